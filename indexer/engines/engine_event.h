@@ -22,6 +22,8 @@ namespace kvatlas {
 
 // Of one name: no engine has longer ones.
 inline constexpr size_t kEngineHashBytesMax = 256;
+// Of an adapter's name or a salt, as of registered ones: a store with a longer one is refused.
+inline constexpr size_t kEngineTextBytesMax = 4096;
 
 // What an engine calls a block: opaque, compared and never computed.
 struct EngineBlockHash {

@@ -22,7 +22,8 @@ namespace {
 constexpr size_t kAhead = 32;    // names that are loaded together
 constexpr size_t kFewNames = 8;  // of an event, are loaded with those of other events
 
-std::string Text(std::string_view text) { return std::string(text); }
+// The beginning of what an event says, for words about it.
+std::string Text(std::string_view text) { return std::string(text.substr(0, 64)); }
 
 }  // namespace
 
@@ -33,8 +34,10 @@ EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
       rank_(rank),
       sink_(std::move(sink)),
       counters_(counters),
-      spaces_(options.contract, options.lora_name, options.additional_salt),
-      parked_(options.orphan_blocks_max, options.orphan_ttl, options.counts_copies),
+      spaces_(options.contract, options.lora_name, options.additional_salt,
+              options.namespace_bytes_max, options.memory),
+      parked_(options.orphan_blocks_max, options.orphan_bytes_max, options.orphan_ttl,
+              options.counts_copies, options.memory),
       scratch_(scratch),
       pages_(options.page_names, options.is_sglang) {}
 
@@ -340,6 +343,13 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
       Refuse(Refusal::kOpaqueTokens, blocks - content.blocks, "extra keys");
     store.blocks = content.blocks;
     extras_seen_ = extras_seen_ || content.has_extras;
+    const size_t longest =
+        std::max({content.lora_name.size(), content.cache_salt.value_or("").size(),
+                  event.additional_salt.size()});
+    if (longest > kEngineTextBytesMax)
+      return Refuse(Refusal::kTooLarge, blocks,
+                    absl::StrCat("an adapter's name or a salt of ", longest, " bytes; at most ",
+                                 kEngineTextBytesMax));
     store.by_name = *tier != Tier::kDevice && !content.has_extras;
     if (event.bigrams) eagle_ = true;
     const Chain chain = StartOf(store);
@@ -368,11 +378,11 @@ bool EngineRank::IsRoot(const EngineEvent& event) const {
 
 EngineRank::Chain EngineRank::StartOf(const Store& store) {
   const EngineEvent& event = store.event;
-  if (IsRoot(event))
-    return {.state = Chain::State::kKnown,
-            .parent = kNoParent,
-            .position = 0,
-            .space = SpaceAtRoot(event)};
+  if (IsRoot(event)) {
+    const std::optional<uint32_t> space = SpaceAtRoot(store);
+    if (!space.has_value()) return {.state = Chain::State::kRefused};
+    return {.state = Chain::State::kKnown, .parent = kNoParent, .position = 0, .space = *space};
+  }
   if (!event.parent.has_value()) return {};  // in mid-sequence, after an unknown block
   if (!ambiguous_.empty() && ambiguous_.contains(ParkedName(store.group, *event.parent))) {
     Refuse(Refusal::kAmbiguousNamespace, store.blocks);
@@ -382,36 +392,47 @@ EngineRank::Chain EngineRank::StartOf(const Store& store) {
   if (!parent.has_value()) return {};
   const StoredContent& content = scratch_->content;
   const std::optional<uint32_t> space =
-      SpaceAfter(parent->space, content.lora_name, content.cache_salt, event.bigrams);
-  if (!space.has_value()) {
-    Refuse(Refusal::kAmbiguousNamespace, store.blocks);
-    return {.state = Chain::State::kRefused};
-  }
+      SpaceAfter(parent->space, content.lora_name, content.cache_salt.value_or(""), event.bigrams,
+                 store.blocks);
+  if (!space.has_value()) return {.state = Chain::State::kRefused};
   return {.state = Chain::State::kKnown,
           .parent = parent->block,
           .position = parent->position + 1,
           .space = *space};
 }
 
-uint32_t EngineRank::SpaceAtRoot(const EngineEvent& event) {
+// Without room for it the blocks are missing until the engine says them again, which it need not.
+std::optional<uint32_t> EngineRank::SpaceOf(std::string_view lora_name, std::string_view salt,
+                                            bool eagle, size_t blocks) {
+  const std::optional<uint32_t> space = spaces_.Intern(lora_name, salt, eagle);
+  if (space.has_value()) return space;
+  Refuse(Refusal::kShed, blocks, "no room for another adapter or salt");
+  given_up_ = true;
+  UpdateTrust();
+  return std::nullopt;
+}
+
+std::optional<uint32_t> EngineRank::SpaceAtRoot(const Store& store) {
+  const EngineEvent& event = store.event;
   const StoredContent& content = scratch_->content;
   std::string_view salt = options_.additional_salt;
   if (!event.additional_salt.empty()) salt = event.additional_salt;
   if (content.cache_salt.has_value() && !content.cache_salt->empty()) salt = *content.cache_salt;
-  return spaces_.Intern(content.lora_name.empty() ? options_.lora_name : content.lora_name, salt,
-                        event.bigrams);
+  return SpaceOf(content.lora_name.empty() ? options_.lora_name : content.lora_name, salt,
+                 event.bigrams, store.blocks);
 }
 
 // Children carry no salt, they have their parent's. What an event says of its own must not contradict that.
 std::optional<uint32_t> EngineRank::SpaceAfter(uint32_t parent, std::string_view lora_name,
-                                               const std::optional<std::string_view>& salt,
-                                               bool eagle) {
+                                               std::string_view salt, bool eagle, size_t blocks) {
   const Space& space = spaces_.at(parent);
-  if (!lora_name.empty() && lora_name != space.lora_name) return std::nullopt;
-  if (salt.has_value() && !salt->empty() && *salt != space.cache_salt) return std::nullopt;
+  if ((!lora_name.empty() && lora_name != space.lora_name) ||
+      (!salt.empty() && salt != space.cache_salt)) {
+    Refuse(Refusal::kAmbiguousNamespace, blocks);
+    return std::nullopt;
+  }
   if (eagle == space.eagle) return parent;
-  const Space same = space;
-  return spaces_.Intern(same.lora_name, same.cache_salt, eagle);
+  return SpaceOf(space.lora_name, space.cache_salt, eagle, blocks);
 }
 
 void EngineRank::PlaceTokens(Store* store, Chain chain) {
@@ -501,6 +522,7 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   const std::optional<EngineBlockHash> parent =
       i == 0 ? event.parent : std::optional<EngineBlockHash>(event.hashes[i - 1]);
   ParkedBlock block;
+  std::string_view lora_name, salt;
   if (with_tokens && parent.has_value()) {
     const std::span<const TokenId> tokens = event.tokens.subspan(
         i * options_.block_size, options_.block_size + (event.bigrams ? 1 : 0));
@@ -509,8 +531,8 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
     block.parent = ParkedName(store.group, *parent);
     block.tokens.assign(tokens.begin(), tokens.end());
     block.multimodal.assign(objects.begin(), objects.end());
-    block.lora_name = std::string(content.lora_name);
-    if (content.cache_salt.has_value()) block.cache_salt = std::string(*content.cache_salt);
+    lora_name = content.lora_name;
+    salt = content.cache_salt.value_or("");
     block.eagle = event.bigrams;
   } else {
     Refuse(Refusal::kNoContent, 1);
@@ -519,8 +541,9 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   if (name.value == 0 && name.bytes.empty()) zero_named_ = true;
   while (Restates(event) && parked_.Remove(ParkedName(store.group, name), store.tier)) {
   }
-  if (!parked_.Park(ParkedName(store.group, name), std::move(block), store.tier, store.now))
-    Refuse(Refusal::kOrphanDropped, 1, "too many are parked");
+  if (!parked_.Park(ParkedName(store.group, name), std::move(block), lora_name, salt, store.tier,
+                    store.now))
+    Refuse(Refusal::kOrphanDropped, 1, "too many are parked, or memory is full");
 }
 
 // ---- Removed and cleared ----

@@ -142,11 +142,14 @@ class EngineRank {
   Chain StartOf(const Store& store);
   static bool Restates(const EngineEvent& event);
   bool IsRoot(const EngineEvent& event) const;
-  uint32_t SpaceAtRoot(const EngineEvent& event);
+  // Of a namespace; these three refuse `blocks` blocks and return nothing where they cannot be in it.
+  std::optional<uint32_t> SpaceOf(std::string_view lora_name, std::string_view salt, bool eagle,
+                                  size_t blocks);
+  std::optional<uint32_t> SpaceAtRoot(const Store& store);
+  std::optional<uint32_t> SpaceAfter(uint32_t parent, std::string_view lora_name,
+                                     std::string_view salt, bool eagle, size_t blocks);
   LocalHash ContentHash(std::span<const TokenId> tokens, std::span<const uint64_t> objects,
                         uint32_t space, bool bigrams) const;
-  std::optional<uint32_t> SpaceAfter(uint32_t parent, std::string_view lora_name,
-                                     const std::optional<std::string_view>& salt, bool eagle);
   void PlaceTokens(Store* store, Chain chain);
   void PlaceNames(Store* store);
   bool JoinKnown(const Store& store, const EngineBlockHash& name, const BlockPlace& place,

@@ -270,13 +270,12 @@ void EngineRank::LinkAll() {
 void EngineRank::LinkChildren(const std::string& parent, const BlockPlace& place) {
   const size_t group = GroupOfKey(parent);
   for (const std::string& key : parked_.ChildrenOf(parent)) {
-    const std::optional<ParkedBlock> child = parked_.Take(key);
+    const ParkedBlock& waiting = *parked_.Find(key);
+    const Space& said = parked_.Said(waiting);
     const std::optional<uint32_t> space =
-        SpaceAfter(place.space, child->lora_name, child->cache_salt, child->eagle);
-    if (!space.has_value()) {
-      Refuse(Refusal::kAmbiguousNamespace, 1);
-      continue;
-    }
+        SpaceAfter(place.space, said.lora_name, said.cache_salt, waiting.eagle, 1);
+    const std::optional<ParkedBlock> child = parked_.Take(key);
+    if (!space.has_value()) continue;
     const Namespaces::Pin pin(&spaces_, *space);
     ++counters_->linked;
     const LocalHash local = ContentHash(child->tokens, child->multimodal, *space, child->eagle);

@@ -202,10 +202,7 @@ bool EngineRank::StoreSide(size_t group, const EngineBlockHash& name, Tier tier)
         return false;
       }
       ++unjoined_;
-      place = BlockPlace{.block = SequenceHash{0},
-                         .position = 0,
-                         .space = spaces_.Intern(options_.lora_name, options_.additional_salt,
-                                                 /*eagle=*/false)};
+      place = BlockPlace{.block = SequenceHash{0}, .position = 0, .space = 0};
     }
     bool inserted;
     slot = table->FindOrInsert(name, *place, &inserted);

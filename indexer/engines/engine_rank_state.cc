@@ -289,10 +289,11 @@ void EngineRank::Resolve(const std::string& name, const KnownBlock& known) {
   const ParkedBlock* const parked = parked_.Find(name);
   if (parked == nullptr || parked->has_tokens) return;
   const size_t group = GroupOfKey(name);
-  const uint32_t space = spaces_.Intern(known.lora_name, known.cache_salt, known.eagle);
-  const Namespaces::Pin pin(&spaces_, space);
+  const std::optional<uint32_t> space = SpaceOf(known.lora_name, known.cache_salt, known.eagle, 1);
+  if (!space.has_value()) return;
+  const Namespaces::Pin pin(&spaces_, *space);
   const std::optional<ParkedBlock> block = parked_.Take(name);
-  const BlockPlace place{known.block, known.position, space};
+  const BlockPlace place{known.block, known.position, *space};
   ++counters_->linked;
   PlaceParked(group, NameOfKey(name), place, kNoParent, std::nullopt, *block);
   LinkAll();
@@ -306,7 +307,7 @@ EngineRankStats EngineRank::Stats() const {
                         .unjoined = unjoined_,
                         .layout = layout_,
                         .parked = parked_.size(),
-                        .alias_bytes = parked_.bytes(),
+                        .alias_bytes = parked_.bytes() + spaces_.bytes(),
                         .eagle = eagle_,
                         .refused = {}};
   if (refused_size_ != 0) {
@@ -490,6 +491,8 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
     return absl::InvalidArgumentError("a first block with a parent");
   if (alias.hash.bytes.size() > kEngineHashBytesMax)
     return absl::InvalidArgumentError("a name is too long");
+  if (std::max(alias.lora_name.size(), alias.cache_salt.size()) > kEngineTextBytesMax)
+    return absl::InvalidArgumentError("an adapter's name or a salt is too long");
   const std::optional<size_t> group = GroupOf(alias.group, /*make=*/true);
   if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
   // Removals do not say of what kind their group is; side groups were named before.
@@ -507,9 +510,10 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
     if (copies == TierCopies{}) return absl::InvalidArgumentError("a name for the second time");
     certain = table->certain(slot);
   }
-  const uint32_t space = spaces_.Intern(alias.lora_name, alias.cache_salt, alias.eagle);
-  const Namespaces::Pin pin(&spaces_, space);
-  const BlockPlace place{alias.block, alias.position, space};
+  const std::optional<uint32_t> space = SpaceOf(alias.lora_name, alias.cache_salt, alias.eagle, 1);
+  if (!space.has_value()) return absl::OkStatus();  // shed, as if it were stored
+  const Namespaces::Pin pin(&spaces_, *space);
+  const BlockPlace place{alias.block, alias.position, *space};
   if (alias.side) RestoreSide(*group, alias.hash, place);
   if (alias.eagle) eagle_ = true;
   // Objects cannot be told from a name: who did not say that there were none may have had some.
@@ -531,7 +535,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
     for (uint32_t i = 0; alias.side && i < copies[tier]; ++i) StoreSide(*group, alias.hash, of);
   }
   counters_->copies = copies_before;
-  if (pages_.on() && !alias.side) pages_.Restored(alias.hash, alias.block, IsPlain(space));
+  if (pages_.on() && !alias.side) pages_.Restored(alias.hash, alias.block, IsPlain(*space));
   if (alias.suspect) {
     const size_t slot = table->Find(alias.hash);
     table->Restore(slot, table->copies(slot), certain);

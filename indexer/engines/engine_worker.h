@@ -37,6 +37,7 @@
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
 #include "indexer/engines/engine_event.h"
@@ -109,7 +110,10 @@ struct EngineWorkerOptions {
   bool hybrid = false;
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;
-  size_t orphan_blocks_max = 65536;  // parked, per rank
+  size_t orphan_blocks_max = 65536;    // parked, per rank
+  size_t orphan_bytes_max = 64 << 20;  // likewise
+  // Of adapters and salts under which a rank holds blocks: where they do not fit, blocks under further ones are shed.
+  size_t namespace_bytes_max = 64 << 20;
   Duration orphan_ttl = std::chrono::seconds(60);
   // After a loss that nothing repaired, what is not confirmed by then is dropped.
   Duration repair_timeout = std::chrono::seconds(30);
@@ -121,6 +125,8 @@ struct EngineWorkerOptions {
   // Told what SGLang's router calls each block (`page_names.h`); null: nothing asks so. It outlives the worker.
   PageNames* page_names = nullptr;
   bool is_sglang = false;  // the engine's own names are those
+  // While it is full no further block is parked, and no block taken under an adapter or salt that is new; null: no budget.
+  const MemoryBudget* memory = nullptr;
 };
 
 struct EngineRankStats {

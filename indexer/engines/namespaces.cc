@@ -3,22 +3,26 @@
 namespace kvatlas {
 
 Namespaces::Namespaces(const HashContract& contract, std::string_view lora_name,
-                       std::string_view cache_salt)
-    : contract_(contract) {
-  Intern(lora_name, cache_salt, false);
+                       std::string_view cache_salt, size_t bytes_max, const MemoryBudget* memory)
+    : contract_(contract), bytes_max_(bytes_max), memory_(memory) {
+  Add(lora_name, cache_salt, false);
 }
 
-uint32_t Namespaces::Intern(std::string_view lora_name, std::string_view cache_salt, bool eagle) {
-  if (!entries_.empty()) {
-    for (uint32_t number : {last_, 0u}) {
-      const Space& space = entries_[number].space;
-      if (space.lora_name == lora_name && space.cache_salt == cache_salt && space.eagle == eagle)
-        return number;
-    }
-  }
-  Key key{lora_name, cache_salt, eagle};
+std::optional<uint32_t> Namespaces::Intern(std::string_view lora_name, std::string_view cache_salt,
+                                           bool eagle) {
+  const Key key{lora_name, cache_salt, eagle};
+  for (uint32_t number : {last_, 0u})
+    if (KeyOf(entries_[number].space) == key) return number;
   const auto found = numbers_.find(key);
   if (found != numbers_.end()) return last_ = found->second;
+  const size_t bytes = BytesOf(lora_name, cache_salt);
+  if (bytes_ + bytes > bytes_max_ || (memory_ != nullptr && memory_->level() >= MemoryLevel::kFull))
+    return std::nullopt;
+  bytes_ += bytes;
+  return last_ = Add(lora_name, cache_salt, eagle);
+}
+
+uint32_t Namespaces::Add(std::string_view lora_name, std::string_view cache_salt, bool eagle) {
   uint32_t number = static_cast<uint32_t>(entries_.size());
   if (free_.empty()) {
     entries_.emplace_back();
@@ -26,19 +30,20 @@ uint32_t Namespaces::Intern(std::string_view lora_name, std::string_view cache_s
     number = free_.back();
     free_.pop_back();
   }
-  entries_[number] = {
-      .space = {.lora_name = std::string(lora_name),
-                .cache_salt = std::string(cache_salt),
-                .eagle = eagle,
-                .seed = BlockSeed({.lora_name = lora_name, .cache_salt = cache_salt}, contract_)}};
-  numbers_.emplace(std::move(key), number);
-  return last_ = number;
+  Space& space = entries_[number].space;
+  space = {.lora_name = std::string(lora_name),
+           .cache_salt = std::string(cache_salt),
+           .eagle = eagle,
+           .seed = BlockSeed({.lora_name = lora_name, .cache_salt = cache_salt}, contract_)};
+  numbers_.emplace(KeyOf(space), number);
+  return number;
 }
 
 void Namespaces::Discount(uint32_t number) {
   Entry& entry = entries_[number];
   if (--entry.blocks != 0 || number == 0) return;
-  numbers_.erase(Key{entry.space.lora_name, entry.space.cache_salt, entry.space.eagle});
+  numbers_.erase(KeyOf(entry.space));
+  bytes_ -= BytesOf(entry.space.lora_name, entry.space.cache_salt);
   entry = Entry();
   free_.push_back(number);
   if (last_ == number) last_ = 0;
@@ -54,11 +59,12 @@ bool Namespaces::Holds(std::string_view lora_name, std::string_view cache_salt) 
 
 void Namespaces::Clear() {
   const Space own = entries_[0].space;
+  numbers_.clear();
   entries_.clear();
   free_.clear();
-  numbers_.clear();
+  bytes_ = 0;
   last_ = 0;
-  Intern(own.lora_name, own.cache_salt, own.eagle);
+  Add(own.lora_name, own.cache_salt, own.eagle);
 }
 
 }  // namespace kvatlas

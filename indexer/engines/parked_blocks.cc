@@ -39,11 +39,23 @@ size_t ParkedBlocks::BytesOf(const std::string& name, const ParkedBlock& block) 
          block.tokens.size() * sizeof(TokenId) + block.multimodal.size() * sizeof(uint64_t);
 }
 
-bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, Tier tier, Time now) {
+bool ParkedBlocks::Admit(ParkedBlock* block, std::string_view lora_name,
+                         std::string_view cache_salt) {
+  if (bytes() >= bytes_max_ || (memory_ != nullptr && memory_->level() >= MemoryLevel::kFull))
+    return false;
+  const std::optional<uint32_t> said = said_.Intern(lora_name, cache_salt, /*eagle=*/false);
+  if (!said.has_value()) return false;
+  said_.Count(*said);
+  block->said = *said;
+  return true;
+}
+
+bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, std::string_view lora_name,
+                        std::string_view cache_salt, Tier tier, Time now) {
   const int t = static_cast<int>(tier);
   auto it = blocks_.find(name);
   if (it == blocks_.end()) {
-    if (blocks_.size() >= blocks_max_) return false;
+    if (blocks_.size() >= blocks_max_ || !Admit(&block, lora_name, cache_salt)) return false;
     block.since = now;
     block.ticket = next_ticket_++;
     block.copies = block.certain = {};
@@ -53,8 +65,9 @@ bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, Tier tier, T
     without_tokens_ += !block.has_tokens;
     it = blocks_.emplace(name, std::move(block)).first;
     TrimQueue();
-  } else if (block.has_tokens && !it->second.has_tokens) {
+  } else if (block.has_tokens && !it->second.has_tokens && Admit(&block, lora_name, cache_salt)) {
     bytes_ -= BytesOf(name, it->second);
+    said_.Discount(it->second.said);
     block.copies = it->second.copies;
     block.certain = it->second.certain;
     block.since = it->second.since;
@@ -89,6 +102,7 @@ const ParkedBlock* ParkedBlocks::Find(const std::string& name) const {
 
 void ParkedBlocks::Unlink(const std::string& name, const ParkedBlock& block) {
   bytes_ -= BytesOf(name, block);
+  said_.Discount(block.said);
   if (!block.has_tokens) {
     --without_tokens_;
     return;
@@ -192,6 +206,7 @@ void ParkedBlocks::Clear() {
   blocks_ = {};
   children_ = {};
   queue_ = std::deque<std::pair<uint64_t, std::string>>();
+  said_.Clear();
   bytes_ = 0;
   without_tokens_ = 0;
   asked_ = 0;

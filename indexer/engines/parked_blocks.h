@@ -4,7 +4,8 @@
 // *Truth*: a block is parked once, under its name, with its copies by tier; a removal unparks it like any other. It
 // waits for its own name if it has no tokens, else for its parent's.
 // *Threads*: none; the caller serialises.
-// *Bounds*: `blocks_max`; beyond it nothing new is parked. What waited for `ttl` goes (`DropExpired`).
+// *Bounds*: `blocks_max`, `bytes_max` and the process's memory budget; beyond any of them nothing new is parked. What waited for
+// `ttl` goes (`DropExpired`).
 // *Cost*: about 300 bytes and two hash table entries a block of 16 tokens; rare by nature.
 
 #ifndef KVATLAS_INDEXER_ENGINES_PARKED_BLOCKS_H_
@@ -15,6 +16,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,9 +24,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/tier.h"
 #include "indexer/engines/alias_table.h"
 #include "indexer/engines/engine_event.h"
+#include "indexer/engines/namespaces.h"
 
 namespace kvatlas {
 
@@ -39,8 +43,7 @@ struct ParkedBlock {
   std::string parent;  // with tokens
   std::vector<TokenId> tokens;
   std::vector<uint64_t> multimodal;
-  std::string lora_name;  // as its event said
-  std::optional<std::string> cache_salt;
+  uint32_t said = 0;  // its event's adapter and salt: of `ParkedBlocks::Said`
   bool eagle = false;
   TierCopies copies = {};
   TierCopies certain = {};  // of those; others' removals may have been lost
@@ -51,19 +54,30 @@ struct ParkedBlock {
 class ParkedBlocks {
  public:
   // Without `counts_copies` a store of what is parked is no copy more.
-  ParkedBlocks(size_t blocks_max, Duration ttl, bool counts_copies)
-      : blocks_max_(blocks_max), ttl_(ttl), counts_copies_(counts_copies) {}
+  // `memory` outlives this; null: no budget.
+  ParkedBlocks(size_t blocks_max, size_t bytes_max, Duration ttl, bool counts_copies,
+               const MemoryBudget* memory)
+      : blocks_max_(blocks_max),
+        bytes_max_(bytes_max),
+        ttl_(ttl),
+        counts_copies_(counts_copies),
+        memory_(memory),
+        said_({}, "", "", bytes_max, memory) {}
 
   bool empty() const { return blocks_.empty(); }
   size_t size() const { return blocks_.size(); }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return bytes_ + said_.bytes(); }
 
-  // One copy more in `tier` of a block that may be parked already; its tokens are kept when it had none. False: full.
-  bool Park(const std::string& name, ParkedBlock block, Tier tier, Time now);
+  // One copy more in `tier` of a block that may be parked already; its tokens, and the adapter and salt that its event said
+  // (empty: none), are kept when it had none. False: full.
+  bool Park(const std::string& name, ParkedBlock block, std::string_view lora_name,
+            std::string_view cache_salt, Tier tier, Time now);
   // One copy less; false: it was not parked there.
   bool Remove(const std::string& name, Tier tier);
 
   const ParkedBlock* Find(const std::string& name) const;
+  // What the event of a block that is parked said, kept once for all of them.
+  const Space& Said(const ParkedBlock& block) const { return said_.at(block.said); }
   std::optional<ParkedBlock> Take(const std::string& name);
   // Names of those that wait for this parent, in no particular order.
   std::vector<std::string> ChildrenOf(const std::string& parent) const;
@@ -85,14 +99,19 @@ class ParkedBlocks {
 
  private:
   static size_t BytesOf(const std::string& name, const ParkedBlock& block);
+  // Takes up what its event said; false: there is no room for the block.
+  bool Admit(ParkedBlock* block, std::string_view lora_name, std::string_view cache_salt);
   void Unlink(const std::string& name, const ParkedBlock& block);
   void TrimQueue();
   // Those without copies go; how many they were.
   size_t TakeEmpty();
 
   const size_t blocks_max_;
+  const size_t bytes_max_;
   const Duration ttl_;
   const bool counts_copies_;
+  const MemoryBudget* const memory_;
+  Namespaces said_;
   absl::flat_hash_map<std::string, ParkedBlock> blocks_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<std::string>> children_;  // by parent
   std::deque<std::pair<uint64_t, std::string>>

@@ -111,13 +111,15 @@ std::unique_ptr<PageNames> MakePageNames(const KvIndexerOptions& options) {
   return options.domain.has_value() ? PageNames::Create(options.names) : nullptr;
 }
 
-EngineDirectoryOptions DirectoryOptions(const LeafOptions& options, PageNames* names) {
+EngineDirectoryOptions DirectoryOptions(const LeafOptions& options, PageNames* names,
+                                        const MemoryBudget* memory) {
   EngineDirectoryOptions directory;
   directory.contract = options.contract;
   directory.worker = options.engines.worker;
   directory.worker.keep_local_hashes = options.engines.local_hashes;
   directory.worker.repair_timeout = options.registry.receiver.repair_timeout;
   directory.worker.page_names = names;
+  directory.worker.memory = memory;
   directory.pages_of = options.kv_indexer.domain.value_or(Domain());
   directory.lease_ttl = options.registry.receiver.lease_ttl;
   directory.adopted_ttl = options.registry.sweep_after;
@@ -242,7 +244,7 @@ struct Leaf::Parts {
         ingest(options.engines.ingest),
         pages_of(options.kv_indexer.domain.value_or(Domain())),
         page_names(MakePageNames(options.kv_indexer)),
-        directory(DirectoryOptions(options, page_names.get()), &registry, &ingest),
+        directory(DirectoryOptions(options, page_names.get(), &memory), &registry, &ingest),
         checkpointer(MakeCheckpointer(options, &registry, &directory, &metrics)),
         peers(options.engines.recovery.peers),
         readiness({.workers_min = options.engines.min_initial_workers,
