@@ -65,8 +65,12 @@ struct EngineWorker::State {
   // Asks others without the lock.
   void Resolve(const std::vector<Unresolved>& names) ABSL_LOCKS_EXCLUDED(mutex);
 
-  // False: the block size is still unknown, and `batch` does not say it.
-  bool KnowsBlockSize(const EngineBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // The block size is still unknown. Until then there is no rank, so that no sink has another one.
+  bool Learns() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return options.block_size == 0 && options.learn_block_size != nullptr;
+  }
+  // False: it is, and `batch` does not say it.
+  bool KnowsBlockSize(const EngineBatch& batch, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   EngineWorkerOptions
       options;  // the block size is written once, under `mutex`, before the first rank
@@ -75,12 +79,18 @@ struct EngineWorker::State {
 
   mutable Mutex mutex;
   std::map<uint32_t, RankState> ranks ABSL_GUARDED_BY(mutex);
+  // Of a stream while the block size was unknown: what its rank is told as soon as it exists.
+  struct EarlyLoss {
+    uint64_t gaps = 0;
+    bool unreadable = false;
+  };
+  std::map<uint32_t, EarlyLoss> early_losses ABSL_GUARDED_BY(mutex);
   EngineWorkerStats counters ABSL_GUARDED_BY(mutex);
   EngineScratch scratch ABSL_GUARDED_BY(mutex);
 };
 
-bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch) {
-  if (options.block_size != 0 || options.learn_block_size == nullptr) return true;
+bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch, Time now) {
+  if (!Learns()) return true;
   uint32_t main = 0, finest = 0;
   for (const EngineEvent& event : batch.events) {
     if (event.kind != EngineEvent::Kind::kStored || event.block_size == 0) continue;
@@ -90,6 +100,12 @@ bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch) {
   }
   if (finest == 0) return false;
   options.block_size = options.learn_block_size(main != 0 ? main : finest);
+  for (const auto& [stream_rank, early] : std::exchange(early_losses, {})) {
+    EngineRank* const rank = RankOf(stream_rank, stream_rank);
+    for (uint64_t i = 0; rank != nullptr && i < early.gaps; ++i)
+      rank->Lose(EngineRank::LossKind::kGap, now);
+    if (rank != nullptr && early.unreadable) rank->Lose(EngineRank::LossKind::kUnreadable, now);
+  }
   return true;
 }
 
@@ -168,7 +184,7 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
     ++counters.batches;
     counters.events += batch.events.size();
     for (Refusal refusal : batch.refused) ++counters.refused[static_cast<size_t>(refusal)];
-    if (!state_->KnowsBlockSize(batch)) return;
+    if (!state_->KnowsBlockSize(batch, now)) return;
     EngineRank* rank = nullptr;
     uint32_t number = 0;
     const uint64_t parked_before = counters.refused[static_cast<size_t>(Refusal::kNoContent)];
@@ -210,6 +226,7 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
 
 void EngineWorker::Restarted(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
+  state_->early_losses.erase(stream_rank);
   for (auto& [number, state] : state_->ranks) {
     if (state.rank == nullptr || !State::IsOf(state, stream_rank)) continue;
     // One that was restored with unknown origin is its own stream's.
@@ -225,6 +242,10 @@ void EngineWorker::Restarted(uint32_t stream_rank, Time now) {
 
 void EngineWorker::Lost(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
+  if (state_->Learns()) {
+    ++state_->early_losses[stream_rank].gaps;
+    return;
+  }
   // What was lost may be all that there was of the rank.
   state_->RankOf(stream_rank, stream_rank);
   state_->Lose(stream_rank, EngineRank::LossKind::kGap, now);
@@ -232,6 +253,10 @@ void EngineWorker::Lost(uint32_t stream_rank, Time now) {
 
 void EngineWorker::Unreadable(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
+  if (state_->Learns()) {
+    state_->early_losses[stream_rank].unreadable = true;
+    return;
+  }
   state_->RankOf(stream_rank, stream_rank);
   state_->Lose(stream_rank, EngineRank::LossKind::kUnreadable, now);
 }
@@ -245,6 +270,8 @@ void EngineWorker::Doubt(uint32_t rank, Time now) {
 
 void EngineWorker::Repaired(uint32_t stream_rank) {
   MutexLock lock(&state_->mutex);
+  const auto early = state_->early_losses.find(stream_rank);
+  if (early != state_->early_losses.end() && early->second.gaps > 0) --early->second.gaps;
   state_->OfStream(stream_rank, [](State::RankState& state) { state.rank->Repair(); });
 }
 
@@ -257,6 +284,7 @@ void EngineWorker::RemoveRank(uint32_t rank) {
 std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now) {
   std::vector<uint32_t> gone;
   MutexLock lock(&state_->mutex);
+  state_->early_losses.erase(stream_rank);
   if (!state_->ranks.contains(stream_rank)) gone.push_back(stream_rank);
   for (auto& [number, state] : state_->ranks) {
     if (!State::IsOf(state, stream_rank)) continue;

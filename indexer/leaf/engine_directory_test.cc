@@ -212,6 +212,24 @@ TEST_F(EngineDirectoryTest, ABlockSizeIsLearnedFromTheFirstStoredBlock) {
   EXPECT_EQ(directory_->List()[2].block_size, 4u);
 }
 
+// As of an engine that is registered when it has run for long: its first number shows that some were missed.
+TEST_F(EngineDirectoryTest, ALossBeforeTheBlockSizeIsKnownCountsFromThen) {
+  PoolEngine engine({.seed = 34});
+  engine.Run(20);
+  EngineRegistration learns = engine.Registration("1");
+  learns.block_size = kBlockSizeAuto;
+  ASSERT_EQ(Register(learns), "ok");
+  engine.sockets().WaitForSubscribers();
+  engine.Run(20);
+  const auto stats = [&] { return *registry_.StatsOf({"m", ""}); };
+  EXPECT_TRUE(Eventually([&] { return directory_->BlockSizeOf({"m", ""}) == 4u; }));
+  EXPECT_EQ(*registry_.BlockSizeOf({"m", ""}), 4u);
+  ASSERT_EQ(stats().holders.size(), 1u);
+  EXPECT_TRUE(Eventually([&] { return stats().holders[0].trust == Trust::kDegraded; }));
+  ASSERT_EQ(Unregister("1"), "ok");
+  EXPECT_TRUE(absl::IsNotFound(registry_.BlockSizeOf({"m", ""}).status()));
+}
+
 TEST_F(EngineDirectoryTest, ARegistrationThatSaysABlockSizeEndsTheLearningOfOthers) {
   PoolEngine engine({.seed = 33});
   EngineRegistration learns = engine.Registration("1");
