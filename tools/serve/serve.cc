@@ -41,6 +41,7 @@
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/connection_account.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/grpc_server.h"
@@ -478,6 +479,16 @@ void LookAtServeFlags(const std::function<void(const FlagSet&)>& look) {
   look(service.flags());
 }
 
+// Its own files and listeners, streams and questions of each engine, and then some clients.
+absl::Status CheckDescriptors(size_t engines) {
+  const size_t needed = 128 + 4 * engines;
+  const size_t limit = RaiseDescriptorLimit();
+  if (limit >= needed) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("this process may open ", limit, " files; with ", engines, " engines it needs ",
+                   needed, " at least: raise the limit (ulimit -n, LimitNOFILE=)"));
+}
+
 int RunServe(const std::vector<std::string>& arguments) {
   ServiceMain service(kProgram, kAbout);
   Flags flags;
@@ -497,6 +508,7 @@ int RunServe(const std::vector<std::string>& arguments) {
   if (bad.ok()) bad = FoundNodes::Check("--parents", flags.parents);
   const absl::StatusOr<uint64_t> memory = ReadMemoryFlag(flags.memory_budget);
   if (bad.ok()) bad = memory.status();
+  if (bad.ok()) bad = CheckDescriptors(list->engines().size());
   if (const std::optional<int> exit = service.Checked(bad)) return *exit;
   absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
   if (!parents.ok()) return service.Fail(parents.status());

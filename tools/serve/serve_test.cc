@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -413,6 +414,32 @@ TEST_F(ServeTest, EnginesComeAndGoByFile) {
   AwaitLine("engine " + b.name(), "events from");
   a.Kill();
   ExpectSecondTurnIsCached("m", Long("y"));
+}
+
+TEST_F(ServeTest, TheLastEngineOfAModelGetsNothingOnceItIsTakenOut) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=n"});
+  const std::string file = ::testing::TempDir() + "/engines-of-two";
+  std::ofstream(file) << a.spec() << "\n" << b.spec() << "\n";
+  Serve({"--engines_file=" + file});
+  AwaitLine("engine " + b.name(), "events from");
+  ExpectSecondTurnIsCached("n", Long("x"));
+  std::ofstream(file) << a.spec() << "\n";
+  AwaitLine("engine " + b.name(), "is no longer in the list");
+  EXPECT_TRUE(Await([&] { return Chat("n", Long("x")) < 0; }, kLong)) << last_;
+  EXPECT_GE(Chat("m", Long("x")), 0) << last_;
+  EXPECT_LT(Chat("n", Long("x")), 0) << last_;
+}
+
+TEST(ServeDescriptorsTest, TooFewForItsEnginesAreRefused) {
+  const std::string out = ::testing::TempDir() + "/few";
+  const int status = std::system(
+      ("ulimit -n 64; exec tools/kvatlas/kvatlas serve --engine http://127.0.0.1:1 2> " + out)
+          .c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  EXPECT_NE(TextOf(out).find("with 1 engines it needs 132 at least: raise the limit (ulimit -n"),
+            std::string::npos)
+      << TextOf(out);
 }
 
 TEST_F(ServeTest, EnginesThatComeLaterAreFound) {
