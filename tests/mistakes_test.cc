@@ -131,6 +131,10 @@ const std::vector<Mistake>& Mistakes() {
        {"workers", "--laef=h:1"},
        {"kvatlas workers: unknown flag --laef; did you mean --leaf?"}},
       {kLeaf, {"--help=nonsense"}, {"--help=nonsense: no topic and no flag"}},
+      // It would make a CA.
+      {kCommand,
+       {"pki", "init", "{DIR}/checked", "--check"},
+       {"unknown flag --check (see --help)"}},
 
       // ---- Addresses and ports ----
       {kLeaf, {"--grpc=127.0.0.1"}, {"flag --grpc=127.0.0.1: not HOST:PORT", "no port"}},

@@ -92,7 +92,8 @@ class FlagSet {
   FlagSet& operator=(const FlagSet&) = delete;
 
   // The environment and --config count too; `section` of the file is this process's. Where `other_names` are given, variables and
-  // keys of these names are another program's and not looked at; then a file that KVATLAS_CONFIG names is read for the section alone.
+  // keys of these names are another program's and not looked at, a file that KVATLAS_CONFIG names is read for the section alone, and
+  // there is no --check: of several commands each does its work at once.
   void ReadConfig(std::string section,
                   std::function<std::set<std::string>()> other_names = nullptr);
 
@@ -237,6 +238,7 @@ class FlagSet {
   Settings Gather(const CommandLine& line, std::vector<std::string>* problems) const;
   void CheckListeners(const std::map<const Flag*, std::string>& texts,
                       std::vector<std::string>* problems) const;
+  bool TakesCheck() const { return reads_config_ && other_names_ == nullptr; }
   std::vector<std::string> Groups() const;
   std::string GroupHelp(const std::string& group) const;
   std::string FlagHelp(const Flag& flag) const;

@@ -216,6 +216,17 @@ TEST(FlagsConfigTest, NamesOfOtherCommandsAreNotLookedAt) {
   EXPECT_THAT(err.str(), HasSubstr(":1: unknown key whatever"));
 }
 
+// They do their work at once: there is nothing to start, and --check would look as if it were held back.
+TEST(FlagsConfigTest, ACommandTakesNoCheck) {
+  FlagSet flags("kvatlas pki", "A command.");
+  flags.ReadConfig("kvatlas", [] { return std::set<std::string>(); });
+  const char* const argv[] = {"kvatlas", "--check"};
+  std::ostringstream out, err;
+  EXPECT_EQ(flags.Parse(2, argv, out, err), 2);
+  EXPECT_THAT(err.str(), HasSubstr("unknown flag --check"));
+  EXPECT_THAT(flags.Help(), Not(HasSubstr("--check")));
+}
+
 TEST(FlagsConfigTest, WhatCountsIsAConfigurationThatSaysWhereValuesAreFrom) {
   const Variable parents("KVATLAS_PARENTS", "redis://u:secret@h:6379");
   Process process;

@@ -90,7 +90,7 @@ std::string FlagSet::GroupHelp(const std::string& group) const {
     if (flag.group == group) text += FlagHelp(flag);
   }
   if (group != kLastGroup && !(group.empty() && Groups().back() == group)) return text;
-  if (reads_config_)
+  if (TakesCheck())
     text += "  --check" + Wrapped(
                               "look at everything that was told, print what counts, and exit: 0, "
                               "or 2 with what is wrong",

@@ -61,7 +61,7 @@ std::string FlagSet::ManPage() const {
                              " (default: ", WithoutPasswords(shown), ")"));
     }
   }
-  if (reads_config_ && !is_command)
+  if (TakesCheck())
     page.Item("--check", "", "look at everything that was told, print what counts, and exit");
   page.Item("--help", "[=TOPIC]", "show all flags, or those of one topic, and exit");
   page.Item("--version", "", "show the version and exit");

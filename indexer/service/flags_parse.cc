@@ -85,7 +85,7 @@ FlagSet::CommandLine FlagSet::ReadCommandLine(const std::vector<std::string>& ar
   const auto unknown = [&](const std::string& as_typed, const std::string& name) {
     std::vector<std::string> names = NameList();
     names.insert(names.end(), {"help", "version"});
-    if (reads_config_) names.emplace_back("check");
+    if (TakesCheck()) names.emplace_back("check");
     line.problems.push_back("unknown flag " + as_typed + DidYouMean(name, names, "--"));
   };
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -105,7 +105,7 @@ FlagSet::CommandLine FlagSet::ReadCommandLine(const std::vector<std::string>& ar
       line.help = value.value_or("");
     } else if (dashes == 2 && name == "version" && !value.has_value()) {
       line.version = true;
-    } else if (dashes == 2 && name == "check" && !value.has_value() && reads_config_) {
+    } else if (dashes == 2 && name == "check" && !value.has_value() && TakesCheck()) {
       line.check = true;
     } else if (const Flag* flag = dashes == 2 ? Find(name) : nullptr; flag == nullptr) {
       unknown(argument.substr(0, equals), name);
