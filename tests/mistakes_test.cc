@@ -431,6 +431,10 @@ TEST_F(MistakesTest, TheExamplesOfTheManualHaveNone) {
       EXPECT_THAT(run.out, HasSubstr("  # " + file_ + ":"));
     }
   }
+  std::ofstream(file_, std::ios::trunc) << examples.at("fleet");
+  const Ended serve = RunToTheEnd(
+      kCommand, {"serve", "--engine=http://127.0.0.1:1", "--config=" + file_, "--check"});
+  EXPECT_EQ(serve.exit, 0) << serve.err;
   ASSERT_TRUE(examples.contains("kvatlas"));
   std::ofstream(file_, std::ios::trunc) << examples.at("kvatlas");
   // A port without a listener: the host may run a leaf at the default one.

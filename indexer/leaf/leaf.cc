@@ -587,6 +587,7 @@ std::vector<Address> Leaf::mooncake_addresses() const {
   return addresses;
 }
 const HolderRegistry& Leaf::registry() const { return parts_->registry; }
+void Leaf::CountQuery() { parts_->service.CountQuery(); }
 EngineDirectory& Leaf::engines() { return parts_->directory; }
 Readiness Leaf::readiness() { return parts_->Ready(); }
 absl::StatusOr<CheckpointReport> Leaf::Checkpoint() {

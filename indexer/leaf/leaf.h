@@ -116,6 +116,8 @@ class Leaf {
   Address http_address() const;
   std::vector<Address> mooncake_addresses() const;
   const HolderRegistry& registry() const;
+  // Who asks `registry` in this process says so, for `queries` of the status.
+  void CountQuery();
   EngineDirectory& engines();
   Readiness readiness();
   std::vector<ParentStats> parents() const;

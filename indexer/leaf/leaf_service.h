@@ -62,6 +62,8 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
   absl::Status ExplainTo(const Identity& asker, const v1::ExplainRequest& request,
                          v1::ExplainResponse* response) const;
   const std::string& cell() const { return identity_.cell; }
+  // One more that was asked in this process, of the registry itself.
+  void CountQuery() { queries_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t queries() const { return queries_.load(std::memory_order_relaxed); }
 
   // Ends streams of questions, so that the server's stop need not wait for clients.

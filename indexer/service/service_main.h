@@ -80,6 +80,7 @@ class ServiceMain {
 
   // Whether nothing is to be started (--check): files may be read, addresses are only to be well formed.
   bool checking() const { return flags_.checking(); }
+  bool logs_json() const { return log_format_ == "json"; }
 
   // When main() has looked at what the flags say together, and before anything is started. Returns the status to exit with: 2
   // after `status` was told; 0 with --check, after what counts was printed. Nothing: go on.

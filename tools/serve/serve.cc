@@ -132,6 +132,8 @@ void Declare(FlagSet& flags, Flags* f) {
             "empty: none");
   flags.Add("advertise", &f->leaf.advertise,
             "the leaf's gRPC address as other cells reach it; empty: that of --leaf_grpc");
+  flags.Add("contract_seed", &f->leaf.contract.seed,
+            "seed S of the hash contract, the same in a whole fleet");
   flags.Group("State");
   flags.Add("checkpoint_dir", &f->leaf.checkpoint.directory,
             "directory for what is known of engines' caches, over restarts; empty: none");
@@ -145,8 +147,11 @@ void Declare(FlagSet& flags, Flags* f) {
       "token");
 }
 
-// For people, beside the log: with the time, on standard error, since standard output has the ready line for scripts.
-void SayLine(bool wrong, const std::string& line) {
+// For people, beside the log: with the time, on standard error, since standard output has the ready line for scripts. Where the
+// log is JSON, a line of it, so that standard error is JSON throughout.
+void SayLine(const ServiceMain& service, bool wrong, const std::string& line) {
+  if (service.logs_json())
+    return Log(wrong ? LogLevel::kWarning : LogLevel::kInfo, "status line", {{"text", line}});
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm local{};
   localtime_r(&now, &local);
@@ -213,7 +218,7 @@ class Server {
     if (!leaf.ok()) return service_.Fail(leaf.status());
     leaf_ = *std::move(leaf);
     EngineFleet fleet(
-        {.say = SayLine,
+        {.say = [this](bool wrong, const std::string& line) { SayLine(service_, wrong, line); },
          .tokenizer = [this](const ServedModel& model) { return tokenizers_.Describe(model); },
          .served =
              [this](Time until) {
@@ -234,11 +239,13 @@ class Server {
     GrpcTimer timer;
     GrpcCellFinder cells(/*streams=*/true);
     GrpcOverlapFinder others(/*streams=*/true);
-    InProcessOverlapFinder leaf(own, &leaf_->registry(), &others, &Clock::Real());
+    InProcessOverlapFinder leaf(own, &leaf_->registry(), &others, &Clock::Real(),
+                                [this] { leaf_->CountQuery(); });
     EngineFinder finder(own, &leaf, [this] { return fleet_->View(); });
     GrpcLeafProber prober;
     Truth truth({}, &finder, &prober, &Clock::Real());
     FrontendOptions options = flags_.frontend;
+    options.contract = flags_.leaf.contract;
     options.hierarchies = parents_.map();
     options.leaves = {{.cell = flags_.leaf.cell, .address = own}};
     RouteTally tally(&truth);
@@ -303,9 +310,10 @@ class Server {
     if (bad.ok()) bad = OfFlag("http", http.Start());
     if (bad.ok()) bad = OfFlag("listen", proxy.Start());
     if (!bad.ok()) return service_.Fail(bad);
-    SayLine(false, absl::StrCat("clients: ", Scheme(), proxy.address().ToString(),
-                                "/v1   page: ", Scheme(), http.address().ToString(),
-                                "/ui/   engines: ", list_.engines().size()));
+    SayLine(
+        service_, false,
+        absl::StrCat("clients: ", Scheme(), proxy.address().ToString(), "/v1   page: ", Scheme(),
+                     http.address().ToString(), "/ui/   engines: ", list_.engines().size()));
     // The first look at the engines is over before others are told that this is ready.
     const Time started = Clock::Real().Now();
     do {
@@ -358,7 +366,8 @@ class Server {
   void RefreshEngines() {
     const absl::StatusOr<bool> changed = list_.Refresh(Clock::Real().Now());
     if (!changed.ok()) {
-      SayLine(true, absl::StrCat(changed.status().message(), "; the engines stay as they were"));
+      SayLine(service_, true,
+              absl::StrCat(changed.status().message(), "; the engines stay as they were"));
     } else if (*changed) {
       TakeEngines();
     }
@@ -388,12 +397,12 @@ class Server {
     const bool ready = fleet_->answering() > 0;
     if (ready_ == ready) return;
     if (!ready) {
-      SayLine(true,
+      SayLine(service_, true,
               fleet_->size() == 0
                   ? "not ready: no engine is known; name one by --engine URL or in --engines_file"
                   : absl::StrCat("not ready: none of ", fleet_->size(), " engines answers"));
     } else if (ready_.has_value()) {
-      SayLine(false, "ready");
+      SayLine(service_, false, "ready");
     }
     ready_ = ready;
     grpc.SetHealth(ready ? Health::kServing : Health::kLoading);
@@ -421,7 +430,7 @@ class TrialSecurity {
     if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
   }
 
-  absl::Status Start(const std::string& cell) {
+  absl::Status Start(const ServiceMain& service, const std::string& cell) {
     if (Security::OfProcess()->tls() != nullptr) {
       return absl::InvalidArgumentError("the certificate of --tls_cert counts: give one of both");
     }
@@ -451,10 +460,12 @@ class TrialSecurity {
     absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(std::move(options));
     if (!security.ok()) return security.status();
     Security::SetOfProcess(*std::move(security));
-    SayLine(false, absl::StrCat("secure: clients need --cacert ", pki->ca_path(),
-                                " and -H \"Authorization: Bearer $(cat ", token_path, ")\""));
-    SayLine(false, absl::StrCat("secure: kvatlas needs --tls_ca=", pki->ca_path(), " --token=@",
-                                token_path));
+    SayLine(service, false,
+            absl::StrCat("secure: clients need --cacert ", pki->ca_path(),
+                         " and -H \"Authorization: Bearer $(cat ", token_path, ")\""));
+    SayLine(
+        service, false,
+        absl::StrCat("secure: kvatlas needs --tls_ca=", pki->ca_path(), " --token=@", token_path));
     return absl::OkStatus();
   }
 
@@ -500,7 +511,7 @@ int RunServe(const std::vector<std::string>& arguments) {
   absl::Status bad = list.status();
   TrialSecurity trial;
   if (bad.ok() && flags.secure && !service.checking())
-    bad = OfFlag("secure", trial.Start(flags.leaf.cell));
+    bad = OfFlag("secure", trial.Start(service, flags.leaf.cell));
   absl::StatusOr<EngineReach> reach = list.ok() ? ReachOf(flags, *list) : EngineReach();
   if (bad.ok()) bad = reach.status();
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = ModelRegistry::FromFlag(flags.models);

@@ -168,6 +168,16 @@ TEST_F(ServeTest, ItEndsInOrderWhenItIsStopped) {
   EXPECT_EQ(end.si_status, 0) << TextOf(log_);
 }
 
+TEST_F(ServeTest, LinesForPeopleAreJsonWhereTheLogIs) {
+  Engine a("json-a", {});
+  Serve({"--engine=" + a.spec(), "--log_format=json"});
+  AwaitLine("\"event\":\"status line\"", "clients: http://");
+  AwaitLine("\"event\":\"status line\"", "model mock");
+  std::istringstream lines(TextOf(log_));
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_TRUE(line.starts_with("kvatlas-serve ready ") || Json::accept(line)) << line;
+}
+
 TEST_F(ServeTest, TheSecondTurnIsServedFromCache) {
   Engine a("a", {"--model=m"});
   Engine b("b", {"--model=m"});

@@ -93,13 +93,19 @@ CellFound ToCell(const FoundCell& found) {
 }  // namespace
 
 InProcessOverlapFinder::InProcessOverlapFinder(std::string own, const HolderRegistry* registry,
-                                               OverlapFinder* others, const Clock* clock)
-    : own_(std::move(own)), registry_(registry), others_(others), clock_(clock) {}
+                                               OverlapFinder* others, const Clock* clock,
+                                               std::function<void()> asked)
+    : own_(std::move(own)),
+      registry_(registry),
+      others_(others),
+      clock_(clock),
+      asked_(std::move(asked)) {}
 
 void InProcessOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                           const OverlapQuestion& question, Duration deadline,
                                           Callback callback) {
   if (leaf_address == own_) {
+    if (asked_ != nullptr) asked_();
     return callback(InTime<WorkersAnswer>(*clock_, deadline, [&] { return Find(question); }));
   }
   if (others_ == nullptr) return callback(NoPeer(leaf_address));

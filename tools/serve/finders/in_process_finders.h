@@ -21,6 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -41,9 +42,9 @@ inline constexpr size_t kLabelDomainsMax = 1024;
 class InProcessOverlapFinder : public OverlapFinder {
  public:
   // `own` is the address that means `registry`. Every other address is asked through `others`; without them it is
-  // UNAVAILABLE.
+  // UNAVAILABLE. `asked`, where there is one, is called at each question to `registry`.
   InProcessOverlapFinder(std::string own, const HolderRegistry* registry, OverlapFinder* others,
-                         const Clock* clock);
+                         const Clock* clock, std::function<void()> asked = nullptr);
 
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
@@ -61,6 +62,7 @@ class InProcessOverlapFinder : public OverlapFinder {
   const HolderRegistry* const registry_;
   OverlapFinder* const others_;
   const Clock* const clock_;
+  const std::function<void()> asked_;
   Mutex mutex_;
   absl::flat_hash_map<Domain, KnownLabels> labels_ ABSL_GUARDED_BY(mutex_);
 };

@@ -409,11 +409,13 @@ TEST(InProcessFindersTest, OtherAddressesAreAskedThroughTheOtherFinder) {
   const auto there = other.registry.AddLocal(kDomains[0], 32, Named({"there", 0, ""}));
   HolderRegistry registry(HolderRegistryOptions{});
   InProcessOverlapFinder alone(kOwn, &registry, nullptr, &Clock::Real());
-  InProcessOverlapFinder both(kOwn, &registry, &other.grpc, &Clock::Real());
+  int asked = 0;
+  InProcessOverlapFinder both(kOwn, &registry, &other.grpc, &Clock::Real(), [&] { ++asked; });
   const std::string address = other.server.address().ToString();
   EXPECT_EQ(Ask(&alone, address, kDomains[0], {}), "UNAVAILABLE");
   EXPECT_NE(Ask(&both, address, kDomains[0], {}).find("there"), std::string::npos);
   EXPECT_EQ(Ask(&both, kOwn, kDomains[0], {}), "NOT_FOUND");
+  EXPECT_EQ(asked, 1);
 
   NodePair node(&Clock::Real());
   const auto cell = node.hierarchy.registry().AddLocal(kDomains[0], 16, Named({"cell", 0, "r"}));
