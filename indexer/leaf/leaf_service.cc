@@ -26,9 +26,11 @@ namespace kvatlas {
 namespace {
 
 // Without a block there is nothing to compare, but a load to tell: who wants that says `all_workers`.
-absl::Status CheckLength(size_t blocks, bool all_workers) {
+absl::Status CheckLength(size_t blocks, uint32_t block_size, bool all_workers) {
   if (blocks == 0 && !all_workers) {
-    return absl::InvalidArgumentError("no full block, and not all_workers either");
+    return absl::InvalidArgumentError(
+        "the prompt has no full block of " + std::to_string(block_size) +
+        " tokens; give a longer one, or ask for all_workers (kvatlas query --all)");
   }
   if (blocks <= kQueryBlocksMax) return absl::OkStatus();
   return absl::ResourceExhaustedError("the prompt has " + std::to_string(blocks) +
@@ -59,7 +61,8 @@ absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsReque
     // Before hashing, so that a huge prompt costs nothing.
     const size_t blocks =
         FullBlocks(static_cast<size_t>(request.tokens().ids_size()), {.block_size = block_size});
-    if (absl::Status status = CheckLength(blocks, request.all_workers()); !status.ok()) {
+    if (absl::Status status = CheckLength(blocks, block_size, request.all_workers());
+        !status.ok()) {
       return status;
     }
     return SequenceHashes(LocalsOf(request.tokens(), block_size, contract), contract);
@@ -67,7 +70,8 @@ absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsReque
   const auto& raw =
       request.local_hashes_size() > 0 ? request.local_hashes() : request.sequence_hashes();
   const auto blocks = static_cast<size_t>(raw.size());
-  if (absl::Status status = CheckLength(blocks, request.all_workers()); !status.ok()) return status;
+  if (absl::Status status = CheckLength(blocks, block_size, request.all_workers()); !status.ok())
+    return status;
   if (request.local_hashes_size() > 0) {
     std::vector<LocalHash> locals;
     locals.reserve(static_cast<size_t>(raw.size()));

@@ -80,7 +80,7 @@ void PrintHelp(std::ostream& out) {
          "\nExamples:\n"
          "  kvatlas status frontend=10.0.0.1:8092 --watch\n"
          "  kvatlas workers leaf=127.0.0.1:7410\n"
-         "  kvatlas query leaf=127.0.0.1:7410 --model=m --tokens=1,2,3\n\n"
+         "  kvatlas query leaf=127.0.0.1:7410 --model=m --tokens=$(seq -s, 64)\n\n"
          "Exit status: 0 done, 1 refused, 2 wrong command line, 3 diff found differences, "
          "doctor something wrong,\n"
          "4 a service cannot be reached.\n";

@@ -238,6 +238,7 @@ TEST_F(KvatlasTest, AWrongCommandLineIsNamedAndExitsWith2) {
   EXPECT_THAT(Kvatlas({"diff", "--right=leaf"}).err, HasSubstr("--right"));
   EXPECT_THAT(Kvatlas({"dump", "--from=tape=x"}).err, HasSubstr("--from"));
   EXPECT_THAT(Kvatlas({"explain", "--model=m", "--hashes=1"}).err, HasSubstr("--local_hashes"));
+  EXPECT_THAT(Kvatlas({"query", Leaf(), "--model=m", "--tokens=1"}).err, HasSubstr("query --all"));
   EXPECT_THAT(Kvatlas({"workers", Leaf(), "--json", "/no/such/place"}).err,
               HasSubstr("cannot be written"));
 }
@@ -379,6 +380,13 @@ TEST_F(KvatlasTest, WhoCannotBeReachedIsNamedAndExitsWith4) {
     EXPECT_THAT(outcome.err, HasSubstr(unreachable)) << arguments[0];
     EXPECT_EQ(outcome.out, "") << arguments[0];
   }
+  const std::string ca = TempPath("ca");
+  ASSERT_EQ(Kvatlas({"pki", "init", ca}).exit, 0);
+  ASSERT_EQ(Kvatlas({"pki", "issue", ca, "leaf/a/-"}).exit, 0);
+  const Service tls("tls-leaf", "indexer/leaf/kvatlas-leaf",
+                    {"--grpc=127.0.0.1:0", "--tls_cert=" + ca + "/leaf-a--.pem",
+                     "--tls_key=" + ca + "/leaf-a--.key", "--tls_ca=" + ca + "/ca.pem"});
+  EXPECT_THAT(Kvatlas({"workers", "--leaf=" + tls.grpc()}).err, HasSubstr("CAs by --tls_ca"));
 }
 
 TEST_F(KvatlasTest, AnUnknownDomainIsNamedAndExitsWith1) {
@@ -439,7 +447,7 @@ TEST_F(KvatlasTest, StatusShowsAllProcessesThatANamedOneKnows) {
   EXPECT_EQ(table.exit, 4) << table;
   EXPECT_THAT(table.out, HasSubstr("PROCESS"));
   EXPECT_THAT(table.out, HasSubstr("unreachable: connecting"));
-  EXPECT_THAT(table.out, HasSubstr("nothing to look at"));
+  EXPECT_THAT(table.out, HasSubstr("to look at:\n  relay 127.0.0.1:1: unreachable\n"));
 }
 
 TEST_F(KvatlasTest, StreamsOfEnginesHaveTheirEndpointLagAndLosses) {

@@ -199,7 +199,8 @@ ProcessView ViewOfUnreached(const Unreached& what) {
   std::string reason(what.why.message());
   if (reason.starts_with(title)) reason = reason.substr(title.size());
   view.state = WithReason("unreachable", reason);
-  if (!what.told_by.empty()) view.attention.push_back("unreachable, and named by " + what.told_by);
+  view.attention.push_back(what.told_by.empty() ? "unreachable"
+                                                : "unreachable, and named by " + what.told_by);
   return view;
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/http_client_stream.h"
@@ -36,7 +37,11 @@ using boost::system::error_code;
 
 absl::Status About(const std::string& who, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), who + ": " + std::string(status.message()));
+  std::string why = absl::StrCat(who, ": ", status.message());
+  // As gRPC says it where the other side ended the connection, which one that expects TLS does.
+  if (why.ends_with("Socket closed") && Security::OfProcess()->tls() == nullptr)
+    why += "; where it speaks TLS, name its CAs by --tls_ca";
+  return absl::Status(status.code(), why);
 }
 
 std::unique_ptr<grpc::ClientContext> ContextFor(Duration timeout) {
