@@ -211,6 +211,15 @@ TEST(RunClusterTest, ATraceThatDoesNotParseEndsWithOneAndFileLineReason) {
   const auto [code, said] = RunCluster("--trace=" + bad);
   EXPECT_EQ(code, 1);
   EXPECT_THAT(said, HasSubstr(bad + ":1: input_length is missing"));
+  std::string ids = "0";
+  for (int i = 1; i < 8193; ++i) ids += ",0";
+  const std::string deep =
+      WriteTrace("deep.jsonl",
+                 "{\"timestamp\": 0, \"input_length\": 4194816, \"output_length\": 1, "
+                 "\"hash_ids\": [" +
+                     ids + "]}\n");
+  EXPECT_THAT(RunCluster("--trace=" + deep),
+              Pair(1, HasSubstr("request 1 has 65544 blocks at --split=8; at most 65536")));
   const std::string empty = WriteTrace("empty.jsonl", "");
   EXPECT_EQ(RunCluster("--trace=" + empty).first, 1);
   EXPECT_EQ(RunCluster("--trace=/no/such/file").first, 1);

@@ -13,7 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "frontend/route/policy/policy.h"
+#include "frontend/route/prepared_prompt.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/service/flags.h"
@@ -241,6 +243,13 @@ int Run(ServiceMain& service, RunFlags& run) {
     absl::StatusOr<std::vector<TraceRequest>> read = ReadTrace(run.trace, requests_max);
     if (!read.ok()) return Exit(read.status());
     trace = *std::move(read);
+    for (size_t i = 0; i < trace.size(); ++i) {
+      const size_t blocks = trace[i].hash_ids.size() * run.split;
+      if (blocks <= kRouteBlocksMax) continue;
+      return Exit(absl::InvalidArgumentError(absl::StrCat(
+          run.trace, ": request ", i + 1, " has ", blocks, " blocks at --split=", run.split,
+          "; at most ", kRouteBlocksMax, " are routed")));
+    }
   }
   if (run.cluster.cells == 0) {
     return Exit(absl::InvalidArgumentError(

@@ -102,6 +102,12 @@ absl::StatusOr<TraceRequest> ParseLine(const std::string& text) {
     return status;
   }
   if (absl::Status status = ReadIds(line, &request.hash_ids); !status.ok()) return status;
+  const uint64_t ids = (uint64_t{request.input_tokens} + kTokensPerHashId - 1) / kTokensPerHashId;
+  if (ids != request.hash_ids.size()) {
+    return Bad("input_length needs " + std::to_string(ids) + " hash_ids of " +
+               std::to_string(kTokensPerHashId) + " tokens, and there are " +
+               std::to_string(request.hash_ids.size()));
+  }
   if (absl::Status status = ReadSession(line, &request.session_id); !status.ok()) return status;
   return request;
 }
@@ -123,6 +129,8 @@ absl::StatusOr<std::vector<TraceRequest>> ReadTrace(std::istream& in, const std:
   for (size_t number = 1; std::getline(in, text); ++number) {
     if (IsBlank(text)) continue;
     absl::StatusOr<TraceRequest> request = ParseLine(text);
+    if (request.ok() && !trace.empty() && request->timestamp_ms < trace.back().timestamp_ms)
+      request = Bad("timestamp is before the last request's");
     if (!request.ok()) {
       return Bad(name + ":" + std::to_string(number) + ": " +
                  std::string(request.status().message()));

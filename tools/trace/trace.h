@@ -1,8 +1,8 @@
 // Which requests came when, and which prompts began alike? A reader of traces in Mooncake's format.
 //
-// *Format*: JSON lines, one object per request: `timestamp` (ms, a number), `hash_ids` (one non-negative
-// integer per 512 tokens of the prompt; equal ids at equal places mean equal prefixes), `input_length`,
-// `output_length` (tokens), `session_id` (text or number; may be absent). Unknown fields are ignored, and so are empty lines.
+// *Format*: JSON lines, one object per request: `timestamp` (ms, a number, never before the last one's), `hash_ids` (one
+// non-negative integer per 512 tokens of the prompt; equal ids at equal places mean equal prefixes), `input_length` (tokens, as
+// many as the ids stand for, the last one in part), `output_length` (tokens), `session_id` (text or number; may be absent). Unknown fields are ignored, and so are empty lines.
 // *Truth*: hash ids are names, not hashes. `PromptLocals` gives every id `split` blocks of 512 / split
 // tokens each, with local hashes of our own making; sequence hashes follow the contract
 // (`indexer/base/hash.h`). A last id that stands for fewer than 512 tokens counts as full.

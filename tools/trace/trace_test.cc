@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <string>
 
 #include "indexer/base/hash.h"
 
@@ -86,6 +87,27 @@ TEST(TraceTest, AFieldThatIsMissingOrWrongIsNamed) {
   EXPECT_EQ(
       ErrorOf(R"({"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [1, -2]})"),
       "trace.jsonl:1: hash_ids holds something that is not a non-negative integer");
+}
+
+TEST(TraceTest, ALengthThatContradictsTheIdsIsNamed) {
+  const auto line = [](int tokens) {
+    return "{\"timestamp\": 1, \"input_length\": " + std::to_string(tokens) +
+           ", \"output_length\": 1, \"hash_ids\": [1, 2]}";
+  };
+  EXPECT_TRUE(Read(line(513)).ok());
+  EXPECT_TRUE(Read(line(1024)).ok());
+  EXPECT_EQ(ErrorOf(line(1024) + "\n" + line(512)),
+            "trace.jsonl:2: input_length needs 1 hash_ids of 512 tokens, and there are 2");
+  EXPECT_EQ(ErrorOf(line(1025)),
+            "trace.jsonl:1: input_length needs 3 hash_ids of 512 tokens, and there are 2");
+}
+
+TEST(TraceTest, ATimeThatGoesBackIsNamed) {
+  const std::string rest = ", \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [1]}\n";
+  const std::string first = "{\"timestamp\": 7" + rest;
+  EXPECT_TRUE(Read(first + first).ok());
+  EXPECT_EQ(ErrorOf(first + first + "{\"timestamp\": 6" + rest),
+            "trace.jsonl:3: timestamp is before the last request's");
 }
 
 TEST(TraceTest, AnEmptyTraceAndAMissingFileAreErrors) {
