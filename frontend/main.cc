@@ -99,6 +99,11 @@ void AddReloads(FlagSet& set, FrontendFlags& flags, const EngineReach& reach, En
                    frontend->SetDraining({flags.draining.begin(), flags.draining.end()});
                  });
                });
+  set.OnReload({kEngineApiKeyFileFlag}, [&flags, &reach]() -> absl::StatusOr<FlagSet::Commit> {
+    absl::StatusOr<std::string> key = ReadEngineApiKey(flags.proxy.engine_api_key_file);
+    if (!key.ok()) return key.status();
+    return FlagSet::Commit([&reach, key = *key] { reach.given->SetApiKey(key); });
+  });
   set.OnReload({"engines"},
                [&flags, &reach, endpoints, loads, frontend]() -> absl::StatusOr<FlagSet::Commit> {
                  auto engines = EnginesOf(flags.proxy);

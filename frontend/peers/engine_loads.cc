@@ -146,11 +146,16 @@ class EngineLoads::Impl {
   void Ask(const std::string& url) {
     const absl::StatusOr<EngineUrl> parsed = EngineUrl::Parse(url);
     if (!parsed.ok()) return Failed(url, std::string(parsed.status().message()));
+    HttpHeaders headers;
+    pool_.options().reach.Authorize(*parsed, &headers);
     Answer& answer = polls_[url];
     const std::shared_ptr<EngineCall> call = answer.call = std::make_shared<EngineCall>(
         &io_, &pool_,
-        EngineCallRequest{
-            .url = *parsed, .method = "GET", .target = "/metrics", .headers = {}, .body = nullptr},
+        EngineCallRequest{.url = *parsed,
+                          .method = "GET",
+                          .target = "/metrics",
+                          .headers = std::move(headers),
+                          .body = nullptr},
         EngineCallbacks{.on_head = [this, url](const EngineHead& head) { OnHead(url, head); },
                         .on_piece = [this, url](std::string_view piece) { OnPiece(url, piece); },
                         .on_end = [this, url] { OnEnd(url); },

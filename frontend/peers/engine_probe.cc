@@ -22,10 +22,19 @@ struct Answer {
   std::string body;
 };
 
-absl::StatusOr<Answer> Get(const std::string& url, const char* path, Duration timeout) {
-  HttpFetch fetch(
-      {.connect_timeout = timeout, .read_timeout = timeout, .total_timeout = 2 * timeout});
-  absl::StatusOr<int> status = fetch.Get(url, path);
+// An engine as this process asks it.
+struct Asked {
+  const std::string& url;
+  const Duration timeout;
+  const std::string& authorization;
+};
+
+absl::StatusOr<Answer> Get(const Asked& engine, const char* path) {
+  HttpFetch fetch({.connect_timeout = engine.timeout,
+                   .read_timeout = engine.timeout,
+                   .total_timeout = 2 * engine.timeout,
+                   .authorization = engine.authorization});
+  absl::StatusOr<int> status = fetch.Get(engine.url, path);
   if (!status.ok()) return status.status();
   absl::StatusOr<std::string> body = fetch.ReadAll(kBodyBytesMax);
   if (!body.ok()) return body.status();
@@ -174,9 +183,19 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
   if (facts->ranks == 0 && !facts->loads.empty()) facts->ranks = facts->loads.rbegin()->first + 1;
 }
 
-absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout) {
-  const absl::StatusOr<Answer> models = Get(url, "/v1/models", timeout);
+absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout,
+                                        const std::string& authorization) {
+  const Asked engine{.url = url, .timeout = timeout, .authorization = authorization};
+  const absl::StatusOr<Answer> models = Get(engine, "/v1/models");
   if (!models.ok()) return absl::UnavailableError(std::string(models.status().message()));
+  if (models->status == 401 || models->status == 403) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "GET /v1/models answered ", models->status,
+        authorization.empty() ? ": it was started with an API key (--api-key); put the key into a "
+                                "file of mode 0640 and name that by --engine_api_key_file"
+                              : ": it refuses the key in the file of --engine_api_key_file; "
+                                "expected the one that it was started with (--api-key)"));
+  }
   if (models->status != 200) {
     return absl::FailedPreconditionError(absl::StrCat("GET /v1/models answered ", models->status,
                                                       "; expected 200 with a list of models"));
@@ -186,13 +205,13 @@ absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout
   EngineFacts facts{.models = *std::move(read)};
   for (const char* path : {"/server_info", "/get_server_info"}) {
     if (!facts.kind.empty()) break;
-    const absl::StatusOr<Answer> info = Get(url, path, timeout);
+    const absl::StatusOr<Answer> info = Get(engine, path);
     if (info.ok() && info->status == 200) ReadServerInfo(info->body, &facts);
   }
-  const absl::StatusOr<Answer> metrics = Get(url, "/metrics", timeout);
+  const absl::StatusOr<Answer> metrics = Get(engine, "/metrics");
   if (metrics.ok() && metrics->status == 200) ReadMetrics(metrics->body, &facts);
   if (facts.kind != kSglang) {
-    const absl::StatusOr<Answer> version = Get(url, "/version", timeout);
+    const absl::StatusOr<Answer> version = Get(engine, "/version");
     if (version.ok() && version->status == 200) {
       const Json json = Json::parse(version->body, nullptr, /*allow_exceptions=*/false);
       if (json.is_object()) facts.version = Text(json, "version");

@@ -54,8 +54,10 @@ struct EngineFacts {
   std::string Title() const;
 };
 
-// UNAVAILABLE: no answer, with the reason. FAILED_PRECONDITION: an answer that no such engine gives, in words.
-absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout);
+// UNAVAILABLE: no answer, with the reason. FAILED_PRECONDITION: an answer that no such engine gives, in words. `authorization`: of the
+// requests, such as "Bearer KEY"; empty: none.
+absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout,
+                                        const std::string& authorization = "");
 
 // The parts of it. INVALID_ARGUMENT: not a list of models.
 absl::StatusOr<std::vector<ServedModel>> ReadModels(std::string_view body);

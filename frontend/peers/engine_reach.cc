@@ -3,7 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "indexer/service/flags.h"
+#include "indexer/service/security/secret_file.h"
 
 namespace kvatlas {
 
@@ -41,6 +44,32 @@ absl::StatusOr<EngineUrl> EngineUrl::Parse(std::string_view text) {
 std::string EngineUrl::authority() const {
   const bool six = host.find(':') != std::string::npos;
   return absl::StrCat(six ? "[" : "", host, six ? "]:" : ":", port);
+}
+
+absl::StatusOr<std::string> ReadEngineApiKey(const std::string& path) {
+  if (path.empty()) return "";
+  absl::StatusOr<std::string> key = ReadSecretFile(path);
+  if (!key.ok()) return OfFlag(kEngineApiKeyFileFlag, key.status());
+  const bool is_token = !key->empty() && std::all_of(key->begin(), key->end(), [](unsigned char c) {
+    return absl::ascii_isgraph(c);
+  });
+  if (is_token) return key;
+  return OfFlag(
+      kEngineApiKeyFileFlag,
+      absl::InvalidArgumentError(path + ": expected one line with the key, without blanks"));
+}
+
+std::string GivenEngines::AuthorizationFor(const EngineUrl& url) const {
+  MutexLock lock(&mutex_);
+  return api_key_.empty() || !authorities_.contains(url.authority()) ? "" : "Bearer " + api_key_;
+}
+
+void EngineReach::Authorize(const EngineUrl& url, HttpHeaders* headers) const {
+  const bool has = std::any_of(headers->begin(), headers->end(), [](const auto& field) {
+    return absl::EqualsIgnoreCase(field.first, "authorization");
+  });
+  std::string ours = has ? "" : given->AuthorizationFor(url);
+  if (!ours.empty()) headers->emplace_back("authorization", std::move(ours));
 }
 
 absl::Status EngineReach::Check(const EngineUrl& url) const {

@@ -176,6 +176,8 @@ class RemoteTokenizer::Impl {
       question->why = url.status();
       return TryNext(question);
     }
+    HttpHeaders headers = {{"content-type", "application/json"}};
+    options_.engine.reach.Authorize(*url, &headers);
     question->status = 0;
     question->answer.clear();
     question->call = std::make_shared<EngineCall>(
@@ -183,7 +185,7 @@ class RemoteTokenizer::Impl {
         EngineCallRequest{.url = *std::move(url),
                           .method = "POST",
                           .target = question->target,
-                          .headers = {{"content-type", "application/json"}},
+                          .headers = std::move(headers),
                           .body = question->body},
         EngineCallbacks{
             .on_head =

@@ -77,6 +77,21 @@ TEST(RemoteTokenizerTest, TheEngineIsAskedAsItWantsToBeAsked) {
       R"("tools":[{"type":"function"}]})");
 }
 
+TEST(RemoteTokenizerTest, AGivenEngineGetsItsApiKey) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(Answer(200, R"({"tokens":[1]})"));
+  });
+  RemoteTokenizerOptions options = Options({engine.url()});
+  options.engine.reach.given->SetApiKey("k1");
+  RemoteTokenizer tokenizer(options);
+  ASSERT_TRUE(Ask(tokenizer, TextPrompt{.text = "a"}).ok());
+  EXPECT_EQ(got.text().find("k1"), std::string::npos) << "no flag names it";
+  options.engine.reach.given->Set({engine.address().ToString()});
+  ASSERT_TRUE(Ask(tokenizer, TextPrompt{.text = "b"}).ok());
+  EXPECT_THAT(got.text(), HasSubstr("authorization: Bearer k1\r\n"));
+}
+
 TEST(RemoteTokenizerTest, RenderedPromptsHaveTheirTokensInOtherPlaces) {
   LastMessage got;
   TestEngine engine([&](TestSocket& connection) {

@@ -59,7 +59,10 @@ std::shared_ptr<EngineFleet::State::Engine> EngineFleet::State::WaitForDue() {
 void EngineFleet::State::Probe() {
   while (const std::shared_ptr<Engine> engine = WaitForDue()) {
     // Its spec never changes.
-    absl::StatusOr<EngineFacts> facts = ProbeEngine(engine->spec.url, options.probe_timeout);
+    const std::string& url = engine->spec.url;
+    absl::StatusOr<EngineFacts> facts =
+        ProbeEngine(url, options.probe_timeout,
+                    options.authorization ? options.authorization(url) : std::string());
     // May read files for seconds, the first time that a model is seen.
     std::string tokenizer;
     if (facts.ok() && options.tokenizer) tokenizer = options.tokenizer(facts->models.front());

@@ -70,6 +70,8 @@ struct EngineFleetOptions {
   // So long after a prompt was finished its blocks have been announced, also by a machine that is busy.
   Duration blocks_within = std::chrono::milliseconds(900);
   const Clock* clock = &Clock::Real();
+  // Of requests to the engine of this url; empty: none.
+  std::function<std::string(const std::string& url)> authorization = {};
   // A line for a person; `wrong`: something has to be done.
   std::function<void(bool wrong, const std::string& line)> say;
   // How prompts of this model are tokenized, in words: a path, or the engine's own /tokenize. Called after each probe, by its

@@ -82,6 +82,7 @@ struct Flags {
   std::string hub = DefaultHub();
   std::string parents;
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
+  std::string engine_api_key_file;
   std::string memory_budget;
   bool secure = false;
   bool ui_explain = false;
@@ -102,6 +103,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("engines_file", &f->engines_file,
             "more of them, one a line, read again when it changes; empty: none");
   flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
+  flags.Add(kEngineApiKeyFileFlag, &f->engine_api_key_file, kEngineApiKeyFileHelp);
   flags.Add("plain_engines", &f->leaf.engines.ingest.plain_engines,
             "listen to events of engines beyond loopback that have no key, in clear, also with "
             "--secure or a policy");
@@ -183,6 +185,9 @@ absl::StatusOr<EngineReach> ReachOf(const Flags& flags, const EngineList& engine
   if (!addresses.ok()) return addresses.status();
   EngineReach reach{.addresses = *std::move(addresses)};
   GiveAll(engines, reach.given.get());
+  absl::StatusOr<std::string> key = ReadEngineApiKey(flags.engine_api_key_file);
+  if (!key.ok()) return key.status();
+  reach.given->SetApiKey(*std::move(key));
   return reach;
 }
 
@@ -218,7 +223,12 @@ class Server {
     if (!leaf.ok()) return service_.Fail(leaf.status());
     leaf_ = *std::move(leaf);
     EngineFleet fleet(
-        {.say = [this](bool wrong, const std::string& line) { SayLine(service_, wrong, line); },
+        {.authorization =
+             [this](const std::string& url) {
+               const absl::StatusOr<EngineUrl> parsed = EngineUrl::Parse(url);
+               return parsed.ok() ? reach_.given->AuthorizationFor(*parsed) : "";
+             },
+         .say = [this](bool wrong, const std::string& line) { SayLine(service_, wrong, line); },
          .tokenizer = [this](const ServedModel& model) { return tokenizers_.Describe(model); },
          .served =
              [this](Time until) {
@@ -329,6 +339,11 @@ class Server {
                                               {"leaf_grpc", leaf_->grpc_address()}});
         !status.ok())
       return service_.Fail(status);
+    service_.flags().OnReload({kEngineApiKeyFileFlag}, [this]() -> absl::StatusOr<FlagSet::Commit> {
+      absl::StatusOr<std::string> key = ReadEngineApiKey(flags_.engine_api_key_file);
+      if (!key.ok()) return key.status();
+      return FlagSet::Commit([this, key = *key] { reach_.given->SetApiKey(key); });
+    });
     service_.flags().OnReload({"engine", "engines_file"},
                               [this]() -> absl::StatusOr<FlagSet::Commit> {
                                 absl::StatusOr<EngineList> list = EnginesOf(flags_);

@@ -16,8 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "frontend/doors/http/socket_test_util.h"
 #include "indexer/base/await.h"
 #include "indexer/service/address.h"
+#include "indexer/service/security/secret_file.h"
 #include "tools/bench/service_bench_http.h"
 #include "tools/cluster/process.h"
 
@@ -204,6 +207,41 @@ TEST_F(ServeTest, TheLeafKnowsTheLoadOfEngines) {
       << status;
   // What the leaf alone would ask for with flags of its own program.
   EXPECT_EQ(TextOf(log_).find("--workers"), std::string::npos) << TextOf(log_);
+}
+
+// What an engine that was started with --api-key answers.
+std::string AnswerWithKey(const std::string& request) {
+  const bool knows = request.find("authorization: Bearer sk-1\r\n") != std::string::npos ||
+                     request.find("Authorization: Bearer sk-1\r\n") != std::string::npos;
+  const std::string body = !knows ? R"({"error":"Unauthorized"})"
+                           : request.starts_with("GET /v1/models ")
+                               ? R"({"object":"list","data":[{"id":"m"}]})"
+                           : request.starts_with("POST /tokenize ") ? R"({"tokens":[1,2,3]})"
+                                                                    : "{}";
+  return absl::StrCat("HTTP/1.1 ", knows ? "200 OK" : "401 Unauthorized",
+                      "\r\ncontent-type: application/json\r\ncontent-length: ", body.size(),
+                      "\r\n\r\n", body);
+}
+
+TEST_F(ServeTest, EnginesWithAnApiKeyAreAskedWithIt) {
+  TestEngine engine([](TestSocket& connection) {
+    for (std::string got; !(got = connection.ReadMessage()).empty();)
+      connection.Send(AnswerWithKey(got));
+  });
+  const std::string key = ::testing::TempDir() + "/engine_key";
+  ASSERT_TRUE(WriteFileByRename(key, "sk-1\n", 0600).ok());
+  const std::string spec = "--engine=" + engine.url() + ";events=none";
+  Serve({spec});
+  AwaitLine("unreachable: GET /v1/models answered 401", "--engine_api_key_file");
+  Serve({spec, "--engine_api_key_file=" + key});
+  AwaitLine("model m", "tokens by its own /tokenize");
+  const auto answer = clients_->Post("/v1/completions", R"({"model":"m","prompt":"a"})");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->status, 401) << "a client has a key of its own";
+  EXPECT_EQ(answer->Header("x-kvatlas-fallback"), "none") << "with tokens of the engine";
+  HttpClient admin(*Address::Parse(process_->address("http")));
+  EXPECT_EQ(admin.Get("/status")->body.find("sk-1"), std::string::npos);
+  EXPECT_FALSE(HasLine("sk-1", ""));
 }
 
 TEST_F(ServeTest, AnEngineWithoutEventsIsRoutedToByLoadAndSaidWithItsFlag) {

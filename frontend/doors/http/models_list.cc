@@ -50,15 +50,16 @@ class ModelsQuestion : public std::enable_shared_from_this<ModelsQuestion> {
     bool over = false;
   };
 
-  void Ask(EngineConnections* pool, EngineUrl url, const HttpHeaders& headers,
+  void Ask(EngineConnections* pool, EngineUrl url, HttpHeaders headers,
            const std::shared_ptr<Answer>& answer) {
+    pool->options().reach.Authorize(url, &headers);
     const std::shared_ptr<ModelsQuestion> self = shared_from_this();
     answer->call = std::make_shared<EngineCall>(
         io_, pool,
         EngineCallRequest{.url = std::move(url),
                           .method = "GET",
                           .target = "/v1/models",
-                          .headers = headers,
+                          .headers = std::move(headers),
                           .body = nullptr},
         EngineCallbacks{
             .on_head =

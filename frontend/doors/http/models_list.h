@@ -33,7 +33,7 @@ inline constexpr size_t kModelsAnswerBytesMax = 4 << 20;
 // Nothing: no engine answered with a list.
 using ModelsCallback = std::function<void(std::optional<std::string> body)>;
 
-// Asks `engines`, with `headers`, and waits `timeout` for all together. The callback comes later, on the thread of `io`, unless that ends before.
+// Asks `engines`, with `headers` and, where these have no authorization, the engines' own key (`engine_reach.h`), and waits `timeout` for all together. The callback comes later, on the thread of `io`, unless that ends before.
 void AskModels(boost::asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
                Duration timeout, ModelsCallback callback);

@@ -125,6 +125,7 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
             "where their events carry none; 0: never",
             Duration(0));
   flags.Add(kEngineAddressesFlag, &to->engine_addresses, kEngineAddressesHelp);
+  flags.Add(kEngineApiKeyFileFlag, &to->engine_api_key_file, kEngineApiKeyFileHelp);
   flags.Add("proxy_threads", &proxy.io_threads, "threads of the proxy", 1u, 256u);
   flags.Add("proxy_tries", &proxy.tries, "engines that are tried for one request", 1u, 100u);
   flags
@@ -170,6 +171,9 @@ absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& 
   for (const auto& [model, urls] : *tokenizers)
     for (const std::string& url : urls) given.insert(EngineUrl::Parse(url)->authority());
   reach.given->Set(std::move(given));
+  absl::StatusOr<std::string> key = ReadEngineApiKey(proxy.engine_api_key_file);
+  if (!key.ok()) return key.status();
+  reach.given->SetApiKey(*std::move(key));
   return reach;
 }
 

@@ -61,6 +61,7 @@ struct ProxyFlags {
   std::string listen;                // HOST:PORT; empty: no proxy
   std::vector<std::string> engines;  // WORKER=URL
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
+  std::string engine_api_key_file;
   std::vector<std::string> paths;  // for `ProxiedPaths::With`
   Duration engine_load_every = std::chrono::seconds(1);
   ProxyOptions proxy;
@@ -70,7 +71,7 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to);
 // For `FrontendOptions::engines`. INVALID_ARGUMENT: --engines.
 absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& flags);
 
-// --engine_addresses, and the hosts that other flags name. INVALID_ARGUMENT: one of them.
+// --engine_addresses, the hosts that other flags name, and the key for these. INVALID_ARGUMENT: one of them.
 absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& prompts);
 
 // Null without --proxy. INVALID_ARGUMENT: --proxy.

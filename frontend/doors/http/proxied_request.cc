@@ -90,6 +90,7 @@ void ProxiedRequest::ReadHead() {
                       SameHeader(field.first, kPrefillerHeader) || IsHopByHop(field.first, hops);
     if (!ours) message_.headers.push_back(field);
   }
+  message_.vouched = request.identity->role != IdentityRole::kAnonymous;
   BeginSpan(request);
   tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
   if (tenant_.empty()) tenant_ = parts_->options().tenant;

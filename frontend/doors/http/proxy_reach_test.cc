@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/http/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
+#include "frontend/peers/engine_reach.h"
 #include "indexer/service/engine_addresses.h"
+#include "indexer/service/security/secret_file.h"
 
 namespace kvatlas {
 namespace {
@@ -102,6 +104,44 @@ TEST_F(ProxyTest, WhomFlagsNameIsReachedAnywhere) {
   options_.engine.reach.given->Set({engine.address().ToString()});
   Start({engine.url()});
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), StartsWith("HTTP/1.1 200 "));
+}
+
+// ---- Engines that were started with an API key ----
+
+TEST_F(ProxyTest, AGivenEngineGetsItsApiKeyWithTheListOfModelsAndNotWithWhatAStrangerAsks) {
+  const std::string list =
+      "HTTP/1.1 200 OK\r\ncontent-length: 22\r\n\r\n{\"data\":[{\"id\":\"m\"}]}\n";
+  LastMessage got, of_label;
+  TestEngine given([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(list);
+  }),
+      labelled([&](TestSocket& connection) {
+        while (of_label.ReadFrom(connection)) connection.Send(list);
+      });
+  options_.engine.reach.given->Set({given.address().ToString()});
+  options_.engine.reach.given->SetApiKey("k1");
+  Start({given.url(), labelled.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(got.text(), Not(HasSubstr("uthorization")));
+  Ask("GET /v1/models HTTP/1.1\r\nHost: front\r\n\r\n");
+  EXPECT_THAT(got.text(), HasSubstr("authorization: Bearer k1\r\n"));
+  EXPECT_THAT(of_label.text(), AllOf(StartsWith("GET /v1/models "), Not(HasSubstr("k1"))));
+  Ask("GET /v1/models HTTP/1.1\r\nHost: front\r\nAuthorization: Bearer own\r\n\r\n");
+  EXPECT_THAT(got.text(), AllOf(HasSubstr("Authorization: Bearer own\r\n"), Not(HasSubstr("k1"))));
+}
+
+TEST(EngineApiKeyTest, AFileThatIsNoKeyIsNamedWithoutWhatIsInIt) {
+  const std::string path = testing::TempDir() + "/key";
+  for (const std::string text : {"", "\n", "two words", "a\r\nb"}) {
+    ASSERT_TRUE(WriteFileByRename(path, text, 0600).ok());
+    const std::string why(ReadEngineApiKey(path).status().message());
+    EXPECT_THAT(why, AllOf(HasSubstr("--engine_api_key_file"), HasSubstr(path),
+                           Not(HasSubstr("two words"))));
+  }
+  ASSERT_TRUE(WriteFileByRename(path, "sk-1\n", 0600).ok());
+  EXPECT_EQ(*ReadEngineApiKey(path), "sk-1");
+  ASSERT_TRUE(WriteFileByRename(path, "sk-1\n", 0644).ok());
+  EXPECT_FALSE(ReadEngineApiKey(path).ok());
 }
 
 TEST_F(ProxyTest, NobodyIsToldOfAPrefillerOutside) {

@@ -82,6 +82,7 @@ void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace
   span_.Set("server.address", engine());
   span_.Set("worker", choice_.route.destination().name);
   PutTraceparent(span_.context(), &*headers);
+  if (message.vouched) parts_->options().engine.reach.Authorize(*url_, &*headers);
   message_ = &message;
   names_rank_ = route.of_several_ranks && !Has(*headers, kDataParallelRankHeader);
   if (names_rank_)
@@ -137,6 +138,7 @@ void UpstreamTry::OnRankRefused() {
   absl::StatusOr<HttpHeaders> headers = EngineHeaders(message_->headers);
   if (!headers.ok()) return OnCallFailed(headers.status(), false);
   PutTraceparent(span_.context(), &*headers);
+  if (message_->vouched) parts_->options().engine.reach.Authorize(*url_, &*headers);
   Call(*std::move(headers));
 }
 

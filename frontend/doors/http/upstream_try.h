@@ -39,6 +39,8 @@ struct ProxiedMessage {
   std::string target;   // with the query
   HttpHeaders headers;  // without those of the connection
   std::shared_ptr<const std::string> body;
+  // This process knows who asks: an engine gets the key that it wants from us, unless the client sends one of its own.
+  bool vouched = false;
 };
 
 struct TryFailure {

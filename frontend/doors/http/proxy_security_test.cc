@@ -1,0 +1,73 @@
+// The proxy by TLS and under a policy, with Debian's curl as the client: what a client gets, and what its engine.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdio.h>
+
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "frontend/doors/http/proxy_test_util.h"
+#include "frontend/doors/http/socket_test_util.h"
+#include "indexer/service/security/security.h"
+#include "indexer/service/security/security_test_folder.h"
+#include "indexer/service/security/tokens.h"
+
+namespace kvatlas {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class ProxySecurityTest : public ProxyTest {
+ protected:
+  ProxySecurityTest() {
+    const std::string tokens = folder_.path() + "/tokens";
+    std::ofstream(tokens) << "sha256:" << TokenHash("let-me-in") << " operator/ops name=ops\n";
+    SecurityOptions options = folder_.ServerOf(folder_.Issue("leaf/a/0"));
+    options.tokens.tokens = tokens;
+    Security::SetOfProcess(SecurityTestFolder::Start(options));
+  }
+  ~ProxySecurityTest() override {
+    proxy_->Stop();
+    Security::SetOfProcess(Security::Open());
+  }
+
+  // Head and body of the answer.
+  std::string Curl(const std::string& arguments, const std::string& path) const {
+    const std::string command =
+        absl::StrCat("curl -sSi -m 120 --cacert ", folder_.pki().ca_path(), " ", arguments,
+                     " https://127.0.0.1:", proxy_->address().port, path, " 2>&1");
+    FILE* const pipe = popen(command.c_str(), "r");
+    EXPECT_NE(pipe, nullptr);
+    std::string out;
+    char bytes[4096];
+    for (size_t got; (got = fread(bytes, 1, sizeof(bytes), pipe)) > 0;) out.append(bytes, got);
+    pclose(pipe);
+    return out;
+  }
+
+  const SecurityTestFolder folder_{R"("rules": [
+      {"identity": "operator/*", "allow": ["route"], "tenants": ["*"]}])"};
+};
+
+// The token that it is known by was for this process alone.
+TEST_F(ProxySecurityTest, ForAClientThatIsKnownHereTheEngineGetsItsApiKey) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  options_.engine.reach.given->Set({engine.address().ToString()});
+  options_.engine.reach.given->SetApiKey("k1");
+  Start({engine.url()});
+  EXPECT_THAT(Curl(absl::StrCat("-H 'Authorization: Bearer let-me-in' -d '", kChat, "'"),
+                   "/v1/chat/completions"),
+              HasSubstr(" 200 "));
+  EXPECT_THAT(got.text(),
+              AllOf(HasSubstr("authorization: Bearer k1\r\n"), Not(HasSubstr("let-me-in"))));
+}
+
+}  // namespace
+}  // namespace kvatlas
