@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <limits>
 #include <list>
+#include <map>
 #include <optional>
 #include <set>
 #include <thread>
@@ -25,6 +26,9 @@ using Json = nlohmann::ordered_json;
 
 // Of an engine's own words about a refusal.
 constexpr size_t kWordsMax = 500;
+
+// Of a prompt's deadline, what an engine has to itself.
+constexpr int kAnotherAfterPart = 4;
 
 // The array of token ids in an answer, whichever of the endpoints gave it; null: none.
 const Json* IdsIn(const Json& answer) {
@@ -121,7 +125,7 @@ class RemoteTokenizer::Impl {
     if (std::optional<PromptTokens> known = Find(*question)) {
       return question->callback(*std::move(known));
     }
-    question->urls = options_.urls(model);
+    question->urls = InOrder(options_.urls(model));
     if (question->urls.empty()) {
       return question->callback(
           absl::NotFoundError("no engine of " + model + " is known that could be asked"));
@@ -135,18 +139,25 @@ class RemoteTokenizer::Impl {
   }
 
  private:
-  // One prompt on its way to an engine and back; of the thread, but for its making.
+  // One engine that is asked.
+  struct Try {
+    std::string url;
+    std::shared_ptr<EngineCall> call;
+    int status = 0;
+    std::string answer;
+  };
+  // One prompt on its way to engines and back; of the thread, but for its making.
   struct Question {
-    explicit Question(asio::io_context* io) : timer(*io) {}
+    explicit Question(asio::io_context* io) : timer(*io), another(*io) {}
     std::string target;
     std::shared_ptr<const std::string> body;
     std::vector<std::string> urls;
     Callback callback;
     asio::steady_timer timer;
-    std::shared_ptr<EngineCall> call;
+    asio::steady_timer another;  // is asked beside one that is late
+    Duration another_after{0};
+    std::vector<std::shared_ptr<Try>> under_way;
     size_t tried = 0;
-    int status = 0;
-    std::string answer;
     absl::Status why;
   };
   struct Known {
@@ -155,6 +166,24 @@ class RemoteTokenizer::Impl {
     size_t bytes() const { return 2 * key.size() + tokens.tokens.size() * sizeof(TokenId) + 256; }
   };
 
+  // Another one first each time, and those that were late or failed last.
+  std::vector<std::string> InOrder(std::vector<std::string> urls) {
+    if (urls.size() < 2) return urls;
+    MutexLock lock(&mutex_);
+    std::rotate(urls.begin(), urls.begin() + static_cast<ptrdiff_t>(turn_++ % urls.size()),
+                urls.end());
+    std::erase_if(late_,
+                  [now = Clock::Real().Now()](const auto& one) { return one.second <= now; });
+    std::stable_partition(urls.begin(), urls.end(),
+                          [&late = late_](const std::string& url) { return !late.contains(url); });
+    return urls;
+  }
+
+  void NoteLate(const std::string& url) {
+    MutexLock lock(&mutex_);
+    late_[url] = Clock::Real().Now() + kEngineLateFor;
+  }
+
   void Begin(const std::shared_ptr<Question>& question, Duration deadline) {
     if (stopping_) return question->callback(absl::UnavailableError("stopping"));
     if (questions_.size() >= options_.calls_max)
@@ -162,14 +191,37 @@ class RemoteTokenizer::Impl {
     questions_.insert(question);
     question->timer.expires_after(deadline);
     question->timer.async_wait([this, question](boost::system::error_code cancelled) {
-      if (!cancelled) End(question, absl::DeadlineExceededError("the engine's tokens are late"));
+      if (cancelled) return;
+      NoteAllLate(*question);
+      End(question, absl::DeadlineExceededError("the engine's tokens are late"));
     });
+    question->another_after = deadline / kAnotherAfterPart;
     TryNext(question);
   }
 
+  void NoteAllLate(const Question& question) {
+    for (const std::shared_ptr<Try>& one : question.under_way) NoteLate(one->url);
+  }
+
+  bool MayTry(const Question& question) const {
+    return question.tried < std::min(options_.tries, question.urls.size());
+  }
+
+  void AskAnotherLater(const std::shared_ptr<Question>& question) {
+    if (!MayTry(*question)) return;
+    question->another.expires_after(question->another_after);
+    question->another.async_wait([this, question](boost::system::error_code cancelled) {
+      if (cancelled || !questions_.contains(question) || !MayTry(*question)) return;
+      NoteAllLate(*question);
+      TryNext(question);
+    });
+  }
+
   void TryNext(const std::shared_ptr<Question>& question) {
-    const size_t tries = std::min(options_.tries, question->urls.size());
-    if (question->tried >= tries) return End(question, question->why);
+    if (!MayTry(*question)) {
+      if (question->under_way.empty()) End(question, question->why);
+      return;
+    }
     const std::string& text = question->urls[question->tried++];
     absl::StatusOr<EngineUrl> url = EngineUrl::Parse(text);
     if (!url.ok()) {
@@ -178,56 +230,63 @@ class RemoteTokenizer::Impl {
     }
     HttpHeaders headers = {{"content-type", "application/json"}};
     options_.engine.reach.Authorize(*url, &headers);
-    question->status = 0;
-    question->answer.clear();
-    question->call = std::make_shared<EngineCall>(
+    const auto one = std::make_shared<Try>();
+    one->url = text;
+    one->call = std::make_shared<EngineCall>(
         &io_, &pool_,
         EngineCallRequest{.url = *std::move(url),
                           .method = "POST",
                           .target = question->target,
                           .headers = std::move(headers),
                           .body = question->body},
-        EngineCallbacks{
-            .on_head =
-                [question](const EngineHead& head) {
-                  question->status = head.status;
-                  question->call->Resume();
-                },
-            .on_piece = [this, question](std::string_view piece) { OnPiece(question, piece); },
-            .on_end = [this, question] { OnAnswer(question); },
-            .on_failed =
-                [this, question](const absl::Status& why, bool) {
-                  question->why = absl::UnavailableError(why.message());
-                  TryNext(question);
-                }});
-    question->call->Start();
+        EngineCallbacks{.on_head =
+                            [one](const EngineHead& head) {
+                              one->status = head.status;
+                              one->call->Resume();
+                            },
+                        .on_piece = [this, question, one](
+                                        std::string_view piece) { OnPiece(question, *one, piece); },
+                        .on_end = [this, question, one] { OnAnswer(question, one); },
+                        .on_failed =
+                            [this, question, one](const absl::Status& why, bool) {
+                              OnFailed(question, one, absl::UnavailableError(why.message()));
+                            }});
+    question->under_way.push_back(one);
+    AskAnotherLater(question);
+    one->call->Start();
   }
 
-  void OnPiece(const std::shared_ptr<Question>& question, std::string_view piece) {
-    if (question->answer.size() + piece.size() > options_.answer_bytes_max)
+  void OnPiece(const std::shared_ptr<Question>& question, Try& one, std::string_view piece) {
+    if (one.answer.size() + piece.size() > options_.answer_bytes_max)
       return End(question, absl::UnavailableError("the engine's answer is too long"));
-    question->answer += piece;
-    question->call->Resume();
+    one.answer += piece;
+    one.call->Resume();
   }
 
-  void OnAnswer(const std::shared_ptr<Question>& question) {
-    absl::StatusOr<std::vector<TokenId>> tokens =
-        ReadRemoteAnswer(question->status, question->answer);
-    if (absl::IsUnavailable(tokens.status())) {
-      question->why = tokens.status();
-      return TryNext(question);
-    }
+  void OnFailed(const std::shared_ptr<Question>& question, const std::shared_ptr<Try>& one,
+                absl::Status why) {
+    NoteLate(one->url);
+    std::erase(question->under_way, one);
+    question->why = std::move(why);
+    if (question->under_way.empty()) TryNext(question);
+  }
+
+  void OnAnswer(const std::shared_ptr<Question>& question, const std::shared_ptr<Try>& one) {
+    absl::StatusOr<std::vector<TokenId>> tokens = ReadRemoteAnswer(one->status, one->answer);
+    if (absl::IsUnavailable(tokens.status())) return OnFailed(question, one, tokens.status());
     if (!tokens.ok()) return End(question, tokens.status());
-    PromptTokens answer{.tokens = *std::move(tokens),
-                        .source = question->urls[question->tried - 1] + question->target};
+    PromptTokens answer{.tokens = *std::move(tokens), .source = one->url + question->target};
     Remember(*question, answer);
     End(question, std::move(answer));
   }
 
-  void End(const std::shared_ptr<Question>& question, absl::StatusOr<PromptTokens> answer) {
+  // A call that is cancelled from within gives up what it holds, the question too.
+  void End(std::shared_ptr<Question> question, absl::StatusOr<PromptTokens> answer) {
     if (questions_.erase(question) == 0) return;
     question->timer.cancel();
-    if (question->call != nullptr) std::exchange(question->call, nullptr)->Cancel();
+    question->another.cancel();
+    for (const std::shared_ptr<Try>& one : std::exchange(question->under_way, {}))
+      std::exchange(one->call, nullptr)->Cancel();
     std::exchange(question->callback, nullptr)(std::move(answer));
   }
 
@@ -270,6 +329,8 @@ class RemoteTokenizer::Impl {
   absl::flat_hash_map<std::string, std::list<Known>::iterator> known_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hits_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Time> late_ ABSL_GUARDED_BY(mutex_);  // until when
   std::thread thread_;
 };
 

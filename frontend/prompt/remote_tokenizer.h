@@ -5,6 +5,8 @@
 //   kRender     POST /v1/completions/render, /v1/chat/completions/render of vLLM, or of its render server: expands what a
 //               multimodal processor expands
 //
+// *Order*: each prompt begins at another engine. One that has not answered after a quarter of the deadline is left to go on while
+// the next is asked beside it: the first answer counts. One that was late or failed comes last for `kEngineLateFor`.
 // *Truth*: the engine's own answer, or one it gave to the same words before (`cache_bytes`).
 // *Threads*: any; one of its own, on which callbacks run.
 // *Bounds*: `RemoteTokenizerOptions`; above `calls_max` under way RESOURCE_EXHAUSTED.
@@ -13,6 +15,7 @@
 #ifndef KVATLAS_FRONTEND_PROMPT_REMOTE_TOKENIZER_H_
 #define KVATLAS_FRONTEND_PROMPT_REMOTE_TOKENIZER_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,11 +31,13 @@
 
 namespace kvatlas {
 
+inline constexpr Duration kEngineLateFor = std::chrono::seconds(10);
+
 enum class RemoteWay { kTokenize, kRender };
 
 struct RemoteTokenizerOptions {
   RemoteWay way = RemoteWay::kTokenize;
-  // Who may be asked about a model, the first one first; another one after one that fails.
+  // Who may be asked about a model.
   std::function<std::vector<std::string>(const std::string& model)> urls;
   size_t tries = 2;
   size_t calls_max = 256;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -137,6 +138,49 @@ TEST(RemoteTokenizerTest, AnotherEngineIsAskedAfterOneThatFails) {
   }
   RemoteTokenizer alone(Options({nonsense.url()}));
   EXPECT_TRUE(absl::IsUnavailable(Ask(alone, TextPrompt{.text = "a"}).status()));
+}
+
+TEST(RemoteTokenizerTest, PromptsAreSpreadOverEngines) {
+  std::atomic<int> first = 0, second = 0;
+  const auto counts = [](std::atomic<int>* asked) -> TestEngine::Serve {
+    return [asked](TestSocket& connection) {
+      for (; !connection.ReadMessage().empty(); ++*asked)
+        connection.Send(Answer(200, R"({"tokens":[7]})"));
+    };
+  };
+  TestEngine one(counts(&first)), other(counts(&second));
+  RemoteTokenizer tokenizer(Options({one.url(), other.url()}));
+  for (const char* text : {"a", "b", "c", "d"})
+    EXPECT_TRUE(Ask(tokenizer, TextPrompt{.text = text}).ok());
+  EXPECT_EQ(first, 2);
+  EXPECT_EQ(second, 2);
+}
+
+TEST(RemoteTokenizerTest, AnEngineThatHangsCostsAPartOfTheDeadlineAndIsLeftAloneForAWhile) {
+  TestEngine hangs([](TestSocket& connection) { connection.ReadToEnd(); });
+  TestEngine engine(Says(Answer(200, R"({"tokens":[7]})")));
+  RemoteTokenizer tokenizer(Options({hangs.url(), engine.url()}));
+  for (const char* text : {"a", "b", "c", "d"})
+    EXPECT_TRUE(Ask(tokenizer, TextPrompt{.text = text}, seconds(4)).ok());
+  EXPECT_EQ(hangs.connections(), 1u);
+}
+
+// A long prompt may take its time: what was begun is not given up for the other engine.
+TEST(RemoteTokenizerTest, AnEngineThatIsSlowMayStillBeTheFirstToAnswer) {
+  std::promise<void> other_asked;
+  TestEngine slow([&](TestSocket& connection) {
+    connection.ReadMessage();
+    other_asked.get_future().wait();
+    connection.Send(Answer(200, R"({"tokens":[7]})"));
+    connection.ReadToEnd();
+  });
+  TestEngine hangs([&](TestSocket& connection) {
+    connection.ReadMessage();
+    other_asked.set_value();
+    connection.ReadToEnd();
+  });
+  RemoteTokenizer tokenizer(Options({slow.url(), hangs.url()}));
+  EXPECT_THAT(Ask(tokenizer, TextPrompt{.text = "a"}, seconds(4))->tokens, ElementsAre(7u));
 }
 
 TEST(RemoteTokenizerTest, WhatTheEngineRefusesIsRefusedInItsWords) {

@@ -68,7 +68,7 @@ namespace {
 
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
 constexpr Duration kFirstLookWithin = std::chrono::seconds(3);
-constexpr size_t kTokenizingEnginesMax = 4;
+constexpr size_t kTokenizingEnginesMax = 64;
 // An engine that answers again is heard again before it is said to have no events.
 constexpr Duration kReconnectMax = std::chrono::milliseconds(500);
 

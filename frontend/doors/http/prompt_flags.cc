@@ -11,8 +11,8 @@
 namespace kvatlas {
 namespace {
 
-// Of a model's engines, those that may be asked to make tokens: the others are left alone.
-constexpr size_t kEnginesAskedMax = 4;
+// Of a model's engines, those among which prompts are spread to be made tokens of.
+constexpr size_t kEnginesAskedMax = 64;
 constexpr size_t kEnginesLookedAtMax = 4096;
 
 absl::Status Wrong(const char* flag, const absl::Status& why) {
@@ -37,7 +37,7 @@ absl::StatusOr<UrlsByModel> ParseUrls(const std::vector<std::string>& entries) {
   return urls;
 }
 
-// The engines that the flags name, or else those that serve the model; suspects last.
+// The engines that the flags name, or else those that serve the model; suspects only where there are no others.
 std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& frontend,
                                  const std::string& model) {
   auto found = given.find(model);
@@ -45,8 +45,8 @@ std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& front
   if (found != given.end()) return found->second;
   std::vector<std::string> urls;
   for (const KnownEngine& engine : frontend.Engines(kEnginesLookedAtMax)) {
+    if (urls.size() == kEnginesAskedMax || (engine.suspect && !urls.empty())) break;
     if (engine.domain.model == model || engine.domain.model.empty()) urls.push_back(engine.url);
-    if (urls.size() == kEnginesAskedMax) break;
   }
   return urls;
 }
