@@ -13,6 +13,7 @@
 #include "frontend/doors/http/header_text.h"
 #include "frontend/doors/http/models_list.h"
 #include "frontend/doors/http/proxied_paths.h"
+#include "frontend/doors/http/response_makers.h"
 #include "frontend/peers/hop_by_hop.h"
 #include "frontend/prompt/error_code.h"
 
@@ -27,6 +28,10 @@ constexpr size_t kInlineBytesMax = 32 << 10;
 
 // When a client should come again whose request no engine took: suspects are tried again soon.
 constexpr Duration kNobodyTookItRetryAfter = std::chrono::seconds(1);
+
+constexpr std::string_view kResponses = "/v1/responses/";
+// Engines that are asked for a response of which this proxy does not know who made it.
+constexpr size_t kResponseEnginesMax = 64;
 
 }  // namespace
 
@@ -97,7 +102,11 @@ void ProxiedRequest::ReadHead() {
   if (parts_->tenancy().enforces()) ReadTenant(request);
   session_ = HeaderOf(request.headers, "x-kvatlas-session");
   call_ = OpenAiCallOf(message_.method, request.path);
-  any_engine_ = message_.method != "POST";
+  if (request.path.starts_with(kResponses)) {
+    response_ = request.path.substr(kResponses.size());
+    response_.resize(std::min(response_.find('/'), response_.size()));
+  }
+  any_engine_ = message_.method != "POST" || !response_.empty();
   const std::string type = HeaderOf(request.headers, "content-type");
   if (any_engine_ || call_.has_value() ||
       !absl::StartsWithIgnoreCase(absl::string_view(type), "multipart/"))
@@ -137,15 +146,21 @@ void ProxiedRequest::Choose() {
 }
 
 void ProxiedRequest::ChooseAny() {
-  std::optional<KnownEngine> engine = parts_->AnyEngine(tried_engines_);
+  std::optional<KnownEngine> engine;
+  if (tries_ == 0 && !response_.empty()) engine = parts_->responses.Of(response_);
+  if (!engine.has_value()) engine = parts_->AnyEngine(tried_engines_);
   if (!engine.has_value()) {
     if (!tried_.empty()) return RefuseTried();
     return Refuse(absl::UnavailableError("no engine is known yet"));
   }
+  TryAny(*std::move(engine));
+}
+
+void ProxiedRequest::TryAny(KnownEngine engine) {
   PromptRoute choice;
-  choice.route.worker = std::move(engine->worker);
-  choice.route.cell = std::move(engine->cell);
-  choice.route.url = std::move(engine->url);
+  choice.route.worker = std::move(engine.worker);
+  choice.route.cell = std::move(engine.cell);
+  choice.route.url = std::move(engine.url);
   Try(std::move(choice));
 }
 
@@ -227,9 +242,37 @@ void ProxiedRequest::ChooseAgain(const PromptRoute& earlier) {
 
 // ---- The try ----
 
+bool ProxiedRequest::AskAnother() {
+  tried_engines_.insert(try_->engine());
+  if (tried_engines_.size() >= kResponseEnginesMax) return false;
+  std::optional<KnownEngine> next = parts_->AnyEngine(tried_engines_);
+  if (!next.has_value()) return false;
+  const std::shared_ptr<UpstreamTry> without = std::exchange(try_, nullptr);
+  without->Cancel();
+  --tries_;  // it did not fail
+  TryAny(*std::move(next));
+  return true;
+}
+
+void ProxiedRequest::NoteResponse(std::string_view piece) {
+  made_->append(piece.substr(0, kResponseHeadMax - made_->size()));
+  if (const std::optional<std::string> id = ResponseIdIn(*made_)) {
+    const CellWorker maker = try_->destination();
+    parts_->responses.Note(*id, {.domain = {},
+                                 .cell = maker.first,
+                                 .worker = maker.second,
+                                 .url = try_->choice().route.destination_url()});
+  } else if (made_->size() < kResponseHeadMax) {
+    return;
+  }
+  made_ = std::nullopt;
+}
+
 // The first piece that is there already goes out with the head, in one write.
 void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
+  if (head.status == 404 && !response_.empty() && AskAnother()) return;
   DropRefusal();
+  if (call_ == OpenAiCall::kResponses && head.status < 300) made_.emplace();
   span_.Set("http.response.status_code", int64_t{head.status});
   if (!tried_.empty()) head.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
   if (!piece_follows) return exchange_->Begin(std::move(head), ToResume());
@@ -238,6 +281,7 @@ void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
 }
 
 void ProxiedRequest::OnPiece(std::string_view piece) {
+  if (made_.has_value()) NoteResponse(piece);
   if (!head_.has_value()) return exchange_->Write(piece, ToResume());
   const HttpHead head = *std::exchange(head_, std::nullopt);
   exchange_->Begin(head, piece, ToResume());

@@ -57,6 +57,10 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void OnModels(const std::string& authorization, std::optional<std::string> list);
   void Choose();
   void ChooseAny();
+  void TryAny(KnownEngine engine);
+  // True: another engine is asked for the response that this one does not have.
+  bool AskAnother();
+  void NoteResponse(std::string_view piece);
   PromptQuestion Question() const;
   PromptRouter::Callback ToThread();
   void OnChoice(absl::StatusOr<PromptRoute> choice);
@@ -79,6 +83,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   std::optional<OpenAiCall> call_;         // with a prompt
   std::optional<std::string> form_model_;  // of a form
   bool any_engine_ = false;                // the request names no model
+  std::string response_;                   // that the path names
+  std::optional<std::string> made_;        // the beginning of an answer, until its id is found
   std::string tenant_;
   absl::Status refused_;  // its tenant
   std::string session_;

@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "frontend/doors/http/proxy.h"
+#include "frontend/doors/http/response_makers.h"
 #include "frontend/doors/route_metrics.h"
 #include "frontend/doors/tenancy.h"
 #include "frontend/peers/engine_connections.h"
@@ -72,6 +73,7 @@ class ProxyParts {
   };
   Counters counters;
   RouteMetrics route_metrics;
+  ResponseMakers responses;
   std::atomic<int64_t> under_way{0};
 
  private:
