@@ -117,6 +117,14 @@ void AskModels(asio::io_context* io, EngineConnections* pool,
   std::make_shared<ModelsQuestion>(io, std::move(callback))->Start(pool, engines, headers, timeout);
 }
 
+std::optional<std::string> ModelIn(const std::string& list, const std::string& id) {
+  const Json json = Json::parse(list, nullptr, /*allow_exceptions=*/false);
+  for (const Json& model : json["data"]) {
+    if (model["id"] == id) return model.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> MergeModels(const std::vector<std::string>& bodies) {
   std::map<std::string, Json> models;
   bool any = false;

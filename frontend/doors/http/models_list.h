@@ -1,4 +1,4 @@
-// Which models does the fleet serve? `GET /v1/models` of every engine, as one list.
+// Which models does the fleet serve? `GET /v1/models` of every engine, as one list, of which `GET /v1/models/ID` is an entry.
 //
 //   {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm", …}, …]}
 //
@@ -40,6 +40,9 @@ void AskModels(boost::asio::io_context* io, EngineConnections* pool,
 
 // The union of such bodies; nothing: none of them is a list.
 std::optional<std::string> MergeModels(const std::vector<std::string>& bodies);
+
+// The entry of such a list that has this id.
+std::optional<std::string> ModelIn(const std::string& list, const std::string& id);
 
 }  // namespace kvatlas
 

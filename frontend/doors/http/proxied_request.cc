@@ -29,6 +29,7 @@ constexpr size_t kInlineBytesMax = 32 << 10;
 // When a client should come again whose request no engine took: suspects are tried again soon.
 constexpr Duration kNobodyTookItRetryAfter = std::chrono::seconds(1);
 
+constexpr std::string_view kModels = "/v1/models";
 constexpr std::string_view kResponses = "/v1/responses/";
 // Engines that are asked for a response of which this proxy does not know who made it.
 constexpr size_t kResponseEnginesMax = 64;
@@ -46,7 +47,7 @@ void ProxiedRequest::Start() {
   exchange_->OnGone([self = shared_from_this()] { self->OnClientGone(); });
   ReadHead();
   const std::string& path = exchange_->request().path;
-  if (!parts_->options().paths.Allows(message_.method, path)) {
+  if (!asks_models_ && !parts_->options().paths.Allows(message_.method, path)) {
     return Refuse(WithErrorCode(
         absl::NotFoundError(absl::StrCat(
             message_.method, " ", path,
@@ -54,7 +55,7 @@ void ProxiedRequest::Start() {
         "unknown_url"));
   }
   if (!refused_.ok()) return Refuse(refused_);
-  if (message_.method == "GET" && path == "/v1/models") return AnswerModels();
+  if (asks_models_) return AskForModels();
   if (call_.has_value()) {
     const auto salt = parts_->tenancy().PutSalt(tenant_, &message_.body);
     if (!salt.ok()) return Refuse(salt.status());
@@ -62,10 +63,10 @@ void ProxiedRequest::Start() {
   Choose();
 }
 
-void ProxiedRequest::AnswerModels() {
+void ProxiedRequest::AskForModels() {
   const std::string authorization = HeaderOf(message_.headers, "authorization");
   if (std::string list = parts_->KeptModels(authorization); !list.empty())
-    return exchange_->Answer({.body = std::move(list)});
+    return AnswerModels(std::move(list));
   AskModels(io_, parts_->PoolOf(io_), parts_->Engines(), message_.headers,
             parts_->options().models_timeout,
             [self = shared_from_this(), authorization](std::optional<std::string> list) {
@@ -78,7 +79,15 @@ void ProxiedRequest::OnModels(const std::string& authorization, std::optional<st
   if (!list.has_value()) return Choose();
   parts_->counters.answered.Increment();
   parts_->KeepModels(authorization, *list);
-  exchange_->Answer({.body = *std::move(list)});
+  AnswerModels(*std::move(list));
+}
+
+void ProxiedRequest::AnswerModels(std::string list) {
+  if (asked_model_.empty()) return exchange_->Answer({.body = std::move(list)});
+  std::optional<std::string> model = ModelIn(list, asked_model_);
+  if (model.has_value()) return exchange_->Answer({.body = *std::move(model)});
+  Refuse(absl::NotFoundError(absl::StrCat("no engine serves model '", asked_model_,
+                                          "'; GET /v1/models lists those that are served")));
 }
 
 void ProxiedRequest::ReadHead() {
@@ -102,6 +111,11 @@ void ProxiedRequest::ReadHead() {
   if (parts_->tenancy().enforces()) ReadTenant(request);
   session_ = HeaderOf(request.headers, "x-kvatlas-session");
   call_ = OpenAiCallOf(message_.method, request.path);
+  if (request.method == "GET" && request.path.starts_with(kModels)) {
+    const std::string_view rest = std::string_view(request.path).substr(kModels.size());
+    asked_model_ = rest.starts_with('/') ? rest.substr(1) : "";  // with its own slashes
+    asks_models_ = rest.empty() || !asked_model_.empty();
+  }
   if (request.path.starts_with(kResponses)) {
     response_ = request.path.substr(kResponses.size());
     response_.resize(std::min(response_.find('/'), response_.size()));

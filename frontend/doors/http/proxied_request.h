@@ -52,9 +52,10 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void ReadHead();
   void BeginSpan(const HttpRequest& request);
   void ReadTenant(const HttpRequest& request);
-  // The fleet's list; one engine's own answer where none of them lists any.
-  void AnswerModels();
+  // From the fleet's list; one engine's own answer where none of them lists any.
+  void AskForModels();
   void OnModels(const std::string& authorization, std::optional<std::string> list);
+  void AnswerModels(std::string list);
   void Choose();
   void ChooseAny();
   void TryAny(KnownEngine engine);
@@ -82,6 +83,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   ProxiedMessage message_;
   std::optional<OpenAiCall> call_;         // with a prompt
   std::optional<std::string> form_model_;  // of a form
+  bool asks_models_ = false;               // GET of the list, or of one model
+  std::string asked_model_;                // that one
   bool any_engine_ = false;                // the request names no model
   std::string response_;                   // that the path names
   std::optional<std::string> made_;        // the beginning of an answer, until its id is found

@@ -8,7 +8,7 @@
 //   POST /v1/chat/completions, /v1/completions, /v1/responses
 //                                                by prompt; by load alone when there are no tokens of it
 //   POST of other inference below /v1            by load, for the `model` that the JSON body or the form names
-//   GET /v1/models                               the models of all engines in one list (`models_list.h`)
+//   GET /v1/models, /v1/models/ID                the models of all engines in one list, and one of them (`models_list.h`)
 //   what is below /v1/responses/ID               the engine that made the response (`response_makers.h`); where that is not known, one
 //                                                after the other until one does not answer 404
 //   GET and others below /v1                     any engine, as do forms that name no model

@@ -316,6 +316,39 @@ TEST_F(ProxyTest, ModelsAreThoseOfAllEnginesInOneList) {
   EXPECT_EQ(asked, 4) << "but not for others";
 }
 
+TEST_F(ProxyTest, AModelIsTheEntryOfTheListWithItsIdWhicheverEngineHasIt) {
+  const auto lists = [](const std::string& id) {
+    const std::string body =
+        R"({"object":"list","data":[{"id":")" + id + R"(","object":"model"}]})";
+    return Says(absl::StrCat("HTTP/1.1 200 OK\r\ncontent-length: ", body.size(), "\r\n\r\n", body));
+  };
+  TestEngine first(lists("org/name")), second(lists("b"));
+  engines_ = {{"w0", first.url()}, {"w1", second.url()}};
+  Start({});
+  for (const char* path : {"org/name", "org%2Fname", "org%2fname?x=1"})
+    EXPECT_THAT(
+        Ask(absl::StrCat("GET /v1/models/", path, " HTTP/1.1\r\nHost: h\r\n\r\n")),
+        AllOf(StartsWith("HTTP/1.1 200 "), EndsWith(R"({"id":"org/name","object":"model"})")))
+        << path;
+  EXPECT_THAT(Ask("GET /v1/models/b HTTP/1.1\r\nHost: h\r\n\r\n"),
+              EndsWith(R"({"id":"b","object":"model"})"));
+  const std::string none = Ask("GET /v1/models/org HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_THAT(none, StartsWith("HTTP/1.1 404 "));
+  EXPECT_EQ(ErrorOf(none)["code"], "model_not_found");
+  EXPECT_THAT(ErrorOf(none)["message"].get<std::string>(), HasSubstr("'org'"));
+}
+
+TEST_F(ProxyTest, AHeadOfModelsHasTheHeadersOfAGet) {
+  TestEngine engine(
+      Says("HTTP/1.1 200 OK\r\ncontent-length: 29\r\n\r\n{\"data\":[{\"id\":\"m\",\"x\":123}]}"));
+  engines_ = {{"w0", engine.url()}};
+  Start({});
+  const std::string got = Ask("GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
+  TestSocket client(proxy_->address());
+  client.Send("HEAD /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n") + BodyOf(got), got);
+}
+
 TEST_F(ProxyTest, EnginesThatFlagsNameAreAskedWhenNoLeafKnowsAWorker) {
   TestEngine engine(Says(kOk));
   engines_ = {{"e0", "http://" + ClosedPort().ToString()}, {"e1", engine.url()}};
