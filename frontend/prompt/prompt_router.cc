@@ -4,9 +4,11 @@
 #include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "frontend/prompt/error_code.h"
 #include "frontend/prompt/openai/json_reader.h"
 #include "indexer/service/http_pool.h"
@@ -16,6 +18,10 @@ namespace {
 
 // When clients should come again that found the queue full.
 constexpr Duration kQueueRetryAfter = std::chrono::seconds(1);
+
+// Engines among whose models the only one is looked for, and models that a client is told of.
+constexpr size_t kEnginesMax = 4096;
+constexpr size_t kModelsTold = 20;
 
 PromptForm FormOf(const Prompt& prompt) {
   return std::holds_alternative<ChatPrompt>(prompt) ? PromptForm::kChat : PromptForm::kCompletion;
@@ -143,9 +149,37 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
                              kQueueRetryAfter));
   }
 
+  // INVALID_ARGUMENT: none is said, and there are several or none.
+  absl::Status FillModel(std::string* model) const {
+    if (!model->empty()) return absl::OkStatus();
+    std::set<std::string> models;
+    if (options_.models != nullptr) {
+      const std::vector<std::string> all = options_.models();
+      models.insert(all.begin(), all.end());
+    } else {
+      for (const KnownEngine& engine : frontend_->Engines(kEnginesMax))
+        models.insert(engine.domain.model);
+      models.erase("");
+    }
+    if (models.size() == 1) {
+      *model = *models.begin();
+      return absl::OkStatus();
+    }
+    if (models.empty()) return absl::InvalidArgumentError("model is missing");
+    std::string text = "model is missing; expected one of ";
+    size_t told = 0;
+    for (const std::string& one : models) {
+      if (told == kModelsTold) break;
+      absl::StrAppend(&text, told++ == 0 ? "" : ", ", one);
+    }
+    if (told < models.size()) absl::StrAppend(&text, " and ", models.size() - told, " more");
+    return absl::InvalidArgumentError(text);
+  }
+
   void ReadBody(OpenAiCall call, const std::string& body, const std::shared_ptr<Task>& task) {
     absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(call, body);
     if (!request.ok()) return task->callback(request.status());
+    if (absl::Status bad = FillModel(&request->model); !bad.ok()) return task->callback(bad);
     RouteInput& input = task->question.input;
     input.domain.model = std::move(request->model);
     input.cache_salt = std::move(request->cache_salt);
@@ -173,9 +207,12 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (!json->is_object())
       return task->callback(absl::InvalidArgumentError("the body is not a JSON object"));
     const auto model = json->find("model");
-    if (model == json->end() || !model->is_string())
-      return task->callback(absl::InvalidArgumentError("model is missing"));
-    task->question.input.domain.model = model->get<std::string>();
+    const bool said = model != json->end() && !model->is_null();
+    if (said && !model->is_string())
+      return task->callback(absl::InvalidArgumentError("model is not a string"));
+    std::string name = said ? model->get<std::string>() : "";
+    if (absl::Status bad = FillModel(&name); !bad.ok()) return task->callback(bad);
+    task->question.input.domain.model = std::move(name);
     RouteByLoad(task);
   }
 

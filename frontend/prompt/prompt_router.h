@@ -36,6 +36,8 @@ struct PromptRouterOptions {
   uint32_t threads = 2;
   size_t queue_max = 1024;
   Duration tokenize_deadline = std::chrono::seconds(2);
+  // The fleet's models, for requests that name none; null: those whose engines the frontend has met.
+  std::function<std::vector<std::string>()> models = nullptr;
   // Last before the choice, when the prompt has its tokens: for models that engines serve under another domain, as adapters are.
   std::function<void(RouteInput*)> before_choice = nullptr;
 };
@@ -76,7 +78,8 @@ class PromptRouter {
 
   // The callback comes exactly once, possibly before this returns.
   void Route(PromptQuestion question, Callback callback);
-  // `question` has what the body does not say: tenant, session, deadline. INVALID_ARGUMENT begins with the field's name.
+  // `question` has what the body does not say: tenant, session, deadline. INVALID_ARGUMENT begins with the field's name. A body
+  // without a model means the only one that there is, as it does for an engine.
   void RouteBody(OpenAiCall call, std::shared_ptr<const std::string> body, PromptQuestion question,
                  Callback callback);
   // Of any other call: by load, for the model that the body names.

@@ -191,6 +191,14 @@ absl::StatusOr<EngineReach> ReachOf(const Flags& flags, const EngineList& engine
   return reach;
 }
 
+// Adapters aside.
+std::vector<std::string> ModelsOf(const EngineView& view) {
+  std::vector<std::string> models;
+  for (const auto& [model, engines] : view.engines)
+    if (!view.adapters.contains(model)) models.push_back(model);
+  return models;
+}
+
 std::vector<std::string> UrlsOf(const EngineView& view, const std::string& model) {
   std::vector<std::string> urls;
   const EngineView::Engines* engines = view.EnginesOf(view.ModelOf(model));
@@ -271,6 +279,7 @@ class Server {
     TokenizerChoice tokenizer({{"", {"local", "engine"}}},
                               {{"local", &tokenizers_}, {"engine", &by_engine}});
     PromptRouterOptions prompts;
+    prompts.models = [this] { return ModelsOf(*fleet_->View()); };
     prompts.before_choice = [this](RouteInput* input) { AsServed(*fleet_->View(), input); };
     PromptRouter router(prompts, &frontend, &tokenizer);
     Metrics metrics;

@@ -67,6 +67,8 @@ std::shared_ptr<Picker::Task> Picker::NewTask() {
 void Picker::Pick(PickInput input, Callback callback) {
   if (input.subset.has_value() && input.subset->empty()) return callback(RefusalOf(EmptySubset()));
   absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(input.call, input.body);
+  if (request.ok() && request->model.empty())
+    request = absl::InvalidArgumentError("model is missing");
   if (!request.ok()) return callback(RefusalOf(request.status()));
   const std::shared_ptr<Task> task = NewTask();
   task->model = std::move(request->model);

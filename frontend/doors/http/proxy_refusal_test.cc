@@ -44,6 +44,23 @@ TEST_F(ProxyTest, BadBodiesAreRefusedInTheClientsOwnWordsNamingTheField) {
   EXPECT_EQ(engine.connections(), 0u);
 }
 
+TEST_F(ProxyTest, ABodyWithoutAModelMeansTheOnlyOneOfTheFleet) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}]})";
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", chat)),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-fallback: none\r\n")));
+  EXPECT_THAT(Ask(Post("/v1/embeddings", R"({"model":null,"input":"x"})")), EndsWith("ok"));
+  EXPECT_THAT(Ask(Post("/v1/completions", R"({"prompt_embeds":"AAAA","max_tokens":"5"})")),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-fallback: no_tokens: prompt_embeds")));
+  // A second model.
+  EXPECT_THAT(Ask(Post("/v1/completions", R"({"model":"other","prompt":[1]})")), EndsWith("ok"));
+  const Json error = ErrorOf(Ask(Post("/v1/chat/completions", chat)));
+  EXPECT_EQ(error["param"], "model");
+  EXPECT_EQ(error["message"], "model is missing; expected one of m, other");
+}
+
 TEST_F(ProxyTest, ABodyThatIsTooLargeIsRefusedBeforeItIsRead) {
   options_.body_bytes_max = 1000;
   Start({"http://127.0.0.1:1"});

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "frontend/prompt/openai/json_reader.h"
 #include "frontend/prompt/openai/responses_prompt.h"
 
@@ -47,12 +48,17 @@ absl::Status ReadBool(const Json& body, const char* name, Bool* to) {
   return absl::OkStatus();
 }
 
-absl::Status ReadCount(const Json& body, const char* name, size_t* to) {
+// 5, 5.0 and "5", as engines take it; what is no count they judge themselves.
+void ReadCount(const Json& body, const char* name, size_t* to) {
   const Json* const value = Find(body, name);
-  if (value == nullptr) return absl::OkStatus();
-  if (!value->is_number_unsigned()) return Wrong(name, "not a number of tokens");
-  *to = value->get<size_t>();
-  return absl::OkStatus();
+  if (value == nullptr) return;
+  double count = 0;
+  if (value->is_number()) {
+    count = value->get<double>();
+  } else if (!value->is_string() || !absl::SimpleAtod(value->get<std::string>(), &count)) {
+    return;
+  }
+  if (count >= 0 && count < 1e15) *to = static_cast<size_t>(count);
 }
 
 absl::StatusOr<std::vector<TokenId>> Ids(const Json& array) {
@@ -69,6 +75,10 @@ absl::StatusOr<std::vector<TokenId>> Ids(const Json& array) {
 // A string, an array of ids, or an array of either.
 absl::Status ReadPrompt(const Json& body, OpenAiRequest* request) {
   const Json* prompt = Find(body, "prompt");
+  if (prompt == nullptr && Find(body, "prompt_embeds") != nullptr) {
+    request->no_prompt = absl::UnimplementedError("prompt_embeds has no tokens");
+    return absl::OkStatus();
+  }
   if (prompt == nullptr) return Wrong("prompt", "missing");
   if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
     request->prompts = prompt->size();
@@ -102,9 +112,11 @@ absl::Status ReadTemplateKwargs(Json& body, ChatPrompt* chat) {
 absl::Status ReadMessages(Json& body, ChatPrompt* chat) {
   Json* const messages = Find(body, "messages");
   if (messages == nullptr) return Wrong("messages", "missing");
-  const bool objects = messages->is_array() && !messages->empty() &&
-                       std::all_of(messages->begin(), messages->end(),
-                                   [](const Json& message) { return message.is_object(); });
+  const bool objects =
+      messages->is_array() && std::all_of(messages->begin(), messages->end(),
+                                          [](const Json& message) { return message.is_object(); });
+  if (messages->is_array() && messages->empty())
+    return Wrong("messages", "empty; expected at least one message");
   if (!objects) return Wrong("messages", "not an array of messages");
   chat->messages = std::move(*messages);
   if (Json* const tools = Find(body, "tools")) {
@@ -145,13 +157,13 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(OpenAiCall call, std::string_vi
   if (!json.is_object()) return absl::InvalidArgumentError("the body is not a JSON object");
   OpenAiRequest request;
   absl::Status bad = ReadText(json, "model", &request.model);
-  if (bad.ok() && request.model.empty()) bad = Wrong("model", "missing");
   bad.Update(ReadText(json, "cache_salt", &request.cache_salt));
-  bad.Update(ReadBool(json, "stream", &request.stream));
-  bad.Update(ReadCount(json, "max_tokens", &request.output_tokens_max));
-  bad.Update(ReadCount(json, "max_completion_tokens", &request.output_tokens_max));
+  const Json* const stream = Find(json, "stream");
+  request.stream = stream != nullptr && *stream == true;
+  ReadCount(json, "max_tokens", &request.output_tokens_max);
+  ReadCount(json, "max_completion_tokens", &request.output_tokens_max);
   if (call == OpenAiCall::kResponses) {
-    bad.Update(ReadCount(json, "max_output_tokens", &request.output_tokens_max));
+    ReadCount(json, "max_output_tokens", &request.output_tokens_max);
     absl::StatusOr<ChatPrompt> chat = ResponsesPrompt(json);
     if (chat.ok()) {
       request.prompt = *std::move(chat);

@@ -1,7 +1,7 @@
 // What does an engine's client ask for? A body of OpenAI's API, as vLLM and SGLang take it, read as far as a prompt needs it.
 //
 // *Truth*: what is read is what engines make the prompt of, and nothing is filled in that the body does not say. Fields that
-// are no part of the prompt are not looked at.
+// are no part of the prompt are not judged: how engines read those of another kind is their matter.
 // *Threads*: pure functions.
 // *Cost*: one pass of a JSON parser over the body.
 // *Bounds*: of several prompts in one body the first one counts; the caller bounds the body's size.
@@ -35,14 +35,15 @@ enum class OpenAiCall { kCompletion, kChat, kEither, kResponses };
 std::optional<OpenAiCall> OpenAiCallOf(std::string_view method, std::string_view path);
 
 struct OpenAiRequest {
-  std::string model;
+  std::string model;  // empty: the body names none
   // Ids that the caller has already, or what a tokenizer turns into ids.
   std::variant<std::vector<TokenId>, TextPrompt, ChatPrompt> prompt;
   std::string cache_salt = {};
   size_t prompts = 1;  // in the body
   bool stream = false;
   size_t output_tokens_max = 0;  // 0: not said
-  // Of `kResponses`: why there is no prompt, though the request is good (`responses_prompt.h`); OK: there is one.
+  // Why there is no prompt that could be read, though the request is good: `prompt_embeds`, or what `responses_prompt.h` says; OK:
+  // there is one.
   absl::Status no_prompt = {};
 };
 

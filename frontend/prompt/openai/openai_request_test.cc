@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace kvatlas {
 namespace {
 
@@ -110,6 +114,33 @@ TEST(ParseOpenAiRequestTest, EitherIsAChatOnlyIfTheBodyHasMessages) {
   EXPECT_FALSE(is_chat(R"({"model": "messages", "prompt": "x", "messages": null})"));
 }
 
+TEST(ParseOpenAiRequestTest, WhatIsNoPartOfThePromptIsNotJudged) {
+  const auto read = [](const std::string& more) {
+    return ParseOpenAiRequest(OpenAiCall::kCompletion, R"({"prompt": "x")" + more + "}");
+  };
+  for (const auto& [more, tokens] :
+       std::vector<std::pair<std::string, size_t>>{{R"(, "max_tokens": 5.0)", 5},
+                                                   {R"(, "max_tokens": "5")", 5},
+                                                   {R"(, "max_tokens": "many")", 0},
+                                                   {R"(, "max_tokens": -1)", 0},
+                                                   {R"(, "max_tokens": 1e300)", 0},
+                                                   {R"(, "max_tokens": [])", 0},
+                                                   {R"(, "stream": "yes")", 0},
+                                                   {R"(, "stream": 1)", 0}}) {
+    const auto request = read(more);
+    ASSERT_TRUE(request.ok()) << more << request.status();
+    EXPECT_EQ(request->output_tokens_max, tokens) << more;
+    EXPECT_EQ(request->model, "") << "engines with one model need no name";
+  }
+}
+
+TEST(ParseOpenAiRequestTest, EmbeddingsInThePlaceOfAPromptAreNoPromptThatCouldBeRead) {
+  const auto request =
+      ParseOpenAiRequest(OpenAiCall::kCompletion, R"({"model": "m", "prompt_embeds": "AAAA"})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(absl::IsUnimplemented(request->no_prompt));
+}
+
 TEST(ParseOpenAiRequestTest, WhatIsWrongIsNamed) {
   const auto why = [](OpenAiCall call, const char* body) {
     const auto request = ParseOpenAiRequest(call, body);
@@ -120,17 +151,16 @@ TEST(ParseOpenAiRequestTest, WhatIsWrongIsNamed) {
   constexpr auto kChat = OpenAiCall::kChat;
   EXPECT_THAT(why(kText, ""), HasSubstr("JSON"));
   EXPECT_THAT(why(kText, "[1]"), HasSubstr("JSON"));
-  EXPECT_THAT(why(kText, R"({"prompt": "x"})"), HasSubstr("model"));
   EXPECT_THAT(why(kText, R"({"model": 1, "prompt": "x"})"), HasSubstr("model"));
   EXPECT_THAT(why(kText, R"({"model": "m"})"), HasSubstr("prompt"));
   EXPECT_THAT(why(kText, R"({"model": "m", "prompt": []})"), HasSubstr("prompt"));
   EXPECT_THAT(why(kText, R"({"model": "m", "prompt": [1, -2]})"), HasSubstr("token ids"));
   EXPECT_THAT(why(kText, R"({"model": "m", "prompt": [4294967296]})"), HasSubstr("token ids"));
   EXPECT_THAT(why(kText, R"({"model": "m", "prompt": {"a": 1}})"), HasSubstr("prompt"));
-  EXPECT_THAT(why(kText, R"({"model": "m", "prompt": "x", "stream": 1})"), HasSubstr("stream"));
   EXPECT_THAT(why(kText, R"({"model": "m", "prompt": "x", "cache_salt": 1})"), HasSubstr("salt"));
   EXPECT_THAT(why(kChat, R"({"model": "m"})"), HasSubstr("messages"));
   EXPECT_THAT(why(kChat, R"({"model": "m", "messages": ["hi"]})"), HasSubstr("messages"));
+  EXPECT_THAT(why(kChat, R"({"model": "m", "messages": []})"), HasSubstr("messages is empty"));
   EXPECT_THAT(why(kChat, R"({"model": "m", "messages": [{}], "tools": {}})"), HasSubstr("tools"));
   EXPECT_THAT(why(kChat, R"({"model": "m", "messages": [{}], "chat_template_kwargs": 1})"),
               HasSubstr("chat_template_kwargs"));
