@@ -280,8 +280,7 @@ class RemoteTokenizer::Impl {
     End(question, std::move(answer));
   }
 
-  // A call that is cancelled from within gives up what it holds, the question too.
-  void End(std::shared_ptr<Question> question, absl::StatusOr<PromptTokens> answer) {
+  void End(const std::shared_ptr<Question>& question, absl::StatusOr<PromptTokens> answer) {
     if (questions_.erase(question) == 0) return;
     question->timer.cancel();
     question->another.cancel();

@@ -45,6 +45,16 @@ bool IsJson(std::string_view type) {
   return absl::EqualsIgnoreCase(subtype, "json") || absl::EndsWithIgnoreCase(subtype, "+json");
 }
 
+// Of a target in absolute form (RFC 9112 §3.2.2), "http://HOST/path?query".
+void TakeOffOrigin(std::string* target) {
+  const absl::string_view text(*target);
+  if (!absl::StartsWithIgnoreCase(text, "http://") && !absl::StartsWithIgnoreCase(text, "https://"))
+    return;
+  const size_t path = std::min(target->find_first_of("/?", target->find("//") + 2), target->size());
+  const bool has_path = path < target->size() && (*target)[path] == '/';
+  target->replace(0, path, has_path ? "" : "/");
+}
+
 HttpResponse PlainText(int status, std::string text) {
   return {.status = status, .content_type = kPlainText, .body = std::move(text)};
 }
@@ -225,11 +235,13 @@ HttpConnection::Step HttpConnection::RefuseWhatTheParserDid(Error error) {
     return RefuseNow(Refusal(431, "the header is too large"));
   }
   if (error == http::error::body_limit) {
+    const std::string text =
+        absl::StrCat("the body is too large; expected at most ", BodyBytesMax(), " bytes");
     return RefuseNow(
         route_ != nullptr && route_->json_body
             ? PlainText(413, "Failed to buffer the request body: length limit exceeded")
-        : shared_->options.error_body != nullptr ? Refusal(413, "the body is too large")
-                                                 : HttpError(413, "the body is too large"));
+        : shared_->options.error_body != nullptr ? Refusal(413, text)
+                                                 : HttpError(413, text));
   }
   return RefuseNow(Refusal(400, "not HTTP"));
 }
@@ -261,6 +273,7 @@ std::optional<HttpConnection::Step> HttpConnection::Route() {
   routed_ = true;
   keep_alive_ = parser_->Persists();
   http_1_1_ = message_.version >= 11;
+  TakeOffOrigin(&message_.target);
   head_only_ = message_.method == "HEAD";
   request_.method = head_only_ ? "GET" : message_.method;
   request_.trace_id = message_.trace_id;
@@ -304,7 +317,7 @@ std::optional<HttpConnection::Step> HttpConnection::Route() {
 }
 
 std::optional<HttpConnection::Step> HttpConnection::CheckBody() {
-  const size_t body_max = route_ == nullptr ? kHttpBodyBytesMax : route_->body_bytes_max;
+  const size_t body_max = BodyBytesMax();
   const boost::optional<uint64_t> length = parser_->content_length();
   if (route_ == nullptr) {
     // What is refused anyway is answered at once, if it would be long to read.

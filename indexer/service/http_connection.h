@@ -129,10 +129,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Step RefuseWhatTheParserDid(Error error);
 
   std::optional<Step> Route();
+  HttpResponse Refused(const absl::Status& status, bool presented) const;
   std::optional<HttpResponse> NotLetIn();
   std::string_view Bearer() const;
   bool HoldUnread();
   std::optional<Step> CheckBody();
+  size_t BodyBytesMax() const {
+    return route_ == nullptr ? kHttpBodyBytesMax : route_->body_bytes_max;
+  }
   void RefuseLater(HttpResponse response);
   Step RefuseNow(HttpResponse response);
   HttpResponse Refusal(int status, std::string_view text) const;

@@ -19,14 +19,6 @@ QuotaKind QuotaOf(Verb verb) {
   return verb == Verb::kDump || verb == Verb::kSnapshot ? QuotaKind::kDumps : QuotaKind::kQueries;
 }
 
-HttpResponse Refused(const absl::Status& status, bool presented) {
-  const bool who = absl::IsUnauthenticated(status);
-  const bool much = absl::IsResourceExhausted(status);
-  HttpResponse response = HttpError(much ? 429 : who ? 401 : 403, std::string(status.message()));
-  if (who && !presented) response.headers.emplace_back("www-authenticate", "Bearer");
-  return response;
-}
-
 }  // namespace
 
 void HttpConnection::Handshake() {
@@ -94,6 +86,17 @@ bool HttpConnection::HoldUnread() {
       shared_->security->Hold(*identity_, {{QuotaKind::kUnreadBytes, bytes}});
   if (held.ok()) unread_ = *std::move(held);
   return held.ok();
+}
+
+HttpResponse HttpConnection::Refused(const absl::Status& status, bool presented) const {
+  const bool who = absl::IsUnauthenticated(status);
+  const bool much = absl::IsResourceExhausted(status);
+  const int code = much ? 429 : who ? 401 : 403;
+  const std::string text(status.message());
+  HttpResponse response =
+      shared_->options.error_body != nullptr ? Refusal(code, text) : HttpError(code, text);
+  if (who && !presented) response.headers.emplace_back("www-authenticate", "Bearer");
+  return response;
 }
 
 // What is answered to who may not take the route; nothing: it may.

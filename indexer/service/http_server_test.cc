@@ -169,6 +169,17 @@ TEST_F(HttpServerTest, BodyThatIsNotDeclaredAsJsonGets415) {
   }
 }
 
+// As through a proxy (RFC 9112 §3.2.2).
+TEST_F(HttpServerTest, ATargetInAbsoluteFormIsItsPath) {
+  Start();
+  constexpr char kJson[] = "Content-Type: application/json\r\n";
+  for (const char* target : {"http://h/size", "HTTP://h:80/size?a=b", "https://[::1]/size"})
+    EXPECT_THAT(Ask("POST", target, kJson, "{}"), EndsWith("\r\n\r\n2")) << target;
+  for (const char* target : {"http://h", "http://h?a=/size"})
+    EXPECT_THAT(Ask("POST", target, kJson, "{}"), StartsWith("HTTP/1.1 404 ")) << target;
+  EXPECT_THAT(Ask("POST", "ftp://h/size", kJson, "{}"), StartsWith("HTTP/1.1 400 "));
+}
+
 TEST_F(HttpServerTest, LimitIsTheRoutes) {
   Start();
   constexpr char kJson[] = "Content-Type: application/json\r\n";

@@ -119,6 +119,16 @@ bool ProxiedPaths::Allows(std::string_view method, std::string_view path) const 
   });
 }
 
+std::string ProxiedPaths::MethodsOf(std::string_view path) const {
+  std::string methods;
+  for (const Pattern& pattern : patterns_) {
+    if (!Matches(pattern.path, path)) continue;
+    absl::StrAppend(&methods, methods.empty() ? "" : ", ", pattern.method,
+                    pattern.method == "GET" ? ", HEAD" : "");
+  }
+  return methods;
+}
+
 std::string ProxiedPaths::ToString() const {
   std::string text;
   for (const Pattern& pattern : patterns_)

@@ -24,6 +24,8 @@ class ProxiedPaths {
   static absl::StatusOr<ProxiedPaths> With(const std::vector<std::string>& more);
 
   bool Allows(std::string_view method, std::string_view path) const;
+  // The methods that a path has, "GET, HEAD, DELETE"; empty: it is not passed on.
+  std::string MethodsOf(std::string_view path) const;
   // "POST /v1/chat/completions, …", for an error.
   std::string ToString() const;
 

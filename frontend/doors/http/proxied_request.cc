@@ -47,13 +47,8 @@ void ProxiedRequest::Start() {
   exchange_->OnGone([self = shared_from_this()] { self->OnClientGone(); });
   ReadHead();
   const std::string& path = exchange_->request().path;
-  if (!asks_models_ && !parts_->options().paths.Allows(message_.method, path)) {
-    return Refuse(WithErrorCode(
-        absl::NotFoundError(absl::StrCat(
-            message_.method, " ", path,
-            " is not passed on to engines. Passed on are: ", parts_->options().paths.ToString())),
-        "unknown_url"));
-  }
+  if (!asks_models_ && !parts_->options().paths.Allows(message_.method, path))
+    return RefusePath(path);
   if (!refused_.ok()) return Refuse(refused_);
   if (asks_models_) return AskForModels();
   if (call_.has_value()) {
@@ -355,9 +350,30 @@ void ProxiedRequest::Refuse(const absl::Status& why) {
     const std::shared_ptr<UpstreamTry> passed_on = try_;
     return passed_on->PassOn();
   }
-  parts_->counters.refused.Increment();
   span_.End(why);
-  HttpResponse response = OpenAiError(why);
+  AnswerRefusal(OpenAiError(why));
+}
+
+void ProxiedRequest::RefusePath(const std::string& path) {
+  const ProxiedPaths& paths = parts_->options().paths;
+  // A model's name may have slashes.
+  const bool is_model = path.starts_with("/v1/models/") && !path.ends_with('/');
+  const std::string allow = is_model ? "GET, HEAD" : paths.MethodsOf(path);
+  if (allow.empty()) {
+    return Refuse(
+        WithErrorCode(absl::NotFoundError(absl::StrCat(
+                          message_.method, " ", path,
+                          " is not passed on to engines. Passed on are: ", paths.ToString())),
+                      "unknown_url"));
+  }
+  const std::string why = absl::StrCat(message_.method, " is not for ", path, "; expected ", allow);
+  span_.Fail(why);
+  span_.End();
+  AnswerRefusal({.status = 405, .body = OpenAiErrorBody(405, why), .headers = {{"allow", allow}}});
+}
+
+void ProxiedRequest::AnswerRefusal(HttpResponse response) {
+  parts_->counters.refused.Increment();
   if (!tried_.empty()) response.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
   exchange_->Answer(std::move(response));
 }

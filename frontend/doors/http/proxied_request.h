@@ -75,6 +75,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void RefuseTried();
   void DropRefusal();
   void Refuse(const absl::Status& why);
+  void RefusePath(const std::string& path);
+  void AnswerRefusal(HttpResponse response);
   void OnClientGone();
 
   ProxyParts* const parts_;

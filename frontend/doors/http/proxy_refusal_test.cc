@@ -68,6 +68,7 @@ TEST_F(ProxyTest, ABodyThatIsTooLargeIsRefusedBeforeItIsRead) {
       Ask("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 413 "));
   EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
+  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("at most 1000 bytes"));
 }
 
 TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
@@ -91,6 +92,31 @@ TEST_F(ProxyTest, OnlyInferenceIsPassedOn) {
     EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("POST /v1/embeddings"));
   }
   EXPECT_EQ(got.text(), "");
+}
+
+TEST_F(ProxyTest, AnotherMethodOfAKnownPathIsRefusedWithThoseThatItHas) {
+  Start({});
+  for (const auto& [call, allow] : std::vector<std::pair<std::string, std::string>>{
+           {"GET /v1/chat/completions", "POST"},
+           {"PUT /v1/responses/resp_1", "GET, HEAD, DELETE"},
+           {"DELETE /v1/models", "GET, HEAD"},
+           {"DELETE /v1/models/org/name", "GET, HEAD"}}) {
+    const std::string answer = Ask(call + " HTTP/1.1\r\nHost: h\r\n\r\n");
+    EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("allow: " + allow + "\r\n")));
+    EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
+  }
+}
+
+TEST_F(ProxyTest, WhatIsNoJsonIsToldApartFromJsonThatIsNoObject) {
+  Start({});
+  const auto message = [&](const std::string& path, const std::string& body) {
+    return ErrorOf(Ask(Post(path, body)))["message"].get<std::string>();
+  };
+  for (const char* path : {"/v1/chat/completions", "/v1/embeddings"}) {
+    EXPECT_EQ(message(path, R"({"model": m})"), "the body is not JSON: wrong at byte 11");
+    EXPECT_EQ(message(path, "[1]"), "the body is not a JSON object");
+    EXPECT_EQ(message(path, ""), "the body is empty; expected a JSON object");
+  }
 }
 
 TEST_F(ProxyTest, FormsAreRoutedByLoadForTheirModel) {

@@ -69,5 +69,14 @@ TEST_F(ProxySecurityTest, ForAClientThatIsKnownHereTheEngineGetsItsApiKey) {
               AllOf(HasSubstr("authorization: Bearer k1\r\n"), Not(HasSubstr("let-me-in"))));
 }
 
+TEST_F(ProxySecurityTest, WhoIsNotLetInIsToldSoAsOpenAisClientsReadIt) {
+  Start({});
+  for (const char* token : {"", "-H 'Authorization: Bearer let-me-out'"}) {
+    const std::string answer = Curl(token, "/v1/models");
+    EXPECT_THAT(answer, HasSubstr(" 401 "));
+    EXPECT_EQ(ErrorOf(answer)["type"], "authentication_error") << answer;
+  }
+}
+
 }  // namespace
 }  // namespace kvatlas

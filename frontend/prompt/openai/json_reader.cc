@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "frontend/prompt/openai/json_depth.h"
 
 namespace kvatlas {
@@ -120,10 +121,16 @@ class Builder {
 };
 
 absl::StatusOr<Json> ReadSlowly(std::string_view text) {
+  if (text.empty()) return absl::InvalidArgumentError("the body is empty; expected a JSON object");
   if (IsNestedTooDeep(text)) return absl::InvalidArgumentError("the body is nested too deep");
-  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("the body is not a JSON object");
-  return json;
+  try {
+    return Json::parse(text.begin(), text.end());
+  } catch (const Json::parse_error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the body is not JSON: wrong at byte ", error.byte));
+  } catch (const Json::exception&) {
+    return absl::InvalidArgumentError("the body is not JSON: a number in it is too large");
+  }
 }
 
 std::optional<Json> ReadFast(std::string_view text, Parser* with) {

@@ -16,7 +16,7 @@
 
 namespace kvatlas {
 
-// INVALID_ARGUMENT: "the body is nested too deep" or "the body is not a JSON object".
+// INVALID_ARGUMENT: "the body is nested too deep", "is empty", or "is not JSON" and where it is wrong.
 absl::StatusOr<nlohmann::ordered_json> ReadJson(std::string_view text);
 
 }  // namespace kvatlas
