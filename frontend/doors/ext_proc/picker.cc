@@ -118,6 +118,7 @@ void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
                    .session_id = task->session_id,
                    .tenant = task->owner,
                    .expected_output_tokens = task->output_tokens,
+                   .end_follows = true,
                    .trace = task->trace};
   if (task->subset.has_value()) input.allowed_workers = endpoints_->NamesAt(*task->subset);
   frontend_->RouteAsync(std::move(input), [this, task](absl::StatusOr<RouteResult> result) {
