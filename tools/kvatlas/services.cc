@@ -40,7 +40,7 @@ absl::Status About(const std::string& who, const absl::Status& status) {
   std::string why = absl::StrCat(who, ": ", status.message());
   // As gRPC says it where the other side ended the connection, which one that expects TLS does.
   if (why.ends_with("Socket closed") && Security::OfProcess()->tls() == nullptr)
-    why += "; where it speaks TLS, name its CAs by --tls_ca";
+    why += "; where its port is encrypted, name its CAs by --tls_ca";
   return absl::Status(status.code(), why);
 }
 
