@@ -78,7 +78,8 @@ void AppendProcess(MetricFamilies* families) {
     families->Gauge("process_virtual_memory_bytes", "Addresses that are mapped.", "",
                     static_cast<double>(stat->virtual_bytes));
     families->Gauge("process_threads", "Threads.", "", static_cast<double>(stat->threads));
-    const double booted = SecondsOf(CLOCK_REALTIME) - SecondsOf(CLOCK_BOOTTIME);
+    // Once: the clocks' difference is another one each time, so that changes of the metric would be taken for restarts.
+    static const double booted = SecondsOf(CLOCK_REALTIME) - SecondsOf(CLOCK_BOOTTIME);
     families->Gauge("process_start_time_seconds", "When it started, in Unix time.", "",
                     booted + stat->started_after_boot);
   }

@@ -72,5 +72,10 @@ TEST_F(ProcessMetricsTest, StartIsInThePastOfThisTest) {
   EXPECT_GT(start, now - 3600);
 }
 
+TEST_F(ProcessMetricsTest, StartIsTheSameAtEveryScrape) {
+  const double start = Value("process_start_time_seconds");
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(Value("process_start_time_seconds"), start) << i;
+}
+
 }  // namespace
 }  // namespace kvatlas
