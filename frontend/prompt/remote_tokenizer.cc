@@ -174,8 +174,11 @@ class RemoteTokenizer::Impl {
                 urls.end());
     std::erase_if(late_,
                   [now = Clock::Real().Now()](const auto& one) { return one.second <= now; });
-    std::stable_partition(urls.begin(), urls.end(),
-                          [&late = late_](const std::string& url) { return !late.contains(url); });
+    std::vector<std::string> late;
+    for (std::string& url : urls)
+      if (late_.contains(url)) late.push_back(std::exchange(url, ""));
+    std::erase(urls, "");
+    urls.insert(urls.end(), late.begin(), late.end());
     return urls;
   }
 
