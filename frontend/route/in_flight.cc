@@ -103,6 +103,7 @@ bool InFlightChoices::LeavePrefill(uint64_t id, Left how) {
   }
   Subtract(choice.prefill, choice.blocks, /*requests=*/runs_on && !in_load ? 0 : 1);
   ForgetIfIdle(choice.prefill);
+  if (how != Left::kOver && !choice.goes_on()) choices_.erase(found);
   return true;
 }
 
@@ -121,12 +122,7 @@ void InFlightChoices::EndRunning(const Choice& choice) {
   ForgetIfIdle(choice.prefill);
 }
 
-bool InFlightChoices::ReleasePrefill(uint64_t id) {
-  const bool released = LeavePrefill(id, Left::kTold);
-  const auto found = choices_.find(id);
-  if (found != choices_.end() && !found->second.goes_on()) choices_.erase(found);
-  return released;
-}
+bool InFlightChoices::ReleasePrefill(uint64_t id) { return LeavePrefill(id, Left::kTold); }
 
 bool InFlightChoices::Release(uint64_t id) {
   LeavePrefill(id, Left::kOver);
@@ -210,11 +206,7 @@ size_t InFlightChoices::ReleaseRisen(const std::string& cell, const WorkerFound&
     if (shown.size() == risen || choices_.at(id).made >= heard) break;
     shown.push_back(id);
   }
-  for (uint64_t id : shown) {
-    LeavePrefill(id, Left::kShownByLoad);
-    const auto choice = choices_.find(id);
-    if (!choice->second.goes_on()) choices_.erase(choice);
-  }
+  for (uint64_t id : shown) LeavePrefill(id, Left::kShownByLoad);
   ForgetIfIdle({cell, found.worker});
   return shown.size();
 }

@@ -134,7 +134,7 @@ class InFlightChoices {
   void Add(const CellWorker& worker, uint64_t blocks);
   void Subtract(const CellWorker& worker, uint64_t blocks, uint32_t requests = 1);
   void ForgetIfIdle(const CellWorker& worker);
-  // How a choice stops counting at the worker that prefills.
+  // How a choice stops counting at the worker that prefills; one that does not go on is forgotten, but for `kOver`, whose caller does that.
   enum class Left { kTold, kShownByLoad, kOver };
   bool LeavePrefill(uint64_t id, Left how);
   void EndRunning(const Choice& choice);
