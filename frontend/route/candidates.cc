@@ -38,10 +38,9 @@ CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of
   cell.traits.reserve(cell.answer->workers.size());
   for (const WorkerFound& found : cell.answer->workers) {
     const Labels* own = cell.answer->LabelsOf(found.worker);
-    const bool permitted = IsPermitted(filter, found.worker, own, of_cell);
-    const bool draining = permitted && IsDraining(filter, found.worker, own, of_cell);
-    cell.traits.push_back(
-        {.role = RoleOf(own, of_cell), .allowed = permitted && !draining, .draining = draining});
+    const bool allowed = IsAllowed(filter, found.worker, own, of_cell);
+    const bool draining = !allowed && IsPermitted(filter, found.worker, own, of_cell);
+    cell.traits.push_back({.role = RoleOf(own, of_cell), .allowed = allowed, .draining = draining});
   }
   return std::make_shared<const CandidateCell>(std::move(cell));
 }

@@ -32,14 +32,14 @@ uint64_t QueueOf(const std::optional<Load>& load, const InFlight& in_flight) {
   return in_flight.blocks + (load.has_value() ? load->waiting_prefill_blocks : 0);
 }
 
-}  // namespace
-
 bool IsDraining(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                 const WorkerLabels* of_cell) {
   if (filter.draining != nullptr && filter.draining->contains(worker.name)) return true;
   const std::string_view draining = LabelOf(kDrainingLabel, own, of_cell);
   return draining == "true" || draining == "1";
 }
+
+}  // namespace
 
 bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                const WorkerLabels* of_cell) {

@@ -72,8 +72,6 @@ Role RoleOf(const WorkerLabels* own, const WorkerLabels* of_cell);
 // By the request, and by what the worker says of itself; `overload` is not looked at. Allowed: permitted, and not draining.
 bool IsPermitted(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                  const WorkerLabels* of_cell);
-bool IsDraining(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
-                const WorkerLabels* of_cell);
 bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                const WorkerLabels* of_cell);
 bool IsOverloaded(const OverloadThresholds& overload, const std::optional<Load>& load,
