@@ -72,7 +72,7 @@ void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace
   owner_ = std::move(owner);
   span_ = Tracer::OfProcess()->BeginChild("engine", SpanKind::kClient, trace);
   const RouteResult& route = choice_.route;
-  absl::StatusOr<HttpHeaders> headers = EngineHeaders(message.headers);
+  absl::StatusOr<HttpHeaders> headers = EngineHeaders(message);
   // Nothing is held against the worker that was to decode.
   if (absl::IsPermissionDenied(headers.status()))
     return OnOutside({route.cell, route.worker}, route.url, headers.status(),
@@ -81,8 +81,6 @@ void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace
     return OnCallFailed(url_.ok() ? headers.status() : url_.status(), false);
   span_.Set("server.address", engine());
   span_.Set("worker", choice_.route.destination().name);
-  PutTraceparent(span_.context(), &*headers);
-  if (message.vouched) parts_->options().engine.reach.Authorize(*url_, &*headers);
   message_ = &message;
   names_rank_ = route.of_several_ranks && !Has(*headers, kDataParallelRankHeader);
   if (names_rank_)
@@ -115,16 +113,19 @@ void UpstreamTry::Cancel() {
   Report(status_ == 0 ? RouteReport{.abandoned = true} : RouteReport{.finished = true});
 }
 
-// The client's, and for an engine that decodes the address of the one that prefills.
-absl::StatusOr<HttpHeaders> UpstreamTry::EngineHeaders(const HttpHeaders& headers) const {
-  if (!choice_.route.decode.has_value()) return headers;
-  absl::StatusOr<EngineUrl> prefiller = UrlOf(choice_.route.worker, choice_.route.url);
-  if (!prefiller.ok()) return prefiller.status();
-  const absl::Status outside = parts_->options().engine.reach.Check(*prefiller);
-  if (!outside.ok()) return outside;
-  HttpHeaders more = headers;
-  more.emplace_back(kPrefillerHeader, prefiller->authority());
-  return more;
+// The client's, with what we add: for an engine that decodes the address of the one that prefills, the trace, the engine's key.
+absl::StatusOr<HttpHeaders> UpstreamTry::EngineHeaders(const ProxiedMessage& message) const {
+  const EngineReach& reach = parts_->options().engine.reach;
+  HttpHeaders headers = message.headers;
+  if (choice_.route.decode.has_value()) {
+    const absl::StatusOr<EngineUrl> prefiller = UrlOf(choice_.route.worker, choice_.route.url);
+    if (!prefiller.ok()) return prefiller.status();
+    if (const absl::Status outside = reach.Check(*prefiller); !outside.ok()) return outside;
+    headers.emplace_back(kPrefillerHeader, prefiller->authority());
+  }
+  PutTraceparent(span_.context(), &headers);
+  if (message.vouched && url_.ok()) reach.Authorize(*url_, &headers);
+  return headers;
 }
 
 // An engine that was started again with fewer ranks refuses those that it had: whichever it has takes the request then.
@@ -135,10 +136,8 @@ void UpstreamTry::OnRankRefused() {
   names_rank_ = false;
   choice_.route.of_several_ranks = false;
   rank_refused_ = true;
-  absl::StatusOr<HttpHeaders> headers = EngineHeaders(message_->headers);
+  absl::StatusOr<HttpHeaders> headers = EngineHeaders(*message_);
   if (!headers.ok()) return OnCallFailed(headers.status(), false);
-  PutTraceparent(span_.context(), &*headers);
-  if (message_->vouched) parts_->options().engine.reach.Authorize(*url_, &*headers);
   Call(*std::move(headers));
 }
 

@@ -89,7 +89,7 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   void Cancel();
 
  private:
-  absl::StatusOr<HttpHeaders> EngineHeaders(const HttpHeaders& headers) const;
+  absl::StatusOr<HttpHeaders> EngineHeaders(const ProxiedMessage& message) const;
   void Call(HttpHeaders headers);
   bool RefusesRank(int status) const { return status == 400 && names_rank_; }
   void OnRankRefused();
