@@ -88,16 +88,8 @@ class HttpSecurityTest : public testing::Test {
 
   // What curl writes, and its HTTP status as the last line.
   std::string Curl(const std::string& arguments, const std::string& path) const {
-    const std::string command =
-        absl::StrCat("curl -sS -m 120 --cacert ", folder_.pki().ca_path(), " -w '\n%{http_code}' ",
-                     arguments, " https://127.0.0.1:", server_->address().port, path, " 2>&1");
-    FILE* const pipe = popen(command.c_str(), "r");
-    EXPECT_NE(pipe, nullptr);
-    std::string out;
-    char bytes[4096];
-    for (size_t got; (got = fread(bytes, 1, sizeof(bytes), pipe)) > 0;) out.append(bytes, got);
-    pclose(pipe);
-    return out;
+    return folder_.Curl("-w '\n%{http_code}' " + arguments,
+                        absl::StrCat("https://127.0.0.1:", server_->address().port, path));
   }
   std::string Status(const std::string& arguments, const std::string& path) const {
     const std::string out = Curl(arguments, path);

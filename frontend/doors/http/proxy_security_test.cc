@@ -37,16 +37,8 @@ class ProxySecurityTest : public ProxyTest {
 
   // Head and body of the answer.
   std::string Curl(const std::string& arguments, const std::string& path) const {
-    const std::string command =
-        absl::StrCat("curl -sSi -m 120 --cacert ", folder_.pki().ca_path(), " ", arguments,
-                     " https://127.0.0.1:", proxy_->address().port, path, " 2>&1");
-    FILE* const pipe = popen(command.c_str(), "r");
-    EXPECT_NE(pipe, nullptr);
-    std::string out;
-    char bytes[4096];
-    for (size_t got; (got = fread(bytes, 1, sizeof(bytes), pipe)) > 0;) out.append(bytes, got);
-    pclose(pipe);
-    return out;
+    return folder_.Curl("-i " + arguments,
+                        absl::StrCat("https://127.0.0.1:", proxy_->address().port, path));
   }
 
   const SecurityTestFolder folder_{R"("rules": [

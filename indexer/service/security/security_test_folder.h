@@ -72,6 +72,19 @@ class SecurityTestFolder {
     return security.ok() ? *security : Security::Open();
   }
 
+  // What curl writes of `url`, which its CA vouches for, and what it says is wrong.
+  std::string Curl(const std::string& arguments, const std::string& url) const {
+    const std::string command =
+        "curl -sS -m 120 --cacert " + pki().ca_path() + " " + arguments + " " + url + " 2>&1";
+    FILE* const pipe = popen(command.c_str(), "r");
+    EXPECT_NE(pipe, nullptr);
+    std::string out;
+    char bytes[4096];
+    for (size_t got; (got = fread(bytes, 1, sizeof(bytes), pipe)) > 0;) out.append(bytes, got);
+    pclose(pipe);
+    return out;
+  }
+
   std::string Audit() const {
     std::stringstream text;
     text << std::ifstream(path_ + "/audit.log").rdbuf();
