@@ -134,7 +134,7 @@ TEST_F(EngineLoadsTest, AnAnswerBeyondItsBoundIsNoLoad) {
   Engine engine(kTwoRanks + std::string(kMetricsBytesMax, '\n'));
   Start({{"w0", engine.url()}});
   EXPECT_FALSE(loads_->Of(Worker("w0")).has_value());
-  EXPECT_THAT(AwaitState("failing").reason, testing::HasSubstr("has more than"));
+  EXPECT_THAT(AwaitState("failing").reason, HasSubstr("has more than"));
 }
 
 TEST_F(EngineLoadsTest, AnEngineOutsideTheReachIsNotAsked) {

@@ -174,12 +174,10 @@ class RemoteTokenizer::Impl {
                 urls.end());
     std::erase_if(late_,
                   [now = Clock::Real().Now()](const auto& one) { return one.second <= now; });
-    std::vector<std::string> late;
-    for (std::string& url : urls)
-      if (late_.contains(url)) late.push_back(std::exchange(url, ""));
-    std::erase(urls, "");
-    urls.insert(urls.end(), late.begin(), late.end());
-    return urls;
+    std::vector<std::string> ordered, late;
+    for (std::string& url : urls) (late_.contains(url) ? late : ordered).push_back(std::move(url));
+    ordered.insert(ordered.end(), late.begin(), late.end());
+    return ordered;
   }
 
   void NoteLate(const std::string& url) {
