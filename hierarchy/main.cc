@@ -234,7 +234,8 @@ class Server {
     for (int i = 0; !service_.WaitForSignal(kReportEvery).has_value();
          i = (i + 1) % kReportsPerTick) {
       if (i == 0) Tick(announcer);
-      reporter_.Tick();
+      // A node that still waits for its cells would say for them that they hold nothing.
+      if (ready_) reporter_.Tick();
     }
     gate_.Keep(registry_);
   }

@@ -480,6 +480,7 @@ struct Leaf::Parts {
 
   // What time brings, until `stopping`.
   void RunTimer() {
+    bool reports = false;  // to its parents
     MutexLock lock(&mutex);
     for (int i = 0; !stopping; i = (i + 1) % kReportsPerTick) {
       mutex.Unlock();
@@ -491,7 +492,10 @@ struct Leaf::Parts {
         ServeWhenReady();
         WatchWorkers();
       }
-      reporter.Tick();
+      if (reports || (i == 0 && readiness.MayReport())) {
+        reports = true;
+        reporter.Tick();
+      }
       mutex.Lock();
       if (!stopping) wake.WaitFor(&mutex, kReportEvery);
     }

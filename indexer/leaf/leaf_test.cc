@@ -181,7 +181,7 @@ class LeafTest : public testing::Test {
  protected:
   void StartLeaf(std::vector<std::string> parents = {}, const Address& grpc = {"127.0.0.1", 0}) {
     LeafOptions options;
-    options.cell = "cell-a";
+    options.cell = cell_;
     options.replica = "r1";
     options.grpc = grpc;
     options.http = {"127.0.0.1", 0};
@@ -262,6 +262,7 @@ class LeafTest : public testing::Test {
   std::atomic<uint64_t> memory_used_{0};
   CoverageOptions coverage_{.withdraw_delay = milliseconds(20)};
   uint32_t workers_min_ = 0;
+  std::string cell_ = "cell-a";
   std::unique_ptr<Leaf> leaf_;
   std::unique_ptr<v1::Leaf::Stub> stub_;
 };
@@ -515,6 +516,31 @@ TEST_F(LeafTest, CoverageReachesTheParentAndIsWithdrawn) {
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == 0; }));
   leaf_->Stop(seconds(2));
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == -1; }));
+}
+
+// It would speak for its cell, beside a replica that has all of it.
+TEST_F(LeafTest, ALeafThatWaitsForWorkersTellsItsParentsNothing) {
+  Parent parent;
+  workers_min_ = 2;
+  StartLeaf({parent.address()});
+  const std::vector<SequenceHash> sequence = Sequence(200);
+  Worker w0("w0", leaf_->grpc_address());
+  w0.Store(sequence);
+  ASSERT_TRUE(w0.AtRest());
+  EXPECT_EQ(Found(Ask(sequence)), "w0:200");
+  // Another leaf, that began later, was heard: this one would have been.
+  const std::unique_ptr<Leaf> first = std::move(leaf_);
+  workers_min_ = 0;
+  cell_ = "cell-b";
+  StartLeaf({parent.address()});
+  Worker other("w0", leaf_->grpc_address());
+  other.Store(sequence);
+  const int all = static_cast<int>(WaypointSchedule::Standard().WaypointsIn(200));
+  EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-b", sequence) == all; }));
+  EXPECT_EQ(parent.Covered("cell-a", sequence), -1);
+
+  Worker w1("w1", first->grpc_address());
+  EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == all; }));
 }
 
 TEST_F(LeafTest, ABudgetForCoverageBindsAndIsSeen) {

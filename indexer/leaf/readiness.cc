@@ -23,7 +23,7 @@ Readiness ReadinessGate::Get() {
     MutexLock lock(&mutex_);
     if (ready_) return {.ready = true, .reason = ""};
     if (!recovering_.empty()) return {.ready = false, .reason = recovering_};
-    late = options_.clock->Now() - recovered_at_ >= options_.ready_after;
+    late = Late();
   }
   const uint64_t workers = options_.workers_min == 0 ? 0 : options_.workers();
   if (workers < options_.workers_min) {
@@ -38,6 +38,16 @@ Readiness ReadinessGate::Get() {
   if (!std::exchange(ready_, true) && unsettled > 0)
     Log(LogLevel::kWarning, "ready after --ready_after", {{"reason", reason}});
   return {.ready = true, .reason = ""};
+}
+
+bool ReadinessGate::MayReport() {
+  if (Get().ready) return true;
+  MutexLock lock(&mutex_);
+  return recovering_.empty() && (options_.workers_min == 0 || Late());
+}
+
+bool ReadinessGate::Late() const {
+  return options_.clock->Now() - recovered_at_ >= options_.ready_after;
 }
 
 }  // namespace kvatlas

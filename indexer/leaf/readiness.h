@@ -37,8 +37,13 @@ class ReadinessGate {
   void Recovered();
 
   Readiness Get();
+  // Whether parents are to hear of this leaf: not while it recovers, nor while it waits for workers, since of a cell's replicas the one
+  // heard last speaks for it, and this one would say that the cell holds nothing. After `ready_after` they hear of it in any case.
+  bool MayReport();
 
  private:
+  bool Late() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const ReadinessOptions options_;
   Mutex mutex_;
   std::string recovering_ ABSL_GUARDED_BY(mutex_) = "starting";  // empty: done

@@ -73,5 +73,36 @@ TEST_F(ReadinessTest, ReadyItStays) {
   EXPECT_TRUE(gate.Get().ready);
 }
 
+TEST_F(ReadinessTest, ParentsHearOfALeafOnceItsWorkersAreThereAndCaughtUpWith) {
+  ReadinessGate gate = Gate(2);
+  EXPECT_FALSE(gate.MayReport()) << "starting";
+  gate.Recovered();
+  workers_ = 1;
+  EXPECT_FALSE(gate.MayReport()) << "a worker is missing";
+  workers_ = 2;
+  unsettled_ = 1;
+  EXPECT_FALSE(gate.MayReport()) << "a snapshot is under way";
+  unsettled_ = 0;
+  EXPECT_TRUE(gate.MayReport());
+}
+
+TEST_F(ReadinessTest, ParentsHearOfALeafThatMissesAWorkerAfterAWhile) {
+  ReadinessGate gate = Gate(2);
+  gate.Recovered();
+  workers_ = 1;
+  clock_.Advance(std::chrono::seconds(30));
+  EXPECT_FALSE(gate.Get().ready);
+  EXPECT_TRUE(gate.MayReport());
+}
+
+TEST_F(ReadinessTest, ParentsHearAtOnceOfALeafThatWaitsForPublishersOfItsCheckpointAlone) {
+  ReadinessGate gate = Gate(0);
+  EXPECT_FALSE(gate.MayReport());
+  gate.Recovered();
+  unsettled_ = 1;
+  EXPECT_FALSE(gate.Get().ready);
+  EXPECT_TRUE(gate.MayReport());
+}
+
 }  // namespace
 }  // namespace kvatlas
