@@ -34,6 +34,12 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kLong(90);
 
+// These say the truth on a machine that is busy with other tests.
+bool JudgesSpeed(const std::string& alert) {
+  return alert == "KvatlasRoutesSlow" || alert == "KvatlasFindOverlapsSlow" ||
+         alert == "KvatlasFindCellsSlow";
+}
+
 bool All() { return std::getenv("ALERTS_TEST_ALL_FAULTS") != nullptr; }
 
 // One cluster for all tests.
@@ -85,7 +91,8 @@ TEST_F(AlertsTest, AHealthyClusterIsSilent) {
       kLong));
   for (const char* instance : {"leaf-0", "leaf-1", "hierarchy", "frontend"})
     for (PrometheusAlert& alert : world_->prometheus().Alerts())
-      EXPECT_FALSE(alert.firing && alert.labels["instance"] == Instance(instance))
+      EXPECT_FALSE(alert.firing && !JudgesSpeed(alert.labels["alertname"]) &&
+                   alert.labels["instance"] == Instance(instance))
           << instance << ": " << alert.labels["alertname"] << ": " << alert.annotations["summary"];
 }
 
