@@ -3,7 +3,10 @@
 #include <grpc/grpc.h>
 #include <grpc/support/alloc.h>
 #include <malloc.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -25,16 +28,54 @@ namespace {
 // So many calls may fail before connections are looked at because of it.
 constexpr int64_t kFailuresUnlooked = 64;
 
-// Of the process, in which connections' calls are not looked at: a flood of calls cannot begin without it.
-constexpr Duration kWorkUnlooked = std::chrono::milliseconds(5);
+// Wakes the thread that watches, and no other: there it is blocked and waited for.
+int WakeSignal() { return SIGRTMIN + 3; }
+
+sigset_t WakeSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, WakeSignal());
+  return signals;
+}
+
+// While it exists, this thread is sent the signal whenever the process has taken so much of processors.
+class WorkTimer {
+ public:
+  explicit WorkTimer(Duration work) {
+    sigevent event{};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = WakeSignal();
+    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
+    if (timer_create(CLOCK_PROCESS_CPUTIME_ID, &event, &timer_) != 0) return;
+    made_ = true;
+    itimerspec every{};
+    every.it_value.tv_nsec = every.it_interval.tv_nsec = work.count();
+    ticks_ = timer_settime(timer_, 0, &every, nullptr) == 0;
+  }
+  WorkTimer(const WorkTimer&) = delete;
+  WorkTimer& operator=(const WorkTimer&) = delete;
+  ~WorkTimer() {
+    if (made_) timer_delete(timer_);
+  }
+
+  bool ticks() const { return ticks_; }
+
+ private:
+  timer_t timer_{};
+  bool made_ = false;
+  bool ticks_ = false;
+};
+
+// A look now and then, whatever the timer says.
+constexpr Duration kRestMax = std::chrono::seconds(1);
 
 // A thread that looks takes a tenth of a processor at most.
 constexpr int kRestPerLook = 9;
 
-// `of`: CLOCK_THREAD_CPUTIME_ID or CLOCK_PROCESS_CPUTIME_ID.
-Duration ProcessorTime(clockid_t of) {
+// Of this thread.
+Duration ProcessorTime() {
   timespec time;
-  clock_gettime(of, &time);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
@@ -101,35 +142,46 @@ GrpcCallWatch::~GrpcCallWatch() {
     stopping_ = true;
     wake_.SignalAll();
   }
+  if (const pid_t thread = thread_id_.load(); thread != 0)
+    syscall(SYS_tgkill, getpid(), thread, WakeSignal());
   thread_.join();
 }
 
 void GrpcCallWatch::Run() {
+  const sigset_t signals = WakeSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  thread_id_.store(static_cast<pid_t>(syscall(SYS_gettid)));
+  const WorkTimer timer(kWorkUnlooked);
   Time look_again_at(0);
   Duration closely_until(0);
-  Duration work_seen(0);
   while (true) {
     const bool closely = waited_ < closely_until;
+    const bool rests = !closely && closed_.empty();
     const Duration pause = closely ? kWatchCloselyEvery : kWatchEvery;
+    if (rests && !stopping()) WaitForWork(timer.ticks());
     {
       MutexLock lock(&mutex_);
-      if (!stopping_) wake_.WaitFor(&mutex_, pause);
+      if (!stopping_ && !rests) wake_.WaitFor(&mutex_, pause);
       if (stopping_) return;
     }
     waited_ += pause;
-    const Duration work = ProcessorTime(CLOCK_PROCESS_CPUTIME_ID);
-    if (!closely && closed_.empty() && work - work_seen < kWorkUnlooked) continue;
-    work_seen = work;
     const Need need = LookNeeded();
     if (need != Need::kNone) closely_until = waited_ + kWatchCloselyFor;
     const bool wanted = need != Need::kNone || !closed_.empty();
     if (need != Need::kNow && (!wanted || Clock::Real().Now() < look_again_at)) continue;
-    const Duration before = ProcessorTime(CLOCK_THREAD_CPUTIME_ID);
+    const Duration before = ProcessorTime();
     Look();
     // Not by the clock: a look that lost its processor to the very calls it is to find would be followed by a long rest.
-    look_again_at =
-        Clock::Real().Now() + kRestPerLook * (ProcessorTime(CLOCK_THREAD_CPUTIME_ID) - before);
+    look_again_at = Clock::Real().Now() + kRestPerLook * (ProcessorTime() - before);
   }
+}
+
+void GrpcCallWatch::WaitForWork(bool told) {
+  const sigset_t signals = WakeSignals();
+  const Duration wait = told ? kRestMax : kWatchEvery;
+  const timespec until = {.tv_sec = wait / std::chrono::seconds(1),
+                          .tv_nsec = (wait % std::chrono::seconds(1)).count()};
+  sigtimedwait(&signals, nullptr, &until);
 }
 
 GrpcCallWatch::Need GrpcCallWatch::LookNeeded() {

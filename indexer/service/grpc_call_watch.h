@@ -5,18 +5,22 @@
 // (RFC 9113, 6.5.3). Either way calls of a few kilobytes pile up without end.
 //
 // *Truth*: gRPC's own figures (channelz) of the calls of each connection that are not destroyed yet. Those of the whole server are
-// read every `kWatchEvery` in which the process has done something, and every `kWatchCloselyEvery` while many calls are open or fail; then those of each connection too. A client that keeps to the limit and
-// cancels hundreds of calls a second stays below the bound.
+// read whenever the process has taken `kWorkUnlooked` of processors, since no flood begins without, and every `kWatchCloselyEvery` while
+// many calls are open or fail; then those of each connection too. A client that keeps to the limit and cancels hundreds of calls a second
+// stays below the bound.
 // What a closed connection leaves behind is destroyed by and by: `settling` says so until `kSettleMax` has passed in which none of
 // it was destroyed, so that its client does not come again before. Then the memory goes back to the system.
 // *Threads*: one of its own; `settling` any.
-// *Cost*: 50 us a time, most of it gRPC's making of JSON: 1 % of a processor that is busy, and at rest a wake-up. A look at all connections, as many for each: at most a tenth of a processor, unless so many
-// calls were begun since the last one and did not succeed that a connection could be beyond its bound.
-// *Bounds*: `calls_max` per connection, and what comes within `kWatchEvery`. All connections together: `kCrowdedConnections`
+// *Cost*: 50 us a time, most of it gRPC's making of JSON, and a wake-up, which a virtual machine may make as dear: a hundredth of what the
+// process does, and nothing at rest. A look at all connections, as many for each: at most a tenth of a processor, unless so many calls
+// were begun since the last one and did not succeed that a connection could be beyond its bound.
+// *Bounds*: `calls_max` per connection, and what comes within `kWorkUnlooked`. All connections together: `kCrowdedConnections`
 // times as many, of each but those beyond `kCallsUncounted`; then the one with the most is closed.
 
 #ifndef KVATLAS_INDEXER_SERVICE_GRPC_CALL_WATCH_H_
 #define KVATLAS_INDEXER_SERVICE_GRPC_CALL_WATCH_H_
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
@@ -33,6 +37,8 @@
 
 namespace kvatlas {
 
+inline constexpr Duration kWorkUnlooked = std::chrono::milliseconds(10);
+// Where the system does not tell of processor time, and while a connection that was closed leaves something behind.
 inline constexpr Duration kWatchEvery = std::chrono::milliseconds(10);
 // While many calls are open or fail, and for a moment after.
 inline constexpr Duration kWatchCloselyEvery = std::chrono::milliseconds(1);
@@ -73,7 +79,13 @@ class GrpcCallWatch {
   };
   enum class Need { kNone, kSoon, kNow };
 
+  bool stopping() {
+    MutexLock lock(&mutex_);
+    return stopping_;
+  }
   void Run();
+  // Until the process has done something, or it stops.
+  void WaitForWork(bool told);
   Need LookNeeded();
   void Look();
   std::vector<Connection> Connections(const Server& server) const;
@@ -92,6 +104,7 @@ class GrpcCallWatch {
   Mutex mutex_;
   CondVar wake_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<pid_t> thread_id_{0};  // the system's, once it can be woken
   std::thread thread_;
 };
 
