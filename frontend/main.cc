@@ -193,9 +193,6 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
                   .health = health},
                  &metrics);
   frontend_service.AddHttp(&http);
-  memory.AddPart("bodies", [&] {
-    return http.server()->bodies_bytes() + (*proxy == nullptr ? 0 : (*proxy)->bodies_bytes());
-  });
   if (models != nullptr) {
     memory.AddPart("prefixes", [models] { return models->cache_stats().bytes; });
     metrics.OnScrape([&] { SetPrefixMetrics(models->cache_stats(), &metrics); });
@@ -221,7 +218,12 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
                      .explainer = flags.ui_explain || IsLoopbackHost(flags.http.host) ? &explainer
                                                                                       : nullptr}),
       &http);
-  ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics);
+  ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics,
+                         BodiesWithin(memory_bytes_max, ProxyOptions().bodies_bytes_max));
+  memory.AddPart("bodies", [&] {
+    return http.server()->bodies_bytes() + (*proxy == nullptr ? 0 : (*proxy)->bodies_bytes()) +
+           ext_proc.bodies_bytes();
+  });
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(OfFlag("grpc", status));
   if (absl::Status status = ext_proc.Start(); !status.ok())
     return service.Fail(OfFlag("ext_proc", status));

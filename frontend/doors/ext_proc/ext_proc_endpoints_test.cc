@@ -113,7 +113,7 @@ TEST_F(ExtProcServiceTest, WithoutAnyEndpointARequestWithoutAPromptGoesItsOwnWay
   EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
   Endpoints none;
   Picker picker({}, frontend_.get(), nullptr, &none);
-  ExtProcService service({}, &picker, &metrics_);
+  ExtProcService service({}, &picker, &metrics_, 1 << 20);
   GrpcServer server({.listen = {.host = "127.0.0.1", .port = 0}});
   server.Register(&service);
   ASSERT_TRUE(server.Start().ok());

@@ -47,11 +47,13 @@ void AddExtProcFlags(FlagSet& flags, ExtProcFlags* to) {
 }
 
 ExtProcServer::ExtProcServer(const ExtProcFlags& flags, Frontend* frontend,
-                             PromptTokenizer* tokenizer, Endpoints* endpoints, Metrics* metrics)
+                             PromptTokenizer* tokenizer, Endpoints* endpoints, Metrics* metrics,
+                             uint64_t bodies_bytes_max)
     : flags_(flags),
       frontend_(frontend),
       endpoints_(endpoints),
       metrics_(metrics),
+      bodies_bytes_max_(bodies_bytes_max),
       picker_(flags.picker, frontend, tokenizer, endpoints) {}
 
 absl::Status ExtProcServer::Start() {
@@ -66,7 +68,7 @@ absl::Status ExtProcServer::Start() {
   if (!bad.ok()) return bad;
   service_ = std::make_unique<ExtProcService>(
       PickerStreamOptions{.body_bytes_max = flags_.body_bytes_max, .mode_unsaid = *mode}, &picker_,
-      metrics_);
+      metrics_, bodies_bytes_max_);
   server_ = std::make_unique<GrpcServer>(GrpcServerOptions{.listen = *std::move(listen)});
   server_->Register(service_.get(), kExtProcServiceName);
   return server_->Start();

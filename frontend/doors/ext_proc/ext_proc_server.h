@@ -44,14 +44,16 @@ void AddExtProcFlags(FlagSet& flags, ExtProcFlags* to);
 
 class ExtProcServer {
  public:
-  // Without an address in `flags` all of it does nothing.
+  // Without an address in `flags` all of it does nothing. `bodies_bytes_max`: see `ExtProcService`.
   ExtProcServer(const ExtProcFlags& flags, Frontend* frontend, PromptTokenizer* tokenizer,
-                Endpoints* endpoints, Metrics* metrics);
+                Endpoints* endpoints, Metrics* metrics,
+                uint64_t bodies_bytes_max = uint64_t{2} << 30);
 
   // INVALID_ARGUMENT: a flag. UNAVAILABLE: the address cannot be had.
   absl::Status Start();
   // Nothing: there is none.
   std::optional<Address> address() const;
+  uint64_t bodies_bytes() const { return service_ == nullptr ? 0 : service_->bodies_bytes(); }
   void SetHealth(Health health);
   void Stop(Duration grace);
 
@@ -60,6 +62,7 @@ class ExtProcServer {
   Frontend* const frontend_;
   Endpoints* const endpoints_;
   Metrics* const metrics_;
+  const uint64_t bodies_bytes_max_;
   Picker picker_;
   std::unique_ptr<ExtProcService> service_;
   std::unique_ptr<GrpcServer> server_;

@@ -21,8 +21,9 @@ using Reactor = grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::P
 // waits; no operation is started after that. Its lock is taken inside that of the stream, never round it.
 class Call : public Reactor, public PickerStream::Wire {
  public:
-  Call(const PickerStreamOptions& options, Picker* picker, PickerStreamStats* stats)
-      : stream_(std::make_shared<PickerStream>(options, picker, stats, this)) {
+  Call(const PickerStreamOptions& options, Picker* picker, PickerStreamStats* stats,
+       HeldBodies* bodies)
+      : stream_(std::make_shared<PickerStream>(options, picker, stats, bodies, this)) {
     MutexLock lock(&mutex_);
     StartRead(&incoming_);
   }
@@ -107,9 +108,11 @@ class Call : public Reactor, public PickerStream::Wire {
 
 }  // namespace
 
-ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metrics* metrics)
+ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metrics* metrics,
+                               uint64_t bodies_bytes_max)
     : options_(options),
       picker_(picker),
+      bodies_(bodies_bytes_max),
       metrics_(metrics),
       streams_(metrics->AddCounter("kvatlas_ext_proc_streams_total",
                                    "HTTP requests that a proxy asked about.")),
@@ -127,7 +130,7 @@ ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
 
 Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
   streams_.Increment();
-  if (!tenancy_.enforces()) return new Call(options_, picker_, this);
+  if (!tenancy_.enforces()) return new Call(options_, picker_, this, &bodies_);
   PickerStreamOptions options = options_;
   options.tenant_of =
       [this, asker = IdentityOf(&tenancy_.security(), *context)](
@@ -140,7 +143,7 @@ Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
         "prompts of this tenant are salted, and a salt cannot be put into a body that Envoy passes "
         "on: send them through kvatlas's proxy, or route by its gRPC and HTTP interfaces");
   };
-  return new Call(options, picker_, this);
+  return new Call(options, picker_, this, &bodies_);
 }
 
 void ExtProcService::Picked(bool by_prompt) { (by_prompt ? by_prompt_ : by_turns_).Increment(); }

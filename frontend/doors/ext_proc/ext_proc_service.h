@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "frontend/doors/ext_proc/external_processor.grpc.pb.h"
+#include "frontend/doors/ext_proc/held_bodies.h"
 #include "frontend/doors/ext_proc/picker.h"
 #include "frontend/doors/ext_proc/picker_stream.h"
 #include "frontend/doors/tenancy.h"
@@ -29,11 +30,16 @@ inline constexpr size_t kAnswersWaitingMax = 16;  // of one stream; those to one
 class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
                        private PickerStreamStats {
  public:
-  ExtProcService(PickerStreamOptions options, Picker* picker, Metrics* metrics);
+  // `bodies_bytes_max`: of requests, of all streams together.
+  ExtProcService(PickerStreamOptions options, Picker* picker, Metrics* metrics,
+                 uint64_t bodies_bytes_max);
   ~ExtProcService() override;  // waits for picks of streams that are gone
 
   grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>* Process(
       grpc::CallbackServerContext* context) override;
+
+  // What is held of requests' bodies.
+  uint64_t bodies_bytes() const { return bodies_.bytes(); }
 
  private:
   void Picked(bool by_prompt) override;
@@ -44,6 +50,7 @@ class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
   const PickerStreamOptions options_;
   const Tenancy tenancy_;
   Picker* const picker_;
+  HeldBodies bodies_;
   Metrics* const metrics_;
   Counter streams_;
   Counter by_prompt_;

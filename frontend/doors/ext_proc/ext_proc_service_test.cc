@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "frontend/doors/ext_proc/ext_proc_test_util.h"
+#include "indexer/base/await.h"
 
 namespace kvatlas {
 namespace {
@@ -286,6 +289,38 @@ TEST_F(ExtProcServiceTest, ABodyOverTheBoundIs413) {
   stream.Write(Body(std::string(60, ' '), false));
   stream.Write(Body(std::string(41, ' '), false));
   EXPECT_EQ(RefusedBy(&stream), 413);
+}
+
+TEST_F(ExtProcServiceTest, BodiesOfAllStreamsTogetherAreBounded) {
+  bodies_bytes_max_ = 210;
+  Stream first = Open();
+  first.Write(Completion());
+  first.Write(Body(std::string(60, ' '), false));
+  first.Write(Body(std::string(60, ' '), false));
+  ASSERT_TRUE(Await([&] { return service_->bodies_bytes() == 120; }, std::chrono::minutes(1)));
+  Stream second = Open();
+  second.Write(Completion());
+  second.Write(Body(std::string(91, ' '), false));
+  EXPECT_EQ(RefusedBy(&second), 503);
+  EXPECT_EQ(service_->bodies_bytes(), 120u);
+  // What a proxy has taken back counts no longer, once the engine answers.
+  first.Write(Body(kIds, true));
+  EXPECT_TRUE(first.Read().has_request_headers());
+  EXPECT_TRUE(first.Read().has_request_body());
+  EXPECT_EQ(service_->bodies_bytes(), 120 + std::strlen(kIds));
+  first.Write(Response("200", "application/json"));
+  EXPECT_TRUE(first.Read().has_response_headers());
+  EXPECT_EQ(service_->bodies_bytes(), 0u);
+}
+
+TEST_F(ExtProcServiceTest, ABodyWhoseProxyGoesAwayIsHeldNoLonger) {
+  {
+    Stream stream = Open();
+    stream.Write(Completion());
+    stream.Write(Body(std::string(60, ' '), false));
+    ASSERT_TRUE(Await([&] { return service_->bodies_bytes() == 60; }, std::chrono::minutes(1)));
+  }
+  EXPECT_TRUE(Await([&] { return service_->bodies_bytes() == 0; }, std::chrono::minutes(1)));
 }
 
 TEST_F(ExtProcServiceTest, APromptOverTheFrontendsBoundIs413) {

@@ -200,7 +200,8 @@ class ExtProcServiceTest : public ::testing::Test {
     frontend_ = std::make_unique<Frontend>(options, &no_hierarchy_, &learner_, &Clock::Real());
     picker_ = std::make_unique<Picker>(picker_options_, frontend_.get(),
                                        with_tokenizer_ ? &tokenizer_ : nullptr, &endpoints_);
-    service_ = std::make_unique<ExtProcService>(options_, picker_.get(), &metrics_);
+    service_ =
+        std::make_unique<ExtProcService>(options_, picker_.get(), &metrics_, bodies_bytes_max_);
     server_ =
         std::make_unique<GrpcServer>(GrpcServerOptions{.listen = {.host = "127.0.0.1", .port = 0}});
     server_->Register(service_.get(), kExtProcServiceName);
@@ -281,6 +282,7 @@ class ExtProcServiceTest : public ::testing::Test {
   EndpointLearner learner_{&leaf_, &endpoints_};
   PickerOptions picker_options_;
   PickerStreamOptions options_;
+  uint64_t bodies_bytes_max_ = uint64_t{1} << 30;
   Metrics metrics_;
   std::unique_ptr<Frontend> frontend_;
   std::unique_ptr<Picker> picker_;

@@ -24,13 +24,14 @@ std::string Joined(const std::vector<PickedEndpoint>& endpoints) {
 }  // namespace
 
 PickerStream::PickerStream(const PickerStreamOptions& options, Picker* picker,
-                           PickerStreamStats* stats, Wire* wire)
+                           PickerStreamStats* stats, HeldBodies* bodies, Wire* wire)
     : options_(options),
       picker_(picker),
       stats_(stats),
       wire_(wire),
       request_mode_(options.mode_unsaid),
-      response_mode_(options.mode_unsaid) {}
+      response_mode_(options.mode_unsaid),
+      held_(bodies) {}
 
 void PickerStream::OnMessage(ext_proc::ProcessingRequest message) {
   using Kind = ext_proc::ProcessingRequest::RequestCase;
@@ -181,6 +182,10 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
         "the body has more than " + std::to_string(options_.body_bytes_max) + " bytes")));
     return false;
   }
+  if (!held_.Add(body->body().size())) {
+    Refuse(RefusalOf(absl::UnavailableError("too many long requests at once: try again")));
+    return false;
+  }
   body_ += body->body();
   // What a proxy has buffered comes in one piece.
   return body->end_of_stream() || !duplex();
@@ -280,12 +285,14 @@ void PickerStream::Refuse(const Refusal& refusal) {
 void PickerStream::End(const absl::Status& status) {
   state_ = Request::kEnded;
   body_ = {};
+  held_.Clear();
   std::exchange(wire_, nullptr)->End(status);
 }
 
 // ---- The response ----
 
 void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
+  held_.Clear();
   const std::string status_text = ValueIn(headers.headers(), ":status");
   int http_status = 0;
   std::from_chars(status_text.data(), status_text.data() + status_text.size(), http_status);
@@ -365,6 +372,7 @@ void PickerStream::Closed() {
   wire_ = nullptr;
   state_ = Request::kEnded;
   body_ = {};
+  held_.Clear();
   if (picked_.decision_id == 0) return;
   stats_->EndedEarly();
   picker_->frontend()->Report(std::exchange(picked_.decision_id, 0),

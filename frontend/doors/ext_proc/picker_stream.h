@@ -16,8 +16,8 @@
 // had cached; when the stream ends before that it is finished without figures, so nothing stays in flight. Who was not reached is
 // avoided for a while; that is believed only of attributes with which the proxy says why it answered by itself (`kReplyDetails`).
 // *Threads*: any; messages come one at a time. The wire is called under the stream's lock and never after `Closed`.
-// *Bounds*: `body_bytes_max` of a request's body, then 413; an answer to a body is cut into `kBodyChunkMax`.
-// *Lifetime*: picker and stats outlive it; it is kept alive by a pick under way.
+// *Bounds*: `body_bytes_max` of a request's body, then 413; `HeldBodies` of those of all streams, then 503; an answer to a body is cut into `kBodyChunkMax`.
+// *Lifetime*: picker, stats and bodies outlive it; it is kept alive by a pick under way.
 
 #ifndef KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_STREAM_H_
 #define KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_STREAM_H_
@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "frontend/doors/ext_proc/envoy_messages.h"
 #include "frontend/doors/ext_proc/external_processor.pb.h"
+#include "frontend/doors/ext_proc/held_bodies.h"
 #include "frontend/doors/ext_proc/picker.h"
 #include "frontend/prompt/openai/usage_reader.h"
 #include "indexer/base/mutex.h"
@@ -75,7 +76,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   };
 
   PickerStream(const PickerStreamOptions& options, Picker* picker, PickerStreamStats* stats,
-               Wire* wire);
+               HeldBodies* bodies, Wire* wire);
 
   void OnMessage(ext_proc::ProcessingRequest message);
 
@@ -131,7 +132,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
 
   Request state_ ABSL_GUARDED_BY(mutex_) = Request::kHeaders;
   PickInput input_ ABSL_GUARDED_BY(mutex_);
-  std::string body_ ABSL_GUARDED_BY(mutex_);  // to be sent back
+  std::string body_ ABSL_GUARDED_BY(mutex_);       // to be sent back
+  HeldBodies::Part held_ ABSL_GUARDED_BY(mutex_);  // of it, until the engine answers
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
   bool says_prefiller_ ABSL_GUARDED_BY(mutex_) = false;  // the client
   bool says_rank_ ABSL_GUARDED_BY(mutex_) = false;       // the client
