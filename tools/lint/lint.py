@@ -2,7 +2,7 @@
 """Holds the repository to its own rules. Usage: lint.py [--root DIR] [--fix [PATH...]]
 
 Prints one line per finding, `path:line: [check] what is wrong`, and fails if there is one. The checks:
-format (clang-format), include (which folder may include which), guard (header guards), link (relative links in
+format (clang-format), include (which folder may include which), guard (header guards), link (relative links and their headings in
 Markdown), readme (a README per folder), machine_path (paths of a particular machine), open_end (work left
 undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), person (a process,
 a thread or a peer is "it"), length (long files), twin (one name for two types, functions or inline variables:
@@ -38,6 +38,7 @@ class Tree:
 
     def __init__(self, root):
         self.root = root
+        self.anchors = {}  # of pages, by path
         self.files = sorted(p for p in self._list() if self._is_plain(p))
 
     def _is_plain(self, path):
@@ -147,6 +148,21 @@ def check_guards(tree, findings):
             findings.add(path, (first or 0) + 1, "guard", f"the guard should be {guard}")
 
 
+def anchors_of(tree, path):
+    """What a link to a heading of this page may name: GitHub's rule, for headings without a twin."""
+    if path not in tree.anchors:
+        found = set()
+        in_code = False
+        for line in tree.lines(path):
+            if line.lstrip().startswith(("```", "~~~")):
+                in_code = not in_code
+            if heading := None if in_code else re.match(r"#{1,6}\s+(.*?)\s*#*$", line):
+                text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
+                found.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+        tree.anchors[path] = found
+    return tree.anchors[path]
+
+
 def check_links(tree, findings):
     for path in tree.files:
         if not path.endswith(".md"):
@@ -158,13 +174,19 @@ def check_links(tree, findings):
             if in_code:
                 continue
             for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
-                if re.match(r"[a-z][a-z0-9+.-]*:|#", target):
+                if re.match(r"[a-z][a-z0-9+.-]*:", target):
                     continue
-                target = target.split("#")[0]
+                target, _, anchor = target.partition("#")
                 full = os.path.normpath(os.path.join(tree.root, os.path.dirname(path), target))
+                if not target:
+                    full = os.path.join(tree.root, path)
                 inside = full == tree.root or full.startswith(tree.root + os.sep)
                 if target.startswith("/") or not inside or not os.path.exists(full):
                     findings.add(path, number, "link", f"{target} leads nowhere")
+                elif anchor and full.endswith(".md") and \
+                        anchor not in anchors_of(tree, os.path.relpath(full, tree.root)):
+                    findings.add(path, number, "link",
+                                 f"{target or 'this page'} has no heading #{anchor}")
 
 
 def check_readmes(tree, findings):
