@@ -79,12 +79,6 @@ Role RoleOf(const WorkerLabels* own, const WorkerLabels* of_cell) {
   return role == kPrefillRole ? Role::kPrefill : role == kDecodeRole ? Role::kDecode : Role::kBoth;
 }
 
-Fit FitOf(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
-          const WorkerLabels* of_cell, const std::optional<Load>& load, const InFlight& in_flight) {
-  if (!IsAllowed(filter, worker, own, of_cell)) return Fit::kNotAllowed;
-  return IsOverloaded(filter.overload, load, in_flight) ? Fit::kOverloaded : Fit::kFits;
-}
-
 uint64_t QueueExcess(const OverloadThresholds& overload, const std::optional<Load>& load,
                      const InFlight& in_flight) {
   const uint64_t queue = QueueOf(load, in_flight);

@@ -12,7 +12,7 @@
 //
 // Example:
 //   const WorkerFilter filter = {.tenant = "a", .excluded_workers = input.excluded_workers};
-//   if (FitOf(filter, worker, labels, cell_labels, load, in_flight) == Fit::kFits) ...
+//   if (IsAllowed(filter, worker, labels, cell_labels) && !IsOverloaded(filter.overload, load, in_flight)) ...
 
 #ifndef KVATLAS_FRONTEND_ROUTE_POLICY_WORKER_FIT_H_
 #define KVATLAS_FRONTEND_ROUTE_POLICY_WORKER_FIT_H_
@@ -48,12 +48,6 @@ struct OverloadThresholds {
 
 enum class Role { kBoth, kPrefill, kDecode };
 
-enum class Fit {
-  kFits,
-  kOverloaded,  // later, perhaps
-  kNotAllowed,  // by the request, or by itself
-};
-
 // What one request allows; valid as long as what it points to.
 struct WorkerFilter {
   std::string_view tenant = {};
@@ -76,10 +70,6 @@ bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerL
                const WorkerLabels* of_cell);
 bool IsOverloaded(const OverloadThresholds& overload, const std::optional<Load>& load,
                   const InFlight& in_flight);
-
-// Both.
-Fit FitOf(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
-          const WorkerLabels* of_cell, const std::optional<Load>& load, const InFlight& in_flight);
 
 // Blocks by which it is above the threshold of its queue; 0: it is not, or there is none.
 uint64_t QueueExcess(const OverloadThresholds& overload, const std::optional<Load>& load,

@@ -12,46 +12,46 @@ namespace {
 
 const HolderId kWorker = {.name = "w0", .rank = 0, .replica = ""};
 
-Fit FitWith(const WorkerFilter& filter, const WorkerLabels& own = {},
-            const WorkerLabels& of_cell = {}) {
-  return FitOf(filter, kWorker, &own, &of_cell, std::nullopt, {});
+bool Allowed(const WorkerFilter& filter, const WorkerLabels& own = {},
+             const WorkerLabels& of_cell = {}) {
+  return IsAllowed(filter, kWorker, &own, &of_cell);
 }
 
-TEST(WorkerFitTest, WithoutWishesEverybodyFits) {
-  EXPECT_EQ(FitOf({}, kWorker, nullptr, nullptr, std::nullopt, {}), Fit::kFits);
+TEST(WorkerFitTest, WithoutWishesEveryWorkerIsAllowed) {
+  EXPECT_TRUE(IsAllowed({}, kWorker, nullptr, nullptr));
 }
 
 TEST(WorkerFitTest, OnlyNamedWorkersAreAllowedAndNoExcludedOnes) {
   const std::vector<std::string> with = {"w0", "x"}, without = {"x"};
-  EXPECT_EQ(FitWith({.allowed_workers = with}), Fit::kFits);
-  EXPECT_EQ(FitWith({.allowed_workers = without}), Fit::kNotAllowed);
-  EXPECT_EQ(FitWith({.excluded_workers = with}), Fit::kNotAllowed);
-  EXPECT_EQ(FitWith({.excluded_workers = without}), Fit::kFits);
+  EXPECT_TRUE(Allowed({.allowed_workers = with}));
+  EXPECT_FALSE(Allowed({.allowed_workers = without}));
+  EXPECT_FALSE(Allowed({.excluded_workers = with}));
+  EXPECT_TRUE(Allowed({.excluded_workers = without}));
 }
 
 TEST(WorkerFitTest, RequiredLabelsAreTheWorkersOwnOrItsCells) {
   const std::map<std::string, std::string> required = {{"gpu", "h100"}, {"zone", "a"}};
   const WorkerFilter filter = {.required_labels = &required};
-  EXPECT_EQ(FitWith(filter), Fit::kNotAllowed);
-  EXPECT_EQ(FitWith(filter, {{"gpu", "h100"}}, {{"zone", "a"}}), Fit::kFits);
-  EXPECT_EQ(FitWith(filter, {{"gpu", "l40"}}, {{"gpu", "h100"}, {"zone", "a"}}), Fit::kNotAllowed)
+  EXPECT_FALSE(Allowed(filter));
+  EXPECT_TRUE(Allowed(filter, {{"gpu", "h100"}}, {{"zone", "a"}}));
+  EXPECT_FALSE(Allowed(filter, {{"gpu", "l40"}}, {{"gpu", "h100"}, {"zone", "a"}}))
       << "its own goes first";
 }
 
 TEST(WorkerFitTest, DrainingWorkersTakeNothingWhoeverSaysSo) {
   const std::set<std::string> draining = {"w0"};
-  EXPECT_EQ(FitWith({.draining = &draining}), Fit::kNotAllowed);
-  EXPECT_EQ(FitWith({}, {{"draining", "true"}}), Fit::kNotAllowed);
-  EXPECT_EQ(FitWith({}, {}, {{"draining", "1"}}), Fit::kNotAllowed);
-  EXPECT_EQ(FitWith({}, {{"draining", "false"}}), Fit::kFits);
+  EXPECT_FALSE(Allowed({.draining = &draining}));
+  EXPECT_FALSE(Allowed({}, {{"draining", "true"}}));
+  EXPECT_FALSE(Allowed({}, {}, {{"draining", "1"}}));
+  EXPECT_TRUE(Allowed({}, {{"draining", "false"}}));
 }
 
 TEST(WorkerFitTest, TenantsAreListed) {
   const WorkerLabels labels = {{"tenants", "a,bc"}};
-  EXPECT_EQ(FitWith({.tenant = "a"}, labels), Fit::kFits);
-  EXPECT_EQ(FitWith({.tenant = "bc"}, labels), Fit::kFits);
-  EXPECT_EQ(FitWith({.tenant = "b"}, labels), Fit::kNotAllowed);
-  EXPECT_EQ(FitWith({.tenant = ""}, labels), Fit::kNotAllowed);
+  EXPECT_TRUE(Allowed({.tenant = "a"}, labels));
+  EXPECT_TRUE(Allowed({.tenant = "bc"}, labels));
+  EXPECT_FALSE(Allowed({.tenant = "b"}, labels));
+  EXPECT_FALSE(Allowed({.tenant = ""}, labels));
 }
 
 TEST(WorkerFitTest, EveryThresholdOverloadsByItself) {
@@ -61,31 +61,23 @@ TEST(WorkerFitTest, EveryThresholdOverloadsByItself) {
                      .free_blocks = 20,
                      .waiting_prefill_blocks = 50};
   const InFlight in_flight = {.blocks = 10, .requests = 1};
-  const auto fit = [&](OverloadThresholds overload) {
-    return FitOf({.overload = overload}, kWorker, nullptr, nullptr, load, in_flight);
+  const auto over = [&](OverloadThresholds overload) {
+    return IsOverloaded(overload, load, in_flight);
   };
-  EXPECT_EQ(fit({}), Fit::kFits);
-  EXPECT_EQ(fit({.queue_blocks = 61}), Fit::kFits);
-  EXPECT_EQ(fit({.queue_blocks = 60}), Fit::kOverloaded);
-  EXPECT_EQ(fit({.requests = 7}), Fit::kFits);
-  EXPECT_EQ(fit({.requests = 6}), Fit::kOverloaded);
-  EXPECT_EQ(fit({.used_share = 0.81}), Fit::kFits);
-  EXPECT_EQ(fit({.used_share = 0.8}), Fit::kOverloaded);
+  EXPECT_FALSE(over({}));
+  EXPECT_FALSE(over({.queue_blocks = 61}));
+  EXPECT_TRUE(over({.queue_blocks = 60}));
+  EXPECT_FALSE(over({.requests = 7}));
+  EXPECT_TRUE(over({.requests = 6}));
+  EXPECT_FALSE(over({.used_share = 0.81}));
+  EXPECT_TRUE(over({.used_share = 0.8}));
   EXPECT_EQ(QueueExcess({.queue_blocks = 55}, load, in_flight), 6u);
   EXPECT_EQ(QueueExcess({.queue_blocks = 61}, load, in_flight), 0u);
 }
 
 TEST(WorkerFitTest, AWorkerOfUnknownLoadIsBelowEveryThreshold) {
-  EXPECT_EQ(FitOf({.overload = {.queue_blocks = 1, .requests = 1, .used_share = 0.1}}, kWorker,
-                  nullptr, nullptr, std::nullopt, {}),
-            Fit::kFits);
-}
-
-TEST(WorkerFitTest, NotAllowedGoesBeforeOverloaded) {
-  const std::vector<std::string> excluded = {"w0"};
-  EXPECT_EQ(FitOf({.excluded_workers = excluded, .overload = {.requests = 1}}, kWorker, nullptr,
-                  nullptr, Load{.running_requests = 9}, {}),
-            Fit::kNotAllowed);
+  EXPECT_FALSE(
+      IsOverloaded({.queue_blocks = 1, .requests = 1, .used_share = 0.1}, std::nullopt, {}));
 }
 
 TEST(WorkerFitTest, RolesAreTheWorkersOrItsCells) {
