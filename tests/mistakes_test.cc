@@ -200,6 +200,7 @@ const std::vector<Mistake>& Mistakes() {
       {kLeaf, {"--cell="}, {"flag --cell=: must not be empty"}},
       {kHierarchy, {"--node=" + std::string(300, 'n')}, {"at most 256 bytes"}},
       {kLeaf, {"--labels=zone"}, {"--labels: \"zone\" is not NAME=VALUE"}},
+      {kLeaf, {"--labels=zone=a,zone=b"}, {"--labels: \"zone\" is there twice"}},
       {kLeaf, {"--contract_seed=-1"}, {"flag --contract_seed=-1: must be an integer in 0.."}},
       {kFrontend, {"--contract_seed=abc"}, {"flag --contract_seed=abc: not a number"}},
       {kFrontend, {"--seed=1.5"}, {"flag --seed=1.5: must be an integer"}},

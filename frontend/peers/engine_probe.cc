@@ -105,9 +105,11 @@ absl::StatusOr<std::vector<ServedModel>> ReadModels(std::string_view body) {
     return absl::InvalidArgumentError("the answer of /v1/models is no list of models");
   std::vector<ServedModel> models;
   for (const Json& entry : json["data"]) {
-    if (!entry.is_object() || Text(entry, "id").empty()) continue;
+    if (!entry.is_object()) continue;
+    std::string id = Text(entry, "id");
+    if (id.empty() || id.size() > kModelIdBytesMax) continue;
     models.push_back(
-        {.id = Text(entry, "id"), .root = Text(entry, "root"), .parent = Text(entry, "parent")});
+        {.id = std::move(id), .root = Text(entry, "root"), .parent = Text(entry, "parent")});
   }
   // The engine's own come before adapters.
   std::stable_partition(models.begin(), models.end(),
@@ -189,7 +191,7 @@ absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout
   const absl::StatusOr<Answer> models = Get(engine, "/v1/models");
   if (!models.ok()) return absl::UnavailableError(std::string(models.status().message()));
   if (models->status == 401 || models->status == 403) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::PermissionDeniedError(absl::StrCat(
         "GET /v1/models answered ", models->status,
         authorization.empty() ? ": it was started with an API key (--api-key); put the key into a "
                                 "file of mode 0640 and name that by --engine_api_key_file"

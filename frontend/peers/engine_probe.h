@@ -10,6 +10,7 @@
 #ifndef KVATLAS_FRONTEND_PEERS_ENGINE_PROBE_H_
 #define KVATLAS_FRONTEND_PEERS_ENGINE_PROBE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -24,6 +25,7 @@
 
 namespace kvatlas {
 
+inline constexpr size_t kModelIdBytesMax = 4096;  // models with longer ones are not seen
 inline constexpr char kVllm[] = "vLLM";
 inline constexpr char kSglang[] = "SGLang";
 
@@ -54,7 +56,8 @@ struct EngineFacts {
   std::string Title() const;
 };
 
-// UNAVAILABLE: no answer, with the reason. FAILED_PRECONDITION: an answer that no such engine gives, in words. `authorization`: of the
+// UNAVAILABLE: no answer, with the reason. PERMISSION_DENIED: it wants an API key, or another one. FAILED_PRECONDITION: an answer that
+// no such engine gives, in words. `authorization`: of the
 // requests, such as "Bearer KEY"; empty: none.
 absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout,
                                         const std::string& authorization = "");

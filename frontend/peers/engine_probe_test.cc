@@ -23,6 +23,14 @@ TEST(EngineProbeTest, WhatIsNoListOfModelsIsRefused) {
     EXPECT_FALSE(ReadModels(body).ok()) << body;
 }
 
+TEST(EngineProbeTest, AModelWithAVeryLongNameIsNotSeen) {
+  const auto models = ReadModels(R"({"data":[{"id":")" + std::string(kModelIdBytesMax + 1, 'm') +
+                                 R"("},{"id":"llama"}]})");
+  ASSERT_TRUE(models.ok()) << models.status();
+  ASSERT_EQ(models->size(), 1u);
+  EXPECT_EQ((*models)[0].id, "llama");
+}
+
 TEST(EngineProbeTest, LoadsOfVllmComePerRank) {
   EngineFacts facts;
   ReadMetrics(

@@ -1,5 +1,7 @@
 #include "indexer/engines/engine_flags.h"
 
+#include <algorithm>
+
 #include "indexer/base/domain.h"
 #include "indexer/engines/worker_flags.h"
 #include "indexer/service/security/curve.h"
@@ -47,7 +49,10 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadLabels(
     const size_t equals = label.find('=');
     if (equals == 0 || equals == std::string::npos)
       return absl::InvalidArgumentError("--labels: \"" + label + "\" is not NAME=VALUE");
-    read.emplace_back(label.substr(0, equals), label.substr(equals + 1));
+    std::string name = label.substr(0, equals);
+    if (std::any_of(read.begin(), read.end(), [&](const auto& of) { return of.first == name; }))
+      return absl::InvalidArgumentError("--labels: \"" + name + "\" is there twice");
+    read.emplace_back(std::move(name), label.substr(equals + 1));
   }
   return read;
 }

@@ -42,6 +42,7 @@ const std::vector<FleetFindingName>& FleetFindingNames() {
       {"messages_lost", "messages of an engine that never came, not even by replay"},
       {"engine_no_replay", "lost events of an engine cannot be asked for again"},
       {"engine_unreachable", "an engine does not answer over HTTP"},
+      {"engine_asks_for_key", "an engine with an API key, which was not asked how it was started"},
       {"engine_no_cache", "an engine without prefix caching"},
       {"engine_no_events", "an engine that publishes no KV events"},
       {"engine_model", "an engine that serves another model"},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -144,6 +145,12 @@ void CheckEngines(const Survey& survey, FindingList* findings) {
         absl::StrCat("engine ", engine.url, " (", engine.of.empty() ? "" : engine.of.front(), ")");
     if (engine.facts.ok()) {
       CheckFlags(engine, where, findings);
+    } else if (absl::IsPermissionDenied(engine.facts.status())) {
+      findings->Warning("engine_asks_for_key", where,
+                        "it was started with an API key (--api-key), which this command has not: "
+                        "how it was started was not looked at",
+                        "look at its command line for prefix caching and KV events, or give "
+                        "--ignore=engine_asks_for_key");
     } else {
       findings->Error("engine_unreachable", where, std::string(engine.facts.status().message()),
                       "start the engine, or mend the url of its worker (\";url=\" in --workers, "

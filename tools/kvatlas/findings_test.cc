@@ -240,5 +240,16 @@ TEST(FindingsTest, AnEngineThatIsNotReachedIsOneFindingThatNamesTheFlagOfItsProg
   }
 }
 
+TEST(FindingsTest, AnEngineWithAnApiKeyIsNoEngineThatIsAway) {
+  Survey survey = Healthy();
+  SurveyedEngine engine;
+  engine.url = "http://10.0.0.5:8000";
+  engine.facts = absl::PermissionDeniedError("GET /v1/models answered 401");
+  survey.engines.push_back(engine);
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "engine_asks_for_key");
+  EXPECT_EQ(finding.severity, Severity::kWarning);
+}
+
 }  // namespace
 }  // namespace kvatlas
