@@ -85,6 +85,11 @@ std::string Expected(Number min, Number max) {
 
 absl::StatusOr<Address> ParseAddress(const std::string& text) { return Address::Parse(text); }
 
+[[noreturn]] void DieOfTwin(const std::string& program, const std::string& name) {
+  std::cerr << program << ": flag --" << name << " is declared twice\n";
+  std::abort();
+}
+
 }  // namespace
 
 FlagSet::FlagSet(std::string program, std::string about)
@@ -123,6 +128,7 @@ absl::StatusOr<std::string> FlagSet::Flag::Set(const std::string& text, bool app
 
 void FlagSet::ReadConfig(std::string section, std::function<std::set<std::string>()> other_names) {
   reads_config_ = true;
+  if (other_names == nullptr && Find("check") != nullptr) DieOfTwin(program_, "check");
   section_ = std::move(section);
   other_names_ = std::move(other_names);
   const std::string group = std::exchange(group_, kLastGroup);
@@ -141,10 +147,9 @@ void FlagSet::Words(std::vector<std::string>* words, std::string usage) {
 
 FlagSet::Flag& FlagSet::Declare(Flag flag) {
   const bool taken = Find(flag.name) != nullptr;
-  if (flag.name == "help" || flag.name == "version" || flag.name == "check" || taken) {
-    std::cerr << program_ << ": flag --" << flag.name << " is declared twice\n";
-    std::abort();
-  }
+  const bool check = flag.name == "check" && TakesCheck();
+  if (flag.name == "help" || flag.name == "version" || check || taken)
+    DieOfTwin(program_, flag.name);
   flag.group = group_;
   flag.takes_list = flag.kind == Flag::Kind::kList;
   const Flag& declared = flags_.emplace_back(std::move(flag));

@@ -365,5 +365,11 @@ TEST_F(FlagsTest, DeclaringAFlagTwiceIsABug) {
   EXPECT_DEATH(flags_.OnReload({"sell"}, nullptr), "--sell may change, but is no flag");
 }
 
+TEST_F(FlagsTest, OnlyAProgramWithAConfigurationHasCheckByItself) {
+  uint32_t check = 0;
+  flags_.Add("check", &check, "of a benchmark: so many are compared");
+  EXPECT_DEATH(flags_.ReadConfig("leaf"), "--check is declared twice");
+}
+
 }  // namespace
 }  // namespace kvatlas

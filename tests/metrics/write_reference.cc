@@ -10,7 +10,11 @@
 
 #include "tests/metrics/metric_reference.h"
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "--help") {
+    std::puts("write_reference: writes docs/reference/metrics.md of a fleet that it starts");
+    return 0;
+  }
   const char* const checkout = std::getenv("BUILD_WORKSPACE_DIRECTORY");
   if (checkout == nullptr) {
     std::fprintf(stderr, "expected to be run by: bazel run //tests/metrics:write_reference\n");

@@ -146,9 +146,11 @@ int Main(const std::string& directory) {
 }  // namespace kvatlas
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "record DIR: writes what this build writes in every format\n";
-    return 2;
+  if (argc != 2 || argv[1][0] == '-') {
+    const bool asked = argc == 2 && std::string(argv[1]) == "--help";
+    (asked ? std::cout : std::cerr)
+        << "record DIR: writes what this build writes in every format\n";
+    return asked ? 0 : 2;
   }
   return kvatlas::Main(argv[1]);
 }

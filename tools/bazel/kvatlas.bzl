@@ -32,8 +32,9 @@ kvatlas_test(name, srcs = [NAME.cc], deps, size = "small", gtest = True, ...): a
 
 kvatlas_script_test(name, srcs, tags, ...): an sh_test, tagged like a kvatlas_test.
 
-kvatlas_binary(name, srcs, deps, ...): a cc_binary. With `linkshared = True` a shared library for others, which holds all
-    of its dependencies of this repository in every configuration.
+kvatlas_binary(name, srcs, deps, ...): a cc_binary, and a test NAME_help_test that it starts and answers --help, unless
+    `answers_help = False`. With `linkshared = True` a shared library for others, which holds all of its dependencies of this
+    repository in every configuration.
 
 kvatlas_benchmark(name, srcs = [NAME.cc], deps, ...): a cc_binary with Google Benchmark; it is built with everything,
     so that it cannot rot, and run by hand. Its source ends in BENCHMARK_MAIN().
@@ -116,7 +117,16 @@ def kvatlas_binary(
         features = [],
         linkshared = False,
         linkstatic = _LINKSTATIC,
+        answers_help = True,
         **kwargs):
+    if answers_help and not linkshared and "manual" not in kwargs.get("tags", []):
+        kvatlas_script_test(
+            name = name + "_help_test",
+            size = "small",
+            srcs = ["//tools/bazel:help_test.sh"],
+            args = ["$(rootpath :%s)" % name],
+            data = [":" + name],
+        )
     native.cc_binary(
         name = name,
         srcs = srcs,

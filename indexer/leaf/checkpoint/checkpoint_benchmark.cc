@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <functional>
 #include <memory>
@@ -195,10 +196,18 @@ int Run(const Size& size) {
 
 int main(int argc, char** argv) {
   kvatlas::Size size;
+  if (argc > 4 || (argc > 1 && argv[1][0] == '-')) {
+    const bool asked = argc == 2 && std::strcmp(argv[1], "--help") == 0;
+    std::fprintf(asked ? stdout : stderr, "checkpoint_benchmark [BLOCKS [HOLDERS [DIRECTORY]]]\n");
+    return asked ? 0 : 2;
+  }
   if (argc > 1) size.blocks = std::strtoull(argv[1], nullptr, 10);
   if (argc > 2) size.holders = std::strtoull(argv[2], nullptr, 10);
   if (argc > 3) size.directory = argv[3];
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  if (size.holders == 0 || size.chains() == 0) return 2;
+  if (size.holders == 0 || size.chains() == 0) {
+    std::fprintf(stderr, "expected at least %zu blocks for each holder\n", kvatlas::kChain);
+    return 2;
+  }
   return kvatlas::Run(size);
 }
