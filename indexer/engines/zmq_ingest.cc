@@ -1,5 +1,6 @@
 #include "indexer/engines/zmq_ingest.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,9 @@ namespace {
 // What the streams of a lane share: its thread's memory for decoding.
 struct LaneDecoder {
   explicit LaneDecoder(size_t payload_bytes_max)
-      : decoder({.payload_bytes_max = payload_bytes_max}) {}
+      : decoder({.payload_bytes_max = payload_bytes_max,
+                 .memory_bytes_max =
+                     std::min(DecoderOptions().memory_bytes_max, 4 * payload_bytes_max)}) {}
   EngineDecoder decoder;
   EngineBatch batch;
 };

@@ -158,7 +158,7 @@ absl::Status ZmqMonitor::Watch(void* context, ZmqSocket* socket) {
   static std::atomic<uint64_t> names{0};
   const std::string name = "inproc://kvatlas-monitor-" + std::to_string(++names);
   constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                          ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   if (zmq_socket_monitor(socket->get(), name.c_str(), kEvents) != 0) return ZmqError("zmq monitor");
   absl::StatusOr<ZmqSocket> events = ZmqSocket::Make(context, ZMQ_PAIR);
@@ -183,6 +183,8 @@ ZmqMonitor::Changes ZmqMonitor::Poll() {
     if (frames.count() != 2 || frames.before().size() < sizeof(uint16_t)) continue;
     uint16_t event;
     std::memcpy(&event, frames.before().data(), sizeof(event));
+    gave_up_ = event == ZMQ_EVENT_DISCONNECTED;
+    if (event == ZMQ_EVENT_CONNECT_RETRIED) continue;
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
       ++peers_;
       ++changes.arrived;
@@ -201,6 +203,7 @@ ZmqMonitor::Changes ZmqMonitor::Poll() {
   }
   changes.connected = peers_ > 0;
   changes.strangers = strangers_;
+  changes.gave_up = gave_up_;
   return changes;
 }
 

@@ -142,6 +142,8 @@ class ZmqMonitor {
     bool connected = false;  // now
     // The peer accepted but spoke no ZeroMQ; since the last one that arrived.
     bool strangers = false;
+    // The library ended a connection and does not connect again: the peer broke the protocol, or sent more than it may.
+    bool gave_up = false;
   };
 
   // Before the socket binds or connects.
@@ -157,6 +159,7 @@ class ZmqMonitor {
   uint32_t peers_ = 0;
   uint32_t failed_ = 0;  // handshakes whose disconnection is still to come
   bool strangers_ = false;
+  bool gave_up_ = false;
 };
 
 }  // namespace kvatlas

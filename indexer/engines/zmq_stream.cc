@@ -13,6 +13,8 @@ namespace {
 constexpr uint64_t kEndOfReplay = UINT64_MAX;
 // libzmq has tried by then.
 constexpr Duration kProbeAfter = std::chrono::milliseconds(300);
+// Where libzmq does not connect again by itself.
+constexpr Duration kConnectAgainAfter = std::chrono::seconds(1);
 constexpr std::string_view kStrangers =
     "it accepts connections and does not speak ZeroMQ: is this another port of the engine?";
 
@@ -117,7 +119,8 @@ void ZmqStream::OpenLiveAgain(ZmqLaneState* lane) {
   ServeMonitor();
   const std::string next = std::exchange(next_address_, "");
   if (connected_ || arrivals_ > 0) return;  // it came meanwhile
-  live_target_.address = next;
+  if (!next.empty()) live_target_.address = next;
+  gave_up_at_.reset();
   lane->poller.Unwatch(live_.fd());
   lane->poller.Unwatch(monitor_.fd());
   monitor_.End(&live_);
@@ -194,6 +197,11 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
 void ZmqStream::ServeMonitor() {
   const ZmqMonitor::Changes changes = monitor_.Poll();
   strangers_ = changes.strangers;
+  if (!changes.gave_up || source_.bind) {
+    gave_up_at_.reset();
+  } else if (!gave_up_at_.has_value()) {
+    gave_up_at_ = Clock::Real().Now();
+  }
   if (changes.arrived > 0) mute_probes_ = 0;
   if (changes.connected) {
     live_watch_.Set(ConnectionState::kConnected);
@@ -280,6 +288,14 @@ bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
 void ZmqStream::Tick(ZmqLaneState* lane) {
   if (visitors_.load(std::memory_order_relaxed) > 0 || !mutex_.TryLock()) return;
   live_watch_.Tick();
+  if (gave_up_at_.has_value() && Clock::Real().Now() - *gave_up_at_ >= kConnectAgainAfter) {
+    if (!strangers_) {
+      live_watch_.Set(ConnectionState::kUnreachable,
+                      absl::StrCat("it broke ZeroMQ's protocol, or sent more than ",
+                                   settings_.socket.message_bytes_max, " bytes at once"));
+    }
+    OpenLiveAgain(lane);
+  }
   if (started_ && Running() && tracker_.busy()) {
     const Time now = settings_.clock->Now();
     tracker_.Tick(now, &lane->actions);

@@ -133,7 +133,7 @@ class ZmqStream {
   absl::Status Open();
   // Makes the socket for live messages, and connects where that is known.
   absl::Status OpenLive() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Once more, to `next_address_`, unless it is connected.
+  // Once more, to `next_address_` where there is one, unless it is connected.
   void OpenLiveAgain(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Running() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ListenerStatus StatusNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -188,6 +188,7 @@ class ZmqStream {
   Time away_since_ ABSL_GUARDED_BY(mutex_);
   std::optional<Time> replay_asked_at_ ABSL_GUARDED_BY(mutex_);  // and not answered
   bool strangers_ ABSL_GUARDED_BY(mutex_) = false;               // `ZmqMonitor::Changes`
+  std::optional<Time> gave_up_at_ ABSL_GUARDED_BY(mutex_);       // libzmq: likewise
   uint32_t mute_probes_ ABSL_GUARDED_BY(mutex_) =
       0;  // in a row: something listens, and does not greet
   uint64_t restarts_said_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -52,6 +52,9 @@ namespace {
 
 constexpr Duration kReportEvery = std::chrono::milliseconds(10);
 constexpr int kReportsPerTick = 20;
+// Of the budget for memory an engine's message may be so small a part, and it may always be so long.
+constexpr uint64_t kMessageShare = 16;
+constexpr uint64_t kMessageBytesLeast = uint64_t{1} << 20;
 constexpr size_t kNamesSweptPerTick = 1 << 14;
 
 absl::Status Check(const LeafOptions& options) {
@@ -79,6 +82,15 @@ CoverageReporterOptions ReporterOptions(const LeafOptions& options) {
   reporter.epoch = WallTimeNs();
   reporter.instance_id = RandomInstanceId();
   return reporter;
+}
+
+// Decoded, what an engine sends at once takes up to five times as much.
+ZmqIngestOptions IngestOptions(const LeafOptions& options) {
+  ZmqIngestOptions ingest = options.engines.ingest;
+  if (options.memory_bytes_max == 0) return ingest;
+  const uint64_t part = std::max(options.memory_bytes_max / kMessageShare, kMessageBytesLeast);
+  ingest.message_bytes_max = std::min<uint64_t>(ingest.message_bytes_max, part);
+  return ingest;
 }
 
 HolderRegistryOptions RegistryOptions(const LeafOptions& options, const MemoryBudget* memory,
@@ -241,7 +253,7 @@ struct Leaf::Parts {
         memory(options.memory_bytes_max, options.memory_meter),
         reporter(ReporterOptions(options)),
         registry(RegistryOptions(options, &memory, &reporter)),
-        ingest(options.engines.ingest),
+        ingest(IngestOptions(options)),
         pages_of(options.kv_indexer.domain.value_or(Domain())),
         page_names(MakePageNames(options.kv_indexer)),
         directory(DirectoryOptions(options, page_names.get(), &memory), &registry, &ingest),

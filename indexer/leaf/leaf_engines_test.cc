@@ -342,6 +342,29 @@ TEST(LeafEnginesTest, IsReadyOnceThereAreEnoughWorkers) {
   EXPECT_TRUE(leaf->readiness().ready) << "ready it stays";
 }
 
+TEST(LeafEnginesTest, AMessageThatIsTooLargeForTheMemoryIsNotTakenAndItsEngineIsHeardAgain) {
+  LeafOptions options = Options();
+  options.memory_bytes_max = 16 << 20;
+  options.memory_meter = [] { return 0; };
+  std::unique_ptr<Leaf> leaf = Start(std::move(options));
+  PoolEngine engine({.seed = 13});
+  ASSERT_TRUE(leaf->engines().Register(engine.Registration("7")).ok());
+  const auto count = [&](const std::string& metric) {
+    const std::string text = Get(*leaf, "/metrics");
+    const size_t at = text.find("\n" + metric + "{");
+    return at == text.npos ? std::string() : text.substr(text.find("} ", at) + 2, 1);
+  };
+  engine.sockets().WaitForSubscribers();
+  engine.sockets().Publish(std::string((1 << 20) - 1000, '\0'));
+  EXPECT_TRUE(Eventually([&] { return count("kvatlas_engine_undecodable_total") == "1"; }));
+  engine.sockets().Publish(std::string(2 << 20, '\0'));
+  EXPECT_TRUE(Eventually([&] {
+    engine.Run(1);
+    return count("kvatlas_engine_gaps_total") == "1";
+  })) << Get(*leaf, "/metrics");
+  EXPECT_EQ(count("kvatlas_engine_undecodable_total"), "1");
+}
+
 TEST(LeafEnginesTest, TellsAScrapeOfEveryEngine) {
   std::unique_ptr<Leaf> leaf = Start(Options());
   PoolEngine engine({.seed = 12});
