@@ -1,5 +1,6 @@
 #include "frontend/doors/ext_proc/envoy_messages.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -28,6 +29,17 @@ std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key) {
       return header.raw_value().empty() ? header.value() : header.raw_value();
   }
   return "";
+}
+
+std::vector<std::string_view> RoutingHeadersIn(const ext_proc::HeaderMap& headers) {
+  std::vector<std::string_view> names;
+  for (const std::string_view name : kRoutingHeaders) {
+    const bool there =
+        std::any_of(headers.headers().begin(), headers.headers().end(),
+                    [&](const ext_proc::HeaderValue& header) { return header.key() == name; });
+    if (there) names.push_back(name);
+  }
+  return names;
 }
 
 const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const char* space,

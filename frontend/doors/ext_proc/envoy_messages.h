@@ -7,6 +7,7 @@
 
 #include <google/protobuf/struct.pb.h>
 
+#include <array>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -14,12 +15,20 @@
 
 #include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/external_processor.pb.h"
+#include "frontend/route/frontend.h"
 
 namespace kvatlas {
 
 namespace ext_proc = envoy::service::ext_proc::v3;
 
 inline constexpr char kEndpointKey[] = "x-gateway-destination-endpoint";
+// By which a gateway or a sidecar beside an engine sends a request somewhere: the picker's to set. `frontend.h` has those of ranks.
+inline constexpr std::array<std::string_view, 6> kRoutingHeaders = {kEndpointKey,
+                                                                    kPrefillerHeader,
+                                                                    "x-prefiller-url",
+                                                                    "x-encoder-hosts-ports",
+                                                                    "x-data-parallel-host-port",
+                                                                    "x-kv-cache-source-host-port"};
 inline constexpr char kSubsetSpace[] = "envoy.lb.subset_hint";
 inline constexpr char kSubsetKey[] = "x-gateway-destination-endpoint-subset";
 inline constexpr char kEndpointSpace[] = "envoy.lb";
@@ -39,6 +48,9 @@ inline constexpr size_t kSubsetMax = 65536;     // endpoints; those beyond are n
 
 // Empty: there is no such header.
 std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key);
+
+// Of `kRoutingHeaders`, those that are there.
+std::vector<std::string_view> RoutingHeadersIn(const ext_proc::HeaderMap& headers);
 
 // Null: there is none.
 const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const char* space,

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "frontend/doors/ext_proc/ext_proc_test_util.h"
@@ -12,6 +13,8 @@
 namespace kvatlas {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
@@ -107,20 +110,49 @@ TEST_F(ExtProcServiceTest, OtherCallsPassUnread) {
   EXPECT_TRUE(last.end_of_stream());
 }
 
-TEST_F(ExtProcServiceTest, WithoutAnyEndpointARequestWithoutAPromptGoesItsOwnWay) {
-  Stream stream = Open();
-  stream.Write(Request("GET", "/", true));
-  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
-  Endpoints none;
-  Picker picker({}, frontend_.get(), nullptr, &none);
-  ExtProcService service({}, &picker, &metrics_, 1 << 20);
-  GrpcServer server({.listen = {.host = "127.0.0.1", .port = 0}});
-  server.Register(&service);
-  ASSERT_TRUE(server.Start().ok());
-  Stream other(MakeChannel(server.address().ToString()));
-  other.Write(Request("GET", "/", true));
-  EXPECT_EQ(HeadersEndpoint(other.Read()), "");
-  EXPECT_TRUE(other.Finish().ok());
+// ---- What a client says ----
+
+TEST_F(ExtProcServiceTest, WithoutAnyEndpointARequestIsRefusedWhateverItsClientNames) {
+  configured_.clear();
+  for (const Headers& says : {Headers{}, Headers{{kEndpointKey, "169.254.169.254:80"}}}) {
+    for (const auto& headers :
+         {Request("GET", "/v1/models", true, says), Request("POST", "/v1/embeddings", true, says),
+          Mode(ext_proc::NONE, Request("POST", "/v1/completions", false, says)),
+          Mode(ext_proc::BUFFERED, Request("PUT", "/v1/files", false, says))}) {
+      Stream stream = Open();
+      stream.Write(headers);
+      EXPECT_EQ(RefusedBy(&stream), 503);
+      EXPECT_THAT(refused_why_, HasSubstr("no endpoint"));
+    }
+    EXPECT_EQ(Refused(Request("POST", "/v1/completions", false, says), kIds), 503);
+  }
+}
+
+TEST_F(ExtProcServiceTest, AClientRoutesNothing) {
+  Headers says = {{kPrefillerHeader, ""}};
+  for (const std::string_view header : kRoutingHeaders)
+    says.emplace_back(header, "169.254.169.254:80");
+  const auto removed = [](const ext_proc::CommonResponse& common) {
+    const auto& names = common.header_mutation().remove_headers();
+    return std::vector<std::string>(names.begin(), names.end());
+  };
+  const auto all_but_the_endpoint =
+      ElementsAre(kPrefillerHeader, "x-prefiller-url", "x-encoder-hosts-ports",
+                  "x-data-parallel-host-port", "x-kv-cache-source-host-port");
+  const ext_proc::ProcessingResponse by_prompt =
+      Ask(Request("POST", "/v1/completions", false, says), kIds);
+  EXPECT_EQ(HeadersEndpoint(by_prompt), "10.0.0.1:8000");
+  EXPECT_THAT(removed(by_prompt.request_headers().response()), all_but_the_endpoint);
+  Stream by_turns = Open();
+  by_turns.Write(Request("GET", "/v1/models", true, says));
+  EXPECT_THAT(removed(by_turns.Read().request_headers().response()), all_but_the_endpoint);
+  // A proxy that buffers has all of them removed before the body, and is told the endpoint with it.
+  Stream buffered = Open();
+  buffered.Write(Mode(ext_proc::BUFFERED, Request("POST", "/v1/completions", false, says)));
+  EXPECT_THAT(removed(buffered.Read().request_headers().response()),
+              ElementsAreArray(kRoutingHeaders));
+  buffered.Write(Body(kIds, true));
+  EXPECT_EQ(BodyEndpoint(buffered.Read()), "10.0.0.1:8000");
 }
 
 }  // namespace

@@ -345,6 +345,9 @@ TEST_F(ExtProcServiceTest, MessagesOutOfTurnEndTheStream) {
   Stream body = Open();
   body.Write(Body(kIds, true));
   EXPECT_EQ(body.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  Stream trailers = Open();
+  trailers.Write(RequestTrailers());
+  EXPECT_EQ(trailers.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   Stream twice = Open();
   twice.Write(Completion());
   twice.Write(Completion());

@@ -187,10 +187,11 @@ class ExtProcServiceTest : public ::testing::Test {
 
   void AddWorker(const std::string& name, uint32_t blocks, const std::string& endpoint) {
     workers_.workers.push_back({.worker = {name, 0, ""}, .blocks = blocks});
-    ASSERT_TRUE(endpoints_.Configure(name + "=" + endpoint).ok());
+    configured_.push_back(name + "=" + endpoint);
   }
 
   void Start() {
+    for (const std::string& entry : configured_) ASSERT_TRUE(endpoints_.Configure(entry).ok());
     FrontendOptions options;
     options.leaves = {{"cell", "leaf:1"}};
     options.observer = &reports_;
@@ -278,6 +279,7 @@ class ExtProcServiceTest : public ::testing::Test {
   PromptsTokenizer tokenizer_;
   bool with_tokenizer_ = true;
   Reports reports_;
+  std::vector<std::string> configured_;
   Endpoints endpoints_;
   EndpointLearner learner_{&leaf_, &endpoints_};
   PickerOptions picker_options_;

@@ -171,11 +171,13 @@ PickResult Picker::Without(const Task& task, const std::string& why) {
   return Picked{.endpoints = {{.address = OneOf(*task.subset)}}};
 }
 
-std::variant<std::optional<std::string>, Refusal> Picker::PickAny(
+std::variant<std::string, Refusal> Picker::PickAny(
     const std::optional<std::vector<std::string>>& subset) {
-  if (!subset.has_value()) return endpoints_->Next();
-  if (subset->empty()) return RefusalOf(EmptySubset());
-  return std::optional<std::string>(OneOf(*subset));
+  if (subset.has_value() && subset->empty()) return RefusalOf(EmptySubset());
+  if (subset.has_value()) return OneOf(*subset);
+  std::optional<std::string> next = endpoints_->Next();
+  if (next.has_value()) return *std::move(next);
+  return RefusalOf(absl::UnavailableError("no endpoint of an engine is known yet"));
 }
 
 std::string Picker::OneOf(const std::vector<std::string>& endpoints) {

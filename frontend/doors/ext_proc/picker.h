@@ -93,9 +93,8 @@ class Picker {
   // worker is over its thresholds. 503: no worker, or none whose endpoint is known and eligible; a tokenizer that is away.
   void Pick(PickInput input, Callback callback);
 
-  // Any endpoint, for a request without a prompt. Nothing: none is known, and none is named.
-  std::variant<std::optional<std::string>, Refusal> PickAny(
-      const std::optional<std::vector<std::string>>& subset);
+  // Any endpoint, for a request without a prompt. 503: none is known, or none allowed.
+  std::variant<std::string, Refusal> PickAny(const std::optional<std::vector<std::string>>& subset);
 
   // Waits until no pick is under way. Not from a callback.
   void WaitIdle();

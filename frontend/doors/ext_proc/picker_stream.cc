@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
 #include <utility>
 
 #include "frontend/doors/errors.h"
@@ -112,7 +113,7 @@ void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
 
 void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   if (state_ != Request::kHeaders) return End(absl::InvalidArgumentError("headers twice"));
-  says_prefiller_ = !ValueIn(headers.headers(), kPrefillerHeader).empty();
+  said_routes_ = RoutingHeadersIn(headers.headers());
   says_rank_ = !ValueIn(headers.headers(), kDataParallelRankHeader).empty();
   BeginSpan(headers.headers());
   const std::optional<OpenAiCall> call =
@@ -137,8 +138,11 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   input_.trace = span_.context();
   state_ = Request::kCollecting;
   if (duplex()) return;
+  // The endpoint comes with the body: until then nothing of the client's may route it.
   ext_proc::ProcessingResponse response;
-  response.mutable_request_headers();
+  ext_proc::HeadersResponse* const answer = response.mutable_request_headers();
+  for (const std::string_view header : said_routes_)
+    answer->mutable_response()->mutable_header_mutation()->add_remove_headers(std::string(header));
   wire_->Send(std::move(response));
 }
 
@@ -152,14 +156,13 @@ void PickerStream::BeginSpan(const ext_proc::HeaderMap& headers) {
 }
 
 void PickerStream::PassWithoutPrompt() {
-  std::variant<std::optional<std::string>, Refusal> any = picker_->PickAny(input_.subset);
+  const std::variant<std::string, Refusal> any = picker_->PickAny(input_.subset);
   if (const auto* const refusal = std::get_if<Refusal>(&any)) return Refuse(*refusal);
   state_ = Request::kPassing;
   stats_->Picked(/*by_prompt=*/false);
   ext_proc::ProcessingResponse response;
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
-  if (const auto& endpoint = std::get<0>(any); endpoint.has_value())
-    SetEndpoints(*endpoint, headers->mutable_response(), &response);
+  SetEndpoints(std::get<std::string>(any), headers->mutable_response(), &response);
   SetOtherHeaders(headers->mutable_response());
   span_.End();
   wire_->Send(std::move(response));
@@ -195,6 +198,10 @@ bool PickerStream::OnRequestTrailers() {
   if (state_ == Request::kCollecting) {
     trailers_ = true;
     return true;
+  }
+  if (state_ == Request::kHeaders) {
+    End(absl::InvalidArgumentError("trailers out of turn"));
+    return false;
   }
   ext_proc::ProcessingResponse response;
   response.mutable_request_trailers();
@@ -246,12 +253,14 @@ void PickerStream::SendPicked() {
   wire_->Send(std::move(trailers));
 }
 
-// Beside the endpoint's. What a client says of a prefiller goes nowhere.
+// Beside the endpoint's, which is set. Of what a client says of where its request is to go nothing stays.
 void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
-  if (!picked_.prefiller.empty()) {
+  if (!picked_.prefiller.empty())
     SetHeader(kPrefillerHeader, picked_.prefiller, common->mutable_header_mutation());
-  } else if (says_prefiller_) {
-    common->mutable_header_mutation()->add_remove_headers(kPrefillerHeader);
+  for (const std::string_view header : said_routes_) {
+    const bool set =
+        header == kEndpointKey || (header == kPrefillerHeader && !picked_.prefiller.empty());
+    if (!set) common->mutable_header_mutation()->add_remove_headers(std::string(header));
   }
   if (picked_.rank.has_value() && !says_rank_) {
     SetHeader(kDataParallelRankHeader, std::to_string(*picked_.rank),

@@ -1,7 +1,7 @@
 // What is to be answered to Envoy about one HTTP request? The endpoint picker's side of an external-processing stream, as a state
 // machine without gRPC.
 //
-//   request_headers ─┬─ no prompt ──▶ any endpoint ──▶ answered at once, the body passes
+//   request_headers ─┬─ no prompt ──▶ any endpoint, or 503 ──▶ answered at once, the body passes
 //                    └─ an inference call: nothing yet (full duplex), or "go on" (buffered)
 //   request_body …   ─▶ collected ─▶ Picker ─▶ headers with the endpoint, then all of the body (full duplex);
 //                                             body answer with the endpoint (buffered)
@@ -9,7 +9,8 @@
 //
 // The endpoint is in the header `x-gateway-destination-endpoint` and in dynamic metadata (envoy.lb, the same key). Where one
 // worker prefills and another decodes it is the decoder's, and `x-prefiller-host-port` names the prefiller's. Of a worker with
-// several data-parallel ranks `x-data-parallel-rank` names the one that was chosen, unless the client names one. A request that came without
+// several data-parallel ranks `x-data-parallel-rank` names the one that was chosen, unless the client names one. Other headers of a client that
+// would route its request (`kRoutingHeaders`) are removed, and no request goes on without an endpoint. A request that came without
 // `traceparent` gets one, while tracing is on.
 //
 // *Truth*: a choice is reported `accepted` with the response's headers and `finished` with its end, with what the engine says it
@@ -28,6 +29,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -135,10 +137,11 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   std::string body_ ABSL_GUARDED_BY(mutex_);       // to be sent back
   HeldBodies::Part held_ ABSL_GUARDED_BY(mutex_);  // of it, until the engine answers
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
-  bool says_prefiller_ ABSL_GUARDED_BY(mutex_) = false;  // the client
-  bool says_rank_ ABSL_GUARDED_BY(mutex_) = false;       // the client
-  Span span_ ABSL_GUARDED_BY(mutex_);                    // from the headers to the answer
-  std::string traceparent_ ABSL_GUARDED_BY(mutex_);      // for the engine; empty: as it came
+  std::vector<std::string_view> said_routes_
+      ABSL_GUARDED_BY(mutex_);                       // `kRoutingHeaders` of the client
+  bool says_rank_ ABSL_GUARDED_BY(mutex_) = false;   // the client
+  Span span_ ABSL_GUARDED_BY(mutex_);                // from the headers to the answer
+  std::string traceparent_ ABSL_GUARDED_BY(mutex_);  // for the engine; empty: as it came
 
   Picked picked_ ABSL_GUARDED_BY(mutex_);
   std::string served_ ABSL_GUARDED_BY(mutex_);         // who answered, as the proxy says
