@@ -426,13 +426,13 @@ int32_t kvatlas_publisher_set_load(kvatlas_publisher* publisher, const kvatlas_l
       return kvatlas::RefuseCall(to, "load is NULL, or its struct_size is not set");
     kvatlas_load whole = {};
     std::memcpy(&whole, load, std::min(load->struct_size, sizeof(whole)));
-    to.SetLoad({.running_requests = whole.running_requests,
-                .waiting_requests = whole.waiting_requests,
-                .used_blocks = whole.used_blocks,
-                .free_blocks = whole.free_blocks,
-                .waiting_prefill_blocks = whole.waiting_prefill_blocks,
-                .tokens_per_s = whole.tokens_per_s});
-    return KVATLAS_OK;
+    const bool said = to.SetLoad({.running_requests = whole.running_requests,
+                                  .waiting_requests = whole.waiting_requests,
+                                  .used_blocks = whole.used_blocks,
+                                  .free_blocks = whole.free_blocks,
+                                  .waiting_prefill_blocks = whole.waiting_prefill_blocks,
+                                  .tokens_per_s = whole.tokens_per_s});
+    return said ? KVATLAS_OK : KVATLAS_INVALID_ARGUMENT;
   });
 }
 
@@ -445,7 +445,9 @@ int32_t kvatlas_publisher_flush(kvatlas_publisher* publisher) {
 
 int32_t kvatlas_publisher_wait_acknowledged(kvatlas_publisher* publisher, uint64_t timeout_ms) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    return to.WaitAcknowledged(kvatlas::Ms(timeout_ms)) ? KVATLAS_OK : KVATLAS_DEADLINE_EXCEEDED;
+    if (to.WaitAcknowledged(kvatlas::Ms(timeout_ms))) return KVATLAS_OK;
+    return publisher->stopped.load(std::memory_order_relaxed) ? KVATLAS_FAILED_PRECONDITION
+                                                              : KVATLAS_DEADLINE_EXCEEDED;
   });
 }
 

@@ -215,8 +215,9 @@ KVATLAS_API int32_t kvatlas_publisher_removed_hashed(kvatlas_publisher* publishe
 
 /* For hybrid models: blocks of one group under the engine's own names, those of the group with full attention included
  * (`Publisher::StoredInGroup` in `publisher.h`). `name_bytes` 0: names are `uint64_t`; else as in `_stored_bytes`. `tokens_count` is
- * blocks_count * the group's block size. The very first call is of a group with full attention, where there is one. For engines that say everything so, or by `_publish`: the calls above are refused
- * after it, and it after them. */
+ * blocks_count * the group's block size. The very first call is of a group with full attention, where there is one. Where the options
+ * have an adapter or a salt, `within` is NULL or has one too. For engines that say everything so, or by `_publish`: the calls above are
+ * refused after it, and it after them. */
 KVATLAS_API int32_t kvatlas_publisher_stored_in_group(kvatlas_publisher* publisher,
                                                       const kvatlas_group* group, int32_t tier,
                                                       const void* blocks, size_t name_bytes,
@@ -243,7 +244,7 @@ typedef struct kvatlas_load {
   uint64_t used_blocks;
   uint64_t free_blocks;
   uint64_t waiting_prefill_blocks; /* of prompts, still to be computed */
-  double tokens_per_s;
+  double tokens_per_s;             /* a number from 0 */
 } kvatlas_load;
 
 /* How busy the engine is; the latest one travels with the next batch. */

@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -261,6 +263,13 @@ TEST_F(KvatlasPublisherTest, WhatIsWrongIsRefusedAndChangesNothing) {
   EXPECT_STREQ(why, "tier 7: expected a KVATLAS_TIER_ value, 0 to 3");
   EXPECT_EQ(kvatlas_publisher_removed(nullptr, 0, &name, 1), KVATLAS_INVALID_ARGUMENT);
   EXPECT_EQ(kvatlas_publisher_set_load(to, nullptr), KVATLAS_INVALID_ARGUMENT);
+  // A leaf would refuse the batch that it is in, and each one after it.
+  kvatlas_load load = {};
+  load.struct_size = sizeof(load);
+  for (const double no_speed : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    load.tokens_per_s = no_speed;
+    EXPECT_EQ(kvatlas_publisher_set_load(to, &load), KVATLAS_INVALID_ARGUMENT) << no_speed;
+  }
   EXPECT_EQ(kvatlas_publisher_get_stats(to, nullptr), KVATLAS_INVALID_ARGUMENT);
   EXPECT_EQ(Known(), Holdings());
 

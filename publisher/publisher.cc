@@ -267,6 +267,19 @@ size_t Publisher::Impl::WorkOffSlice() {
   return bytes_before - working_bytes;
 }
 
+absl::Status Publisher::Impl::DroppedSince(const ContentsStats& before, const ContentsStats& now) {
+  if (const uint64_t blocks = now.unknown_removed - before.unknown_removed; blocks > 0) {
+    return absl::NotFoundError(absl::StrCat("removed: ", blocks, blocks == 1 ? " block" : " blocks",
+                                            " that are not held"));
+  }
+  if (const uint64_t names = now.renamed - before.renamed; names > 0) {
+    return absl::AlreadyExistsError(absl::StrCat("stored: ", names, names == 1 ? " name" : " names",
+                                                 " of blocks that are held were given to other "
+                                                 "tokens; what they meant before is forgotten"));
+  }
+  return absl::OkStatus();
+}
+
 void Publisher::Impl::WorkOff(const Record& record) {
   absl::Status status;
   if (record.kind == Record::kLoad) {
@@ -277,7 +290,9 @@ void Publisher::Impl::WorkOff(const Record& record) {
     status = engine_batches.Apply(record.payload, Clock::Real().Now(), &changes);
   } else {
     if (record.kind == Record::kCleared) engine_batches.Clear(Clock::Real().Now(), &changes);
+    const ContentsStats before = contents.stats();
     status = contents.Apply(record, &changes);
+    if (status.ok()) status = DroppedSince(before, contents.stats());
   }
   if (!status.ok()) Refused(status);
 }
@@ -480,13 +495,15 @@ bool Publisher::WaitAcknowledged(Duration timeout) {
   for (;;) {
     const Duration left = until - Clock::Real().Now();
     if (impl_->AllAcknowledged(std::max(Duration(0), std::min(left, kWaitSlice)))) return true;
-    if (left <= Duration(0)) return false;
+    MutexLock lock(&impl_->queue_mutex);
+    if (left <= Duration(0) || impl_->stopping) return false;
   }
 }
 
 PublisherStats Publisher::Stats() const {
   PublisherStats stats;
   uint64_t last_error_number = 0;
+  std::string engine_refusal;
   std::vector<std::pair<Impl::ReplicaPtr, uint64_t>> replicas;  // with their troubles' numbers
   {
     MutexLock lock(&impl_->contents_mutex);
@@ -507,6 +524,7 @@ PublisherStats Publisher::Stats() const {
     stats.engine_unreadable = engine.unreadable;
     stats.engine_refused = engine.refused;
     stats.engine_parked = engine.parked;
+    engine_refusal = engine.refused > 0 ? engine.last_refusal : "";
     stats.blocks_held = impl_->contents.resident().size();
     stats.last_error = impl_->last_error;
     last_error_number = impl_->last_error_number;
@@ -542,6 +560,10 @@ PublisherStats Publisher::Stats() const {
     stats.last_error = absl::Status(
         told.status.code(), absl::StrCat("leaf ", told.address, ": ", told.status.message()));
   }
+  if (stats.last_error.ok() && !engine_refusal.empty())
+    stats.last_error = absl::InvalidArgumentError("engine's events: " + engine_refusal);
+  if (stats.last_error.ok() && stats.replicas.empty() && impl_->looks_for_leaves)
+    stats.last_error = absl::UnavailableError("no leaf was found where leaves are looked for");
   return stats;
 }
 

@@ -220,7 +220,8 @@ class Publisher {
   // other groups are joined by name to those with full attention, whichever come first; what a chunk's tokens are, and which
   // groups drop their last block, is in the options. Everything the engine says is said by these, by `Publish` and by `Cleared()`.
   // REQUIRES: tokens.size() == blocks.size() * the group's block size. The very first call is of a group with full attention,
-  // where there is one: until then the model counts as one without.
+  // where there is one: until then the model counts as one without. Where the options have an adapter or a salt, `cache_namespace` has
+  // one too: such blocks cannot go without.
   bool StoredInGroup(const EngineGroup& group, Tier tier, std::span<const EngineHash> blocks,
                      std::optional<EngineHash> parent, std::span<const TokenId> tokens);
   bool StoredInGroup(const EngineGroup& group, Tier tier, std::span<const EngineHash> blocks,
@@ -238,8 +239,8 @@ class Publisher {
   // `Cleared()` of all tiers, loads and the rest go with either.
   bool Publish(std::string_view engine_batch);
 
-  // The latest one travels with the next batch.
-  void SetLoad(const Load& load);
+  // The latest one travels with the next batch. REQUIRES: `tokens_per_s` is a number from 0.
+  bool SetLoad(const Load& load);
 
   // Braces instead of a span: Stored(tier, {7001, 7002}, parent, tokens).
   bool Stored(Tier tier, std::initializer_list<EngineHash> blocks, std::optional<EngineHash> parent,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,19 @@ absl::Status CheckNamespace(const CacheNamespace& of) {
   if (longest <= kNamespaceBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("lora_name and cache_salt have at most ",
                                                  kNamespaceBytesMax, " bytes; got ", longest));
+}
+
+// By the rules of `Publish`, where an event without them has those of the options.
+absl::Status CheckGroupNamespace(const CacheNamespace& of, const PublisherOptions& options) {
+  const auto lacks = [](std::string_view given, std::string_view own) {
+    return given.empty() && !own.empty();
+  };
+  if (!lacks(of.lora_name, options.lora_name) && !lacks(of.cache_salt, options.cache_salt))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "blocks of a group cannot go without the publisher's lora_name and cache_salt; expected "
+      "others, "
+      "or no namespace, which means the publisher's");
 }
 
 static_assert(sizeof(SequenceHash) == sizeof(uint64_t));
@@ -216,6 +230,7 @@ bool Publisher::StoredInGroup(const EngineGroup& group, Tier tier,
     fits.Update(absl::InvalidArgumentError(
         absl::StrCat("window_tokens is of sliding windows alone; got ", group.window_tokens)));
   fits.Update(CheckNamespace(cache_namespace));
+  fits.Update(CheckGroupNamespace(cache_namespace, impl_->options));
   std::string batch;
   if (fits.ok()) {
     ZmqEventEncoder encoder(ZmqEventForm::kMap, block_size, impl_->options.dp_rank);
@@ -266,7 +281,11 @@ bool Publisher::Publish(std::string_view engine_batch) {
   return true;
 }
 
-void Publisher::SetLoad(const Load& load) { impl_->Enqueue({.kind = Record::kLoad, .load = load}); }
+bool Publisher::SetLoad(const Load& load) {
+  if (absl::Status fits = ValidateLoad(load); !fits.ok()) return impl_->RefuseCall(fits);
+  impl_->Enqueue({.kind = Record::kLoad, .load = load});
+  return true;
+}
 
 bool Publisher::RefuseCall(const absl::Status& why) { return impl_->RefuseCall(why); }
 

@@ -95,6 +95,8 @@ struct Publisher::Impl {
   // longer; 0: nothing waits.
   size_t WorkOffSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   void WorkOff(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+  // What `contents` dropped of a call, in words.
+  static absl::Status DroppedSince(const ContentsStats& before, const ContentsStats& now);
   void Refused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   // The replicas, of `changes` and `load`.
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);

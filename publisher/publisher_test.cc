@@ -110,6 +110,47 @@ TEST(PublisherTest, ALeafHoldsWhatTheEngineSaid) {
   EXPECT_GT(stats.replicas[0].bytes_sent, 0u);
 }
 
+TEST(PublisherTest, WhatIsDroppedIsSaidInLastError) {
+  std::unique_ptr<Publisher> publisher = MakePublisher({});
+  publisher->Stored(Tier::kDevice, {1, 2}, std::nullopt, TokensOf({1, 2}));
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_TRUE(publisher->Stats().last_error.ok()) << publisher->Stats().last_error;
+  publisher->Removed(Tier::kDevice, {2, 3, 4});
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(publisher->Stats().last_error.message(), "removed: 2 blocks that are not held");
+  publisher->Stored(Tier::kDevice, {1}, std::nullopt, TokensOf({7}));
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_NE(publisher->Stats().last_error.message().find("1 name of blocks"), std::string::npos)
+      << publisher->Stats().last_error;
+}
+
+TEST(PublisherTest, BlocksOfAGroupDoNotGoWithoutThePublishersSalt) {
+  PublisherOptions options;
+  options.worker = "w";
+  options.domain = {.model = "m", .tenant = ""};
+  options.block_size = kBlockSize;
+  options.cache_salt = "a";
+  std::unique_ptr<Publisher> publisher = *Publisher::Create(options);
+  const EngineGroup group = {.number = 0, .kind = CacheKind::kFull};
+  const EngineHash block[] = {1};
+  const auto store = [&](const CacheNamespace& of) {
+    return publisher->StoredInGroup(group, Tier::kDevice, block, std::nullopt, TokensOf({1}), of);
+  };
+  EXPECT_FALSE(store({}));
+  EXPECT_FALSE(store({.lora_name = "l", .cache_salt = ""}));
+  EXPECT_NE(publisher->Stats().last_error.message().find("cache_salt"), std::string::npos);
+  EXPECT_TRUE(store({.lora_name = "l", .cache_salt = "b"}));
+  EXPECT_TRUE(publisher->StoredInGroup(group, Tier::kDevice, block, std::nullopt, TokensOf({1})));
+}
+
+TEST(PublisherTest, NothingIsWaitedForAfterStop) {
+  std::unique_ptr<Publisher> publisher = MakePublisher({"127.0.0.1:1"});
+  publisher->Stored(Tier::kDevice, {1}, std::nullopt, TokensOf({1}));
+  std::thread waits([&] { EXPECT_FALSE(publisher->WaitAcknowledged(std::chrono::hours(1))); });
+  publisher->Stop(/*goodbye=*/false, Duration::zero());
+  waits.join();  // or the test runs out of its time
+}
+
 TEST(PublisherTest, HashesOfTheContractAreTakenAsTheyAre) {
   FakeLeaf leaf;
   TestServer server(&leaf);

@@ -56,9 +56,7 @@ absl::Status Of(const Removed& removed) {
 absl::Status Of(const Cleared&) { return absl::OkStatus(); }
 
 absl::Status Of(const std::optional<Load>& load) {
-  if (!load.has_value()) return absl::OkStatus();
-  if (std::isfinite(load->tokens_per_s) && load->tokens_per_s >= 0) return absl::OkStatus();
-  return Invalid("load.tokens_per_s", "not a number from 0");
+  return load.has_value() ? ValidateLoad(*load) : absl::OkStatus();
 }
 
 absl::Status Number(const std::string& field, BatchNumber number, BatchNumber min) {
@@ -166,6 +164,11 @@ absl::Status CheckEpoch(Epoch epoch, uint64_t wall_ns) {
       "epoch " + std::to_string(epoch) + " is " + std::to_string((epoch - wall_ns) / kHourNs) +
       " hours ahead of the receiver's clock, at most " + std::to_string(kHoursMax) +
       " are taken: set the clocks right and start the sender again");
+}
+
+absl::Status ValidateLoad(const Load& load) {
+  if (std::isfinite(load.tokens_per_s) && load.tokens_per_s >= 0) return absl::OkStatus();
+  return Invalid("load.tokens_per_s", "not a number from 0");
 }
 
 absl::Status ValidateLayout(const CacheLayout& layout) {

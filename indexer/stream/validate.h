@@ -39,6 +39,7 @@ absl::Status ValidateDomain(const Domain& domain);
 absl::Status CheckEpoch(Epoch epoch, uint64_t wall_ns);
 
 absl::Status ValidateLayout(const CacheLayout& layout);
+absl::Status ValidateLoad(const Load& load);
 
 absl::Status Validate(const Event& event);
 absl::Status Validate(const SenderMessage& message);

@@ -16,6 +16,7 @@
 #include "frontend/doors/c/arguments.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/shard_map.h"
+#include "indexer/service/address.h"
 #include "indexer/service/c_api.h"
 
 namespace kvatlas {
@@ -31,6 +32,8 @@ absl::Status LeavesOf(const kvatlas_frontend_options& given, std::vector<Configu
     const size_t equals = entry.find('=');
     if (equals == 0 || equals == std::string::npos || equals + 1 == entry.size())
       return absl::InvalidArgumentError("leaves: '" + entry + "' is no CELL=HOST:PORT");
+    if (const auto address = Address::Parse(entry.substr(equals + 1)); !address.ok())
+      return absl::InvalidArgumentError("leaves: " + std::string(address.status().message()));
     leaves->push_back({.cell = entry.substr(0, equals), .address = entry.substr(equals + 1)});
   }
   return absl::OkStatus();
@@ -61,6 +64,9 @@ absl::StatusOr<FrontendOptions> OptionsOf(const kvatlas_frontend_options& given)
     absl::StatusOr<ShardMap> map = ShardMap::Parse(hierarchy);
     if (!map.ok())
       return absl::InvalidArgumentError("hierarchy: " + std::string(map.status().message()));
+    for (const std::string& text : map->Addresses())
+      if (const auto address = Address::Parse(text); !address.ok())
+        return absl::InvalidArgumentError("hierarchy: " + std::string(address.status().message()));
     options.hierarchies = *std::move(map);
   }
   if (options.leaves.empty() && options.hierarchies.empty())

@@ -186,6 +186,17 @@ TEST(RouteTextOptionsTest, WhatCannotBeIsNamed) {
   EXPECT_THAT(error, StartsWith("models: "));
   EXPECT_THAT(error, HasSubstr("there"));
   options.models = nullptr;
+  for (const char* nowhere : {"a=leaf-0", "a=127.0.0.1:99999", "a=http://127.0.0.1:7410"}) {
+    const char* const leaves[] = {nowhere};
+    options.leaves = leaves;
+    EXPECT_EQ(create(), KVATLAS_INVALID_ARGUMENT) << nowhere;
+    EXPECT_THAT(error, StartsWith("leaves: "));
+  }
+  options.leaves = &leaf;
+  options.hierarchy = "127.0.0.1:99999";
+  EXPECT_EQ(create(), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_THAT(error, StartsWith("hierarchy: "));
+  options.hierarchy = nullptr;
   options.prompt_threads = 0;
   EXPECT_EQ(create(), KVATLAS_INVALID_ARGUMENT);
   options.prompt_threads = 1;
