@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import unittest
 import zipfile
 from array import array
@@ -149,6 +150,57 @@ class CallsTest(WithLeaf):
             publisher.stored_in_group(1, "moon", [1], TOKENS[:16])
         with self.assertRaisesRegex(PublisherError, "INVALID_ARGUMENT"):
             publisher.stored([1], TOKENS[:16])
+
+    def test_a_text_with_a_nul_is_refused(self):
+        publisher = self.publisher()
+        for wrong in (lambda: publisher.stored([1], TOKENS[:16], cache_salt="tenant\0A"),
+                      lambda: publisher.stored_in_group(0, "full", [1], TOKENS[:16], lora_name=b"sql\0"),
+                      lambda: self.publisher(worker="1\0"), lambda: self.publisher(labels={"zone": "a\0"}),
+                      lambda: Publisher(["a:1\0"], worker="1", model="m")):
+            with self.assertRaisesRegex(ValueError, "^[a-z_]+: has a NUL"):
+                wrong()
+        with self.assertRaisesRegex(TypeError, "^model: a str or bytes is wanted, not int"):
+            self.publisher(model=3)
+        publisher.stored([1], TOKENS[:16], cache_salt=b"tenant")
+        self.expect(publisher, 1, salt="tenant")
+
+    def test_a_number_that_does_not_fit_is_refused(self):
+        publisher = self.publisher()
+        for name, wrong in (("block_size", lambda: self.publisher(block_size=2**32 + 16)),
+                            ("dp_rank", lambda: self.publisher(dp_rank=-1)),
+                            ("hash_seed", lambda: self.publisher(hash_seed=2**64)),
+                            ("batch_age_s", lambda: self.publisher(batch_age_s=-1)),
+                            ("running_requests", lambda: publisher.set_load(running_requests=-1)),
+                            ("tokens_per_s", lambda: publisher.set_load(tokens_per_s=float("nan"))),
+                            ("position", lambda: publisher.stored_hashed(2**32, 1, [1])),
+                            ("group", lambda: publisher.removed_in_group(-1, [1])),
+                            ("window_tokens", lambda: publisher.stored_in_group(0, "window", [1], TOKENS[:16], window=-1)),
+                            ("timeout_s", lambda: publisher.wait_acknowledged(float("nan"))),
+                            ("flush_for_s", lambda: publisher.stop(flush_for_s=float("nan")))):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, name):
+                wrong()
+        for wrong in (lambda: publisher.removed([2**64]), lambda: publisher.stored([1], TOKENS[:16], parent=-2**63 - 1)):
+            with self.assertRaisesRegex(OverflowError, "name"):
+                wrong()
+        with self.assertRaisesRegex(TypeError, "block_size"):
+            self.publisher(block_size="16")
+
+    def test_a_time_that_has_passed_does_not_wait(self):
+        publisher = Publisher(["127.0.0.1:1"], worker="1", model="m")
+        self.addCleanup(publisher.close)
+        publisher.stored([1], TOKENS[:16])
+        start = time.monotonic()
+        self.assertFalse(publisher.wait_acknowledged(-0.001))
+        publisher.stop(flush_for_s=-0.1)
+        self.assertLess(time.monotonic() - start, LONG_S / 2)
+
+    def test_names_may_come_from_a_generator(self):
+        publisher = self.publisher()
+        publisher.stored((name for name in (5, -6)), TOKENS[:32])
+        self.expect(publisher, 2)
+        publisher.removed(name for name in (5, -6))
+        self.expect(publisher, 0)
+        self.assertEqual(publisher.stats()["blocks_held"], 0)
 
     def test_what_is_wrong_is_said(self):
         publisher = self.publisher()
@@ -307,6 +359,48 @@ publisher.stored([1], range(16))
 assert publisher.wait_acknowledged(60)
 """)
         self.assertEqual(self.leaf.query("m", TOKENS), {("13", 0): 16}, "no goodbye: the lease decides")
+
+    def test_a_program_ends_while_a_thread_is_in_calls(self):
+        self.in_a_process("""
+import kvatlas_publisher, sys, threading
+publisher = kvatlas_publisher.Publisher([sys.argv[1]], worker="14", model="m", block_size=4)
+rounds = threading.Semaphore(0)
+def engine():
+    try:
+        while True:
+            rounds.release()
+            publisher.stored([1], range(4)), publisher.stats(), publisher.removed([1])
+    except kvatlas_publisher.PublisherError as error:
+        assert error.code == 9, error
+for _ in range(2):
+    threading.Thread(target=engine, daemon=True).start()
+for _ in range(300):
+    rounds.acquire()
+""")
+
+    def test_close_waits_for_the_calls_of_other_threads(self):
+        self.in_a_process("""
+import kvatlas_publisher, threading
+publisher = kvatlas_publisher.Publisher(["127.0.0.1:1"], worker="w", model="m", block_size=4)
+refused, rounds = [], threading.Semaphore(0)
+def call(of):
+    try:
+        while True:
+            rounds.release()
+            of()
+    except kvatlas_publisher.PublisherError as error:
+        refused.append(str(error))
+threads = [threading.Thread(target=call, args=(of,)) for of in (
+    lambda: publisher.wait_acknowledged(3600), publisher.stats, lambda: publisher.publish(b"x"))]
+for thread in threads:
+    thread.start()
+for _ in range(300):
+    rounds.acquire()
+publisher.close()
+for thread in threads:
+    thread.join(10)
+assert refused == ["the publisher is closed"] * 3, refused
+""")
 
     def test_signals_are_the_programs(self):
         publisher = self.publisher()

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
@@ -67,6 +68,53 @@ class ReplicaStats(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("connected", c_int32), ("welcomed", c_int32),
                 ("at_rest", c_int32), ("status", c_int32)] + [(name, c_uint64) for name in (
                     "last_number", "acknowledged", "bytes_sent", "snapshots_sent", "batches_dropped")]
+
+
+def text(name, value):
+    """A C string of a `str` or of `bytes`. A NUL would end it: two salts would be one."""
+    value = value.encode() if isinstance(value, str) else value
+    if not isinstance(value, bytes):
+        raise TypeError(f"{name}: a str or bytes is wanted, not {type(value).__name__}")
+    if 0 in value:
+        raise ValueError(f"{name}: has a NUL")
+    return value
+
+
+def number(name, value, kind):
+    """The value, if it is what C will see: ctypes would wrap it."""
+    try:
+        fits = kind(value).value == value
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    if not fits:  # nor does a NaN
+        raise ValueError(f"{name}: {value} is out of range")
+    return value
+
+
+def fill(struct, **values):
+    """Sets fields by their names. A text may be None, and is that when it is empty."""
+    kinds = dict(struct._fields_)
+    for name, value in values.items():
+        if kinds[name] is not c_char_p:
+            value = number(name, value, kinds[name])
+        elif value is not None:
+            value = text(name, value) or None
+        setattr(struct, name, value)
+
+
+class Handle(c_void_p):
+    """A publisher of the library's, which ends with its last reference. A call under way has one, so that none is ended under
+    it. Between loading an argument that is a handle and the call, nothing else is called: a signal's handler that closes would
+    wait for the very thread that it has interrupted."""
+
+    def __init__(self, destroy):
+        super().__init__()
+        self._destroy = destroy
+        self.ended = threading.Event()
+
+    def __del__(self):
+        self._destroy(self)  # in a forked child this touches nothing
+        self.ended.set()
 
 
 # What the engine says costs less than giving up the interpreter's lock and getting it back would; what may wait gives it
