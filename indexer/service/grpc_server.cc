@@ -20,6 +20,7 @@
 #include "indexer/base/durations.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/connection_account.h"
+#include "indexer/service/grpc_awake.h"
 #include "indexer/service/grpc_call_watch.h"
 #include "indexer/service/grpc_credentials.h"
 #include "indexer/service/grpc_deadline.h"
@@ -171,6 +172,7 @@ struct GrpcServer::Impl {
   std::unique_ptr<grpc::Server> server;   // immutable after Start
   std::unique_ptr<GrpcCallWatch> watch;   // likewise
   std::unique_ptr<Door> door;             // likewise; gives to the server, and asks the watch
+  std::unique_ptr<GrpcAwake> awake;       // likewise
   Mutex health_mutex;
   bool stopping ABSL_GUARDED_BY(health_mutex) = false;
   Mutex stop_mutex;  // before `health_mutex`
@@ -233,6 +235,7 @@ absl::Status GrpcServer::Start() {
   impl_->watch = std::make_unique<GrpcCallWatch>(std::move(ours),
                                                  options_.streams_max + options_.streams_max / 4);
   impl_->door->Open(impl_->watch.get());
+  impl_->awake = std::make_unique<GrpcAwake>();
   return absl::OkStatus();
 }
 

@@ -18,6 +18,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/service/fork_mark.h"
+#include "indexer/service/grpc_awake.h"
 
 // Members are destroyed from the last to the first: the tokenizers, the frontend, then the services that its routes ask.
 struct kvatlas_frontend {
@@ -30,6 +31,7 @@ struct kvatlas_frontend {
 
   kvatlas::WaypointSchedule schedule = kvatlas::WaypointSchedule::Standard();
   kvatlas::GrpcTimer timer;
+  kvatlas::GrpcAwake awake;
   kvatlas::GrpcCellFinder cell_finder;
   kvatlas::GrpcOverlapFinder overlap_finder;
   std::unique_ptr<kvatlas::Frontend> frontend;
