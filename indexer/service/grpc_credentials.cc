@@ -120,7 +120,8 @@ absl::Status CheckServerNames(std::string_view target, const std::vector<std::st
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const std::shared_ptr<Security>& security) {
   if (security->tls() == nullptr) return grpc::InsecureServerCredentials();
-  grpc::experimental::TlsServerCredentialsOptions options(MakeProvider(security->tls()->paths()));
+  grpc::experimental::TlsServerCredentialsOptions options(
+      MakeProvider(security->tls()->AcceptedPaths()));
   options.watch_identity_key_cert_pairs();
   options.watch_root_certs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
@@ -133,7 +134,7 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(Security* secur
   static auto* const mutex = new Mutex;
   // A process has one set of files; a test has some.
   static auto* const made = new std::map<Key, std::shared_ptr<grpc::ChannelCredentials>>;
-  const TlsPaths& paths = security->tls()->paths();
+  const TlsPaths paths = security->tls()->AcceptedPaths();
   MutexLock lock(mutex);
   std::shared_ptr<grpc::ChannelCredentials>& credentials =
       (*made)[{paths.certificate, paths.key, paths.ca}];

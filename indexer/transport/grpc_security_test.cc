@@ -6,7 +6,9 @@
 #include <stdlib.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -201,6 +203,30 @@ TEST_F(GrpcSecurityTest, CertificatesRotateWhileStreamsAreOpened) {
   }
 }
 
+// gRPC reads files every second; of one that is empty it died, and others it showed whatever was wrong with them.
+TEST_F(GrpcSecurityTest, FilesThatAreRefusedAreNotServed) {
+  const TlsPaths paths = Issue("leaf/a/0");  // the server's
+  const auto text_of = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  const std::string good = text_of(paths.certificate);
+  const std::string others = text_of(Issue("leaf/a/1").certificate);
+  const std::shared_ptr<Security> worker = Start("worker/a/w1");
+  for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2), others}) {
+    std::ofstream(paths.certificate, std::ios::trunc) << bad;
+    grpc::Status status;
+    EXPECT_FALSE(Await(
+        [&] {
+          status = Say(worker, HelloOf("w1"));
+          return !status.ok();
+        },
+        std::chrono::milliseconds(2500)))
+        << bad.size() << " bytes: " << status.error_message();
+    std::ofstream(paths.certificate, std::ios::trunc) << good;
+  }
+}
+
 class ShortLivedTest : protected WithWelcomer, public GrpcSecurityFixture {
  protected:
   ShortLivedTest() : GrpcSecurityFixture(&welcomer_, "", "{}", std::chrono::milliseconds(500)) {}
@@ -209,7 +235,8 @@ class ShortLivedTest : protected WithWelcomer, public GrpcSecurityFixture {
 // One channel for the process's whole life, as those of publishers and frontends.
 TEST_F(ShortLivedTest, AChannelGoesOnWithTheNextCertificate) {
   PkiIssue brief;
-  brief.valid_for_s = 304;  // from 300 seconds ago
+  brief.valid_for_s = 304;           // from 300 seconds ago
+  std::shared_ptr<Security> worker;  // which looks for other files
   std::shared_ptr<grpc::Channel> channel;
   const auto say = [&] {
     Stream stream;
@@ -228,9 +255,9 @@ TEST_F(ShortLivedTest, AChannelGoesOnWithTheNextCertificate) {
   // Where everybody is slow it may expire before it is shown: then there is another one.
   ASSERT_TRUE(Await(
       [&] {
-        channel = MakeChannel(
-            server_->address().ToString(),
-            {.security = StartWith(Issue("worker/a/w1", brief)), .own_connection = true});
+        worker = StartWith(Issue("worker/a/w1", brief));
+        channel = MakeChannel(server_->address().ToString(),
+                              {.security = worker, .own_connection = true});
         return say().ok();
       },
       kLong));

@@ -1,13 +1,20 @@
 #include "indexer/service/security/tls_files.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -102,6 +109,38 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeContext(const SSL_METHOD* method,
   return context;
 }
 
+absl::StatusOr<std::string> ReadText(std::string_view what, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  return file.good() || file.eof() ? absl::StatusOr<std::string>(std::move(text))
+                                   : Bad(what, path, "it cannot be read");
+}
+
+// Puts a new file in memory with this text in the place of `*descriptor`, at once for who opens it.
+void PutInto(int* descriptor, std::string_view text) {
+  const int fresh = memfd_create("kvatlas-tls", MFD_CLOEXEC);
+  bool whole = fresh >= 0;
+  while (whole && !text.empty()) {
+    const ssize_t written = write(fresh, text.data(), text.size());
+    whole = written > 0;
+    if (whole) text.remove_prefix(static_cast<size_t>(written));
+  }
+  if (!whole) {
+    if (fresh >= 0) close(fresh);
+    return;  // the old one stays
+  }
+  if (*descriptor < 0) {
+    *descriptor = fresh;
+    return;
+  }
+  dup3(fresh, *descriptor, O_CLOEXEC);
+  close(fresh);
+}
+
+std::string PathOf(int descriptor) {
+  return descriptor < 0 ? "" : absl::StrCat("/proc/self/fd/", descriptor);
+}
+
 using X509Ptr = std::unique_ptr<X509, decltype(&X509_free)>;
 
 std::vector<X509Ptr> ReadChain(std::string_view pem) {
@@ -156,6 +195,16 @@ absl::StatusOr<TlsFiles::Loaded> TlsFiles::Load() const {
     }
     ERR_clear_error();
   }
+  absl::StatusOr<std::string> ca = ReadText("CA file", paths_.ca);
+  if (!ca.ok()) return ca.status();
+  loaded.ca_pem = *std::move(ca);
+  if (!paths_.certificate.empty()) {
+    absl::StatusOr<std::string> certificate = ReadText("certificate", paths_.certificate);
+    absl::StatusOr<std::string> key = ReadText("key", paths_.key);
+    if (!certificate.ok()) return certificate.status();
+    if (!key.ok()) return key.status();
+    loaded.identity_pem = absl::StrCat(*certificate, "\n", *key);
+  }
   absl::StatusOr<std::string> after = StampsOf(paths_);
   if (!after.ok()) return after.status();
   if (*after != *before) return absl::UnavailableError("the TLS files change while they are read");
@@ -175,8 +224,34 @@ absl::Status TlsFiles::Look(bool* changed) {
   if (!loaded.ok()) return loaded.status();
   MutexLock lock(&mutex_);
   loaded_ = *std::move(loaded);
+  if (published_) Publish();
   *changed = true;
   return absl::OkStatus();
+}
+
+TlsPaths TlsFiles::AcceptedPaths() {
+  MutexLock lock(&mutex_);
+  published_ = true;
+  return Publish();
+}
+
+TlsPaths TlsFiles::Publish() {
+  using Key = std::tuple<std::string, std::string, std::string>;
+  struct InMemory {
+    int identity = -1;
+    int ca = -1;
+  };
+  static auto* const mutex = new Mutex;
+  static auto* const all = new std::map<Key, InMemory>;
+  MutexLock lock(mutex);
+  InMemory& files = (*all)[{paths_.certificate, paths_.key, paths_.ca}];
+  PutInto(&files.ca, loaded_.ca_pem);
+  if (!loaded_.identity_pem.empty()) PutInto(&files.identity, loaded_.identity_pem);
+  const std::string ca = PathOf(files.ca), identity = PathOf(files.identity);
+  const bool readable = access(ca.c_str(), R_OK) == 0;
+  const bool whole = loaded_.identity_pem.empty() || !identity.empty();
+  if (!readable || !whole) return paths_;  // a system without such files
+  return {.certificate = identity, .key = identity, .ca = ca};
 }
 
 std::shared_ptr<ssl_ctx_st> TlsFiles::server() const {

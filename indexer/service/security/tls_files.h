@@ -5,8 +5,9 @@
 // certificate is valid now and the CAs can be read: else the old ones stay and the reason is returned. Connections made before keep
 // what they were made with.
 //
-// The contexts are OpenSSL's, for HTTP and Redis: TLS 1.3 between processes of ours, 1.2 at the least. gRPC reads the same files
-// itself (`grpc_credentials.h`).
+// The contexts are OpenSSL's, for HTTP and Redis: TLS 1.3 between processes of ours, 1.2 at the least. gRPC reads files itself, does not
+// look whether they fit, and aborts the process where one is empty: it is given files in memory, which hold what counts
+// (`AcceptedPaths`).
 // A server's context asks for a client's certificate and checks it; a client without one is let in, and needs a token.
 // A client's context checks the server's chain; the name is for its user to check.
 //
@@ -48,7 +49,10 @@ class TlsFiles {
   // What is read anew, if anything changed. OK with `*changed` false: nothing did.
   absl::Status Look(bool* changed);
 
-  const TlsPaths& paths() const { return paths_; }
+  // Files with what counts now: certificate and key in one, in memory, changed at once. They are those of `Read`'s paths, of all
+  // that read the same, and stay as long as the process, since gRPC may read them after this object is gone; what they hold is looked after while it
+  // exists.
+  TlsPaths AcceptedPaths();
   // Null without a certificate.
   std::shared_ptr<ssl_ctx_st> server() const;
   std::shared_ptr<ssl_ctx_st> client() const;
@@ -63,15 +67,20 @@ class TlsFiles {
     std::shared_ptr<ssl_ctx_st> server;
     std::shared_ptr<ssl_ctx_st> client;
     int64_t not_after_unix_s = 0;
-    std::string stamp;  // of the three files
+    std::string stamp;         // of the three files
+    std::string identity_pem;  // certificates, then the key; empty: none
+    std::string ca_pem;
   };
 
   explicit TlsFiles(TlsPaths paths) : paths_(std::move(paths)) {}
   absl::StatusOr<Loaded> Load() const;
+  // The files in memory, with what counts now.
+  TlsPaths Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const TlsPaths paths_;
   mutable Mutex mutex_;
   Loaded loaded_ ABSL_GUARDED_BY(mutex_);
+  bool published_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // The first bytes of a client that asks for TLS, to which every TLS server answers.
