@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "frontend/prompt/error_code.h"
+#include "frontend/prompt/meet_engines.h"
 #include "frontend/prompt/openai/json_reader.h"
 #include "indexer/service/http_pool.h"
 
@@ -69,17 +70,22 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     Duration deadline = options_.tokenize_deadline;
     if (task->question.deadline > Duration(0)) deadline = std::min(deadline, Left(*task));
     if (deadline <= Duration(0)) return NoTokens(task, absl::DeadlineExceededError("too late"));
-    tokenizer_->Tokenize(
-        task->question.input.domain.model, *task->question.prompt, deadline,
-        [this, self = shared_from_this(), task](absl::StatusOr<PromptTokens> tokens) {
-          if (!tokens.ok()) return NoTokens(task, tokens.status());
-          if (tokens->tokens.empty())
-            return NoTokens(task, absl::InvalidArgumentError("no tokens"));
-          task->answer.tokenizer = std::move(tokens->source);
-          task->question.input.bos = tokens->bos;
-          task->question.input.tokens = std::move(tokens->tokens);
-          RouteOnCaller(task);
-        });
+    auto on_tokens = [this, self = shared_from_this(), task](absl::StatusOr<PromptTokens> tokens) {
+      if (!tokens.ok()) return NoTokens(task, tokens.status());
+      if (tokens->tokens.empty()) return NoTokens(task, absl::InvalidArgumentError("no tokens"));
+      task->answer.tokenizer = std::move(tokens->source);
+      task->question.input.bos = tokens->bos;
+      task->question.input.tokens = std::move(tokens->tokens);
+      RouteOnCaller(task);
+    };
+    const Domain& domain = task->question.input.domain;
+    const Prompt& prompt = *task->question.prompt;
+    // A choice by load meets engines by itself.
+    if (task->question.by_load_without_tokens)
+      return tokenizer_->Tokenize(domain.model, prompt, deadline, std::move(on_tokens));
+    TokenizeMeetingEngines(frontend_, tokenizer_, domain,
+                           std::shared_ptr<const Prompt>(task, &prompt), deadline,
+                           std::move(on_tokens));
   }
 
   // The caller outlives its question, and so does what it runs.

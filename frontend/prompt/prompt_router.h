@@ -4,7 +4,7 @@
 //   text, chat ─────────────────┴▶ PromptTokenizer ─▶ Frontend::RouteAsync ─▶ callback
 //
 // *Truth*: the tokens are the engine's or there are none. Who must have a worker in any case (`by_load_without_tokens`) gets one
-// by load alone then, and `no_tokens` says why; who does not, gets the error.
+// by load alone then, and `no_tokens` says why; who does not, gets the error, once leaves were asked for engines (`meet_engines.h`).
 // *Threads*: any. Reading and tokenizing run on threads of its own, so that a long prompt does not keep others from being
 // served, or on the caller's for small bodies where it says so; the callback runs on one of these or of the frontend's.
 // *Bounds*: `queue_max` prompts waiting for a thread; more are RESOURCE_EXHAUSTED with a time to come again (`RetryAfter`).

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "frontend/prompt/meet_engines.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/route/finders.h"
 #include "frontend/route/frontend.h"
@@ -38,9 +39,24 @@ class OneWorker : public NoPeers {
     blocks_asked = question.sequence.size();
     WorkersAnswer answer{.workers = {}, .block_size = 1};
     answer.workers.push_back({.worker = {"w0", 0, ""}});
+    answer.labels = std::make_shared<const LabelsByWorker>(
+        LabelsByWorker{{{"w0", 0, ""}, {{kUrlLabel, "http://10.0.0.1:8000"}}}});
     callback(std::move(answer));
   }
   size_t blocks_asked = 99;
+};
+
+// Engines that the frontend has met.
+class EngineTokenizer : public PromptTokenizer {
+ public:
+  explicit EngineTokenizer(Frontend* frontend) : frontend_(frontend) {}
+  void Tokenize(const std::string& model, const Prompt&, Duration, Callback callback) override {
+    if (frontend_->Engines(1).empty()) return callback(NoEngineMet(model));
+    callback(PromptTokens{.tokens = {1, 2, 3, 4, 5}, .source = "engine"});
+  }
+
+ private:
+  Frontend* const frontend_;
 };
 
 // Takes as long as it is let.
@@ -114,6 +130,27 @@ TEST(PromptRouterTest, WithoutTokensNoBlockIsAskedAboutEvenWhereABlockIsOneToken
   const auto body = std::make_shared<const std::string>(R"({"model": "m", "prompt": "hello"})");
   router.RouteBody(OpenAiCall::kCompletion, body, question, expect_by_load);
   EXPECT_EQ(leaf.blocks_asked, 0u);
+}
+
+TEST(PromptRouterTest, TheFirstTextMeetsTheEngineThatMakesItsTokens) {
+  OneWorker leaf;
+  FrontendOptions options;
+  options.deadline = std::chrono::minutes(1);
+  options.block_size = 1;
+  options.leaves = {{.cell = "c", .address = "leaf"}};
+  Frontend frontend(options, &leaf, &leaf, &Clock::Real());
+  EngineTokenizer tokenizer(&frontend);
+  PromptRouter router({.threads = 1}, &frontend, &tokenizer);
+  PromptQuestion question;
+  question.input.domain.model = "m";
+  question.inline_bytes_max = 1 << 10;
+  const auto body = std::make_shared<const std::string>(R"({"model": "m", "prompt": "hello"})");
+  absl::StatusOr<PromptRoute> answer = absl::UnknownError("none");
+  router.RouteBody(OpenAiCall::kCompletion, body, question,
+                   [&](absl::StatusOr<PromptRoute> route) { answer = std::move(route); });
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->prompt_tokens, 5u);
+  EXPECT_EQ(leaf.blocks_asked, 4u) << "by its prompt";
 }
 
 TEST(PromptRouterTest, AModelWithoutATokenizerIsNotFound) {

@@ -16,6 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "frontend/prompt/meet_engines.h"
 #include "indexer/base/mutex.h"
 
 namespace kvatlas {
@@ -127,8 +128,7 @@ class RemoteTokenizer::Impl {
     }
     question->urls = InOrder(options_.urls(model));
     if (question->urls.empty()) {
-      return question->callback(
-          absl::NotFoundError("no engine of " + model + " is known that could be asked"));
+      return question->callback(NoEngineMet(model));
     }
     asio::post(io_, [this, question, deadline] { Begin(question, deadline); });
   }

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/http/socket_test_util.h"
+#include "frontend/prompt/meet_engines.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/prompt/tokenizer_choice.h"
 
@@ -247,6 +248,15 @@ TEST(TokenizerChoiceTest, WaysAreTriedInTheirOrderPerModel) {
   EXPECT_EQ(Ask(choice, prompt)->source, "engine");
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(choice, prompt, seconds(1), "vl").status()));
   EXPECT_TRUE(absl::IsNotFound(Ask(choice, prompt, seconds(1), "dark").status()));
+}
+
+TEST(TokenizerChoiceTest, ThatNoEngineWasMetIsNotForgotten) {
+  Says1 local(absl::NotFoundError("unknown"));
+  RemoteTokenizer engine(Options({}));
+  for (const char* way : {"local+engine", "engine+local"}) {
+    TokenizerChoice choice(*ParseTokenizeWays({way}), {{"local", &local}, {"engine", &engine}});
+    EXPECT_TRUE(IsNoEngineMet(Ask(choice, TextPrompt{.text = "a"}).status())) << way;
+  }
 }
 
 TEST(TokenizerChoiceTest, NonsenseIsNamed) {

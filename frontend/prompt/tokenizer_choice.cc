@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "frontend/prompt/meet_engines.h"
+
 namespace kvatlas {
 
 absl::StatusOr<TokenizeWays> ParseTokenizeWays(const std::vector<std::string>& flag) {
@@ -73,8 +75,9 @@ void TokenizerChoice::TryNext(const std::shared_ptr<Task>& task, absl::Status wh
   PromptTokenizer* const next = task->left.back();
   task->left.pop_back();
   next->Tokenize(task->model, task->prompt, left,
-                 [this, task](absl::StatusOr<PromptTokens> answer) {
+                 [this, task, why](absl::StatusOr<PromptTokens> answer) {
                    const absl::Status& status = answer.status();
+                   if (absl::IsNotFound(status) && IsNoEngineMet(why)) return TryNext(task, why);
                    if (absl::IsNotFound(status) || absl::IsUnavailable(status) ||
                        absl::IsResourceExhausted(status)) {
                      return TryNext(task, status);

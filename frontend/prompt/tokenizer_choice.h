@@ -3,7 +3,7 @@
 //   --tokenize local+engine,llava=render
 //
 // *Truth*: the next way is tried when one does not know the model (NOT_FOUND) or cannot answer now (UNAVAILABLE,
-// RESOURCE_EXHAUSTED); a prompt that is refused (INVALID_ARGUMENT) is refused.
+// RESOURCE_EXHAUSTED), and of several that do not, one that may once an engine is met speaks; a prompt that is refused (INVALID_ARGUMENT) is refused.
 // *Threads*: any.
 // *Lifetime*: the tokenizers outlive it.
 

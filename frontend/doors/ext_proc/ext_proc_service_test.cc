@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "frontend/doors/ext_proc/ext_proc_test_util.h"
+#include "frontend/prompt/meet_engines.h"
 #include "indexer/base/await.h"
 
 namespace kvatlas {
@@ -258,6 +259,40 @@ TEST_F(ExtProcServiceTest, AModelThatNoTokenizerKnowsIs404) {
   tokenizer_.Set(absl::NotFoundError("no model m"));
   EXPECT_EQ(Refused(Completion(), kText), 404);
   EXPECT_EQ(refused_why_, "no model m");
+}
+
+// The model's own engines make its tokens, and leaves alone know where these are.
+TEST_F(ExtProcServiceTest, TheFirstTextAfterAStartMeetsTheEngineThatMakesItsTokens) {
+  auto labels = std::make_shared<LabelsByWorker>();
+  (*labels)[{"near", 0, ""}][kUrlLabel] = "http://10.0.0.1:8000";
+  workers_.labels = labels;
+  leaf_.Set(absl::UnavailableError("down"));
+  tokenizer_.Set([this]() -> absl::StatusOr<PromptTokens> {
+    if (frontend_->Engines(1).empty()) return NoEngineMet("m");
+    return PromptTokens{.tokens = std::vector<TokenId>(33, 7), .source = {}};
+  });
+  EXPECT_EQ(Refused(Completion(), kText), 503) << "an outage says nothing of the model";
+  leaf_.Set(WorkersAnswer());
+  EXPECT_EQ(Refused(Completion(), kText), 404);
+  EXPECT_THAT(refused_why_, HasSubstr("no engine of m"));
+  leaf_.Set(workers_);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kText)), "10.0.0.1:8000");
+  EXPECT_EQ(leaf_.asked_blocks(), 2u) << "by its prompt";
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+// They have moved, and no request has tokens to be routed by.
+TEST_F(ExtProcServiceTest, EnginesThatAreAwayAreLookedForAgain) {
+  bool away = true;
+  tokenizer_.Set([&]() -> absl::StatusOr<PromptTokens> {
+    if (away) return absl::UnavailableError("connection refused");
+    return PromptTokens{.tokens = std::vector<TokenId>(33, 7), .source = {}};
+  });
+  EXPECT_EQ(Refused(Completion(), kText), 503);
+  EXPECT_THAT(refused_why_, HasSubstr("connection refused"));
+  EXPECT_EQ(frontend_->stats().routes, 1u);
+  away = false;
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kText)), "10.0.0.1:8000");
 }
 
 TEST_F(ExtProcServiceTest, WithoutATokenizerOnlyIdsAreRouted) {

@@ -37,14 +37,16 @@ class HeldLeaf : public OverlapFinder {
  public:
   void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
                     Callback callback) override {
-    MutexLock lock(&mutex_);
-    asked_blocks_ = question.sequence.size();
-    if (hold_) {
-      held_.push_back(std::move(callback));
-      changed_.SignalAll();
-      return;
+    {
+      MutexLock lock(&mutex_);
+      asked_blocks_ = question.sequence.size();
+      if (hold_) {
+        held_.push_back(std::move(callback));
+        changed_.SignalAll();
+        return;
+      }
     }
-    callback(answer_);
+    callback(answer());
   }
 
   void Set(absl::StatusOr<WorkersAnswer> answer) {
@@ -98,13 +100,23 @@ class PromptsTokenizer : public PromptTokenizer {
  public:
   void Tokenize(const std::string& model, const Prompt& prompt, Duration,
                 Callback callback) override {
-    MutexLock lock(&mutex_);
-    asked_.push_back(model + (std::holds_alternative<ChatPrompt>(prompt) ? " chat" : " text"));
-    callback(answer_);
+    std::function<absl::StatusOr<PromptTokens>()> answers;
+    absl::StatusOr<PromptTokens> answer;
+    {
+      MutexLock lock(&mutex_);
+      asked_.push_back(model + (std::holds_alternative<ChatPrompt>(prompt) ? " chat" : " text"));
+      answers = answers_;
+      answer = answer_;
+    }
+    callback(answers == nullptr ? answer : answers());
   }
   void Set(absl::StatusOr<PromptTokens> answer) {
     MutexLock lock(&mutex_);
     answer_ = std::move(answer);
+  }
+  void Set(std::function<absl::StatusOr<PromptTokens>()> answer) {
+    MutexLock lock(&mutex_);
+    answers_ = std::move(answer);
   }
   std::vector<std::string> asked() {
     MutexLock lock(&mutex_);
@@ -115,6 +127,7 @@ class PromptsTokenizer : public PromptTokenizer {
   Mutex mutex_;
   absl::StatusOr<PromptTokens> answer_ ABSL_GUARDED_BY(mutex_) = PromptTokens{
       .tokens = std::vector<TokenId>(33, 7), .source = {}};
+  std::function<absl::StatusOr<PromptTokens>()> answers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> asked_ ABSL_GUARDED_BY(mutex_);
 };
 

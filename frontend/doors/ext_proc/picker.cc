@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "frontend/doors/errors.h"
 #include "frontend/prompt/error_code.h"
+#include "frontend/prompt/meet_engines.h"
 
 namespace kvatlas {
 namespace {
@@ -87,26 +88,26 @@ void Picker::Pick(PickInput input, Callback callback) {
   }
   if (auto* const text = std::get_if<TextPrompt>(&request->prompt)) {
     task->form = PromptForm::kCompletion;
-    return Tokenize(task, std::move(*text));
+    return Tokenize(task, std::make_shared<const Prompt>(std::move(*text)));
   }
   task->form = PromptForm::kChat;
-  Tokenize(task, std::move(std::get<ChatPrompt>(request->prompt)));
+  Tokenize(task, std::make_shared<const Prompt>(std::move(std::get<ChatPrompt>(request->prompt))));
 }
 
-void Picker::Tokenize(std::shared_ptr<Task> task, const Prompt& prompt) {
+void Picker::Tokenize(std::shared_ptr<Task> task, std::shared_ptr<const Prompt> prompt) {
   if (tokenizer_ == nullptr) {
     return task->callback(RefusalOf(WithErrorCode(
         absl::NotFoundError("no tokenizer is configured: send token ids, or set --models"),
         kTokenizerNotFound)));
   }
-  const std::string& model = task->model;
-  tokenizer_->Tokenize(model, prompt, options_.tokenize_deadline,
-                       [this, task](absl::StatusOr<PromptTokens> answer) {
-                         if (!answer.ok())
-                           return task->callback(RefusalOf(AboutTokenizer(answer.status())));
-                         task->bos = answer->bos;
-                         Route(task, std::move(answer->tokens));
-                       });
+  TokenizeMeetingEngines(frontend_, tokenizer_, {.model = task->model, .tenant = task->tenant},
+                         std::move(prompt), options_.tokenize_deadline,
+                         [this, task](absl::StatusOr<PromptTokens> answer) {
+                           if (!answer.ok())
+                             return task->callback(RefusalOf(AboutTokenizer(answer.status())));
+                           task->bos = answer->bos;
+                           Route(task, std::move(answer->tokens));
+                         });
 }
 
 void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {

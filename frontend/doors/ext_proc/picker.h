@@ -105,7 +105,7 @@ class Picker {
  private:
   struct Task;
   std::shared_ptr<Task> NewTask();
-  void Tokenize(std::shared_ptr<Task> task, const Prompt& prompt);
+  void Tokenize(std::shared_ptr<Task> task, std::shared_ptr<const Prompt> prompt);
   void Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens);
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
   PickResult Without(const Task& task, const std::string& why);

@@ -1,0 +1,50 @@
+#include "frontend/prompt/meet_engines.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/cord.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr char kNoEngineMetUrl[] = "kvatlas/no-engine-met";
+
+}  // namespace
+
+absl::Status NoEngineMet(const std::string& model) {
+  absl::Status why = absl::NotFoundError("no engine of " + model + " is known that could be asked");
+  why.SetPayload(kNoEngineMetUrl, absl::Cord());
+  return why;
+}
+
+bool IsNoEngineMet(const absl::Status& why) { return why.GetPayload(kNoEngineMetUrl).has_value(); }
+
+void TokenizeMeetingEngines(Frontend* frontend, PromptTokenizer* tokenizer, const Domain& domain,
+                            std::shared_ptr<const Prompt> prompt, Duration deadline,
+                            PromptTokenizer::Callback callback) {
+  const Time end = Clock::Real().Now() + deadline;
+  const Prompt& question = *prompt;
+  tokenizer->Tokenize(domain.model, question, deadline,
+                      [=, prompt = std::move(prompt),
+                       callback = std::move(callback)](absl::StatusOr<PromptTokens> tokens) {
+                        const absl::Status why = tokens.status();
+                        const bool unmet = IsNoEngineMet(why);
+                        if (!unmet && !absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why))
+                          return callback(std::move(tokens));
+                        frontend->RouteAsync(
+                            {.domain = domain, .unknown_prompt = true, .queue_wait = Duration(0)},
+                            [=](const absl::StatusOr<RouteResult>& route) {
+                              if (route.ok())
+                                frontend->Report(route->decision_id, {.abandoned = true});
+                              if (!unmet || absl::IsNotFound(route.status())) return callback(why);
+                              if (!route.ok()) return callback(route.status());
+                              const Duration left = end - Clock::Real().Now();
+                              if (left <= Duration(0))
+                                return callback(absl::DeadlineExceededError("too late"));
+                              tokenizer->Tokenize(domain.model, *prompt, left, callback);
+                            });
+                      });
+}
+
+}  // namespace kvatlas
