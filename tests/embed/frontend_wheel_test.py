@@ -5,7 +5,12 @@ that has the prompt? Usage: frontend_wheel_test.py LEAF WHEEL (by frontend_wheel
 import asyncio
 import json
 import os
+import queue
+import signal
+import socket
+import subprocess
 import sys
+import time
 import unittest
 import zipfile
 from array import array
@@ -124,6 +129,137 @@ class FrontendTest(unittest.TestCase):
         closed.close()
         with self.assertRaisesRegex(FrontendError, "closed"):
             closed.route(MODEL, tokens=PROMPT)
+
+    def test_what_submit_refuses_says_why(self):
+        frontend = self.frontend()
+        with self.assertRaisesRegex(FrontendError, "more than one of tokens") as refused:
+            frontend.submit(MODEL, tokens=PROMPT, text=TEXT)
+        self.assertEqual(refused.exception.code, 3)
+        with self.silent() as leaf, Frontend(leaves=["c=" + leaf], deadline=0.5, routes_max=1) as full:
+            full.submit(MODEL, tokens=PROMPT)
+            with self.assertRaisesRegex(FrontendError, "RESOURCE_EXHAUSTED: routes_max routes are under way"):
+                full.submit(MODEL, tokens=PROMPT)
+
+    def test_a_text_is_whole_or_refused(self):
+        frontend = self.frontend(models=f"{MODEL}={TESTDATA}/bytes")
+        body = frontend.route(body={"model": MODEL, "prompt": "abcd\0efgh"}, return_tokens=True)
+        self.assertGreater(len(body.tokens), len("abcd"))
+        for text in ("abcd\0efgh", b"abcd\0efgh"):
+            self.assertEqual(frontend.route(MODEL, text=text, return_tokens=True).tokens, body.tokens)
+        for name in ("cache_salt", "lora_name", "tenant", "session_id"):
+            with self.assertRaisesRegex(ValueError, f"{name}: has a NUL"):
+                frontend.route(MODEL, tokens=PROMPT, **{name: "a\0b"})
+        with self.assertRaisesRegex(ValueError, "allowed_workers: has a NUL"):
+            frontend.route(MODEL, tokens=PROMPT, allowed_workers=["near\0"])
+        self.near.stored([1000], PROMPT[:16], cache_salt="salt")
+        self.assertTrue(self.near.wait_acknowledged(LONG_S))
+        for salt in ("salt", b"salt"):
+            self.assertEqual(frontend.route(MODEL, tokens=PROMPT, cache_salt=salt).overlap_blocks, 1)
+
+    def test_what_c_would_wrap_is_refused(self):
+        frontend = self.frontend()
+        for name, wrong in (("block_size", lambda: self.frontend(block_size=2**32 + 16)),
+                            ("temperature", lambda: self.frontend(temperature=float("nan"))),
+                            ("in_flight_ttl", lambda: self.frontend(in_flight_ttl=-1)),
+                            ("deadline", lambda: Frontend(leaves=["c=" + self.leaf.grpc], deadline=-1)),
+                            ("deadline", lambda: frontend.route(MODEL, tokens=PROMPT, deadline=float("nan"))),
+                            ("expected_output_tokens", lambda: frontend.route(MODEL, tokens=PROMPT, expected_output_tokens=-1)),
+                            ("cached_tokens", lambda: frontend.report(1, cached_tokens=2**63)),
+                            ("route", lambda: frontend.report(-1))):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, name):
+                wrong()
+
+    def test_an_option_of_a_wrong_type_is_refused(self):
+        for name, value in (("zone", 3), ("models", 3), ("schedule", 3), ("hierarchy", 3), ("ask", "2"), ("seed", 1.5)):
+            with self.subTest(name), self.assertRaisesRegex(TypeError, name):
+                self.frontend(**{name: value})
+
+    def test_a_deadline_that_has_passed_does_not_wait(self):
+        with (Leaf(LEAF, "--cell=c") as leaf, Publisher([leaf.grpc], worker="w", model=MODEL) as publisher,
+              Frontend(leaves=["c=" + leaf.grpc]) as frontend):
+            publisher.stored([1, 2], PROMPT[:32])
+            self.assertTrue(publisher.wait_acknowledged(LONG_S))
+            frontend.route(MODEL, tokens=PROMPT, deadline=LONG_S)
+            leaf.process.send_signal(signal.SIGSTOP)
+            try:
+                frontend.submit(MODEL, tokens=PROMPT, deadline=-0.001).result(LONG_S / 6)
+            finally:
+                leaf.process.send_signal(signal.SIGCONT)
+
+    def test_a_cancelled_route_does_not_count(self):
+        frontend = self.frontend()
+
+        async def cancel():
+            tasks = [asyncio.create_task(frontend.route_async(MODEL, tokens=PROMPT)) for _ in range(20)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            return all(task.cancelled() for task in tasks)
+
+        self.assertTrue(asyncio.run(cancel()))
+        frontend.submit(MODEL, tokens=PROMPT).cancel()
+        end = time.monotonic() + LONG_S
+        while frontend.stats()["under_way"] and time.monotonic() < end:
+            pass
+        self.assertEqual((frontend.stats()["routes"], frontend.stats()["in_flight"]), (21, 0))
+
+    def test_a_done_callback(self):
+        """Runs in a thread of the library's: it may submit and report, is told of what would wait for itself, and may close."""
+        with self.silent() as leaf:
+            said = queue.Queue()
+            frontend = Frontend(leaves=["c=" + leaf], deadline=0.2)
+
+            def again(_):
+                said.put(frontend.stats()["under_way"])
+                try:
+                    frontend.route(MODEL, tokens=PROMPT)
+                except FrontendError as error:
+                    said.put(error.code)
+                frontend.submit(MODEL, tokens=PROMPT).add_done_callback(close)
+
+            def close(_):
+                frontend.close()
+                said.put("closed")
+
+            frontend.submit(MODEL, tokens=PROMPT).add_done_callback(again)
+            self.assertEqual([said.get(timeout=LONG_S) for _ in range(3)], [1, 9, "closed"])
+
+    def silent(self):
+        """A place that takes connections and says nothing."""
+
+        class Silent(socket.socket):
+            def __enter__(self):
+                self.bind(("127.0.0.1", 0))
+                self.listen(100)
+                return "127.0.0.1:%d" % self.getsockname()[1]
+
+        return Silent()
+
+    def test_a_program_ends_while_routes_are_under_way(self):
+        with self.silent() as leaf:
+            done = subprocess.run([sys.executable, "-I", "-c", """
+import atexit
+futures = []
+atexit.register(lambda: print([type(future.exception(0)).__name__ for future in futures].count("FrontendError")))  # comes last
+import asyncio, kvatlas_frontend, sys, threading
+frontend = kvatlas_frontend.Frontend(leaves=["c=" + sys.argv[1]], deadline=0.3)
+async def gateway():
+    tasks = [asyncio.create_task(frontend.route_async("m", tokens=[1])) for _ in range(50)]
+    await asyncio.sleep(0)
+asyncio.run(gateway())
+asked = threading.Event()
+def route():
+    asked.set()
+    try:
+        frontend.route("m", tokens=[1])
+    except kvatlas_frontend.FrontendError:
+        pass
+threading.Thread(target=route, daemon=True).start()
+asked.wait()
+futures += [frontend.submit("m", tokens=[i]) for i in range(200)]
+""", leaf], capture_output=True, text=True, timeout=LONG_S, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, "200\n"), done.stderr)
 
     def test_a_forked_child_is_told(self):
         frontend = self.frontend()

@@ -12,19 +12,22 @@ A prompt is one of `tokens`, `sequence_hashes`, `text`, `messages` and `body` (o
 waits, `submit` returns a `concurrent.futures.Future`, `route_async` is for asyncio. All of it runs in the library's own threads,
 without the interpreter's lock.
 
-Threads: any; `close` comes last. Fork: in a child, a frontend of the parent's raises `FrontendError`; a child makes its own if the
+Threads: any. A future's done-callback runs in a thread of the library's: there `route` is refused and `close` does not wait. Fork: in a child, a frontend of the parent's raises `FrontendError`; a child makes its own if the
 parent had made none before. Meanings, bounds and codes: kvatlas_frontend.h.
 """
 
 import asyncio
+import atexit
 import concurrent.futures
+import contextlib
 import ctypes
 import importlib.metadata
 import itertools
 import json
-import threading
+import os
+import weakref
 from array import array
-from ctypes import byref, c_char_p, c_size_t, c_void_p
+from ctypes import byref, c_char_p, c_size_t, c_uint64, c_void_p
 
 from kvatlas_frontend import _native
 
@@ -33,6 +36,18 @@ __all__ = ["Frontend", "FrontendError", "Route", "__version__", "library_version
 _TEXT_BYTES = 1024
 _TOKENS = "I" if array("I").itemsize == 4 else "L"
 _NUMBERS = "Q" if array("Q").itemsize == 8 else "L"
+_INVALID_ARGUMENT = 3
+_WHY = {8: "routes_max routes are under way, or there is no memory", 9: "made before this process was forked"}
+_frontends = weakref.WeakSet()
+_waiting = {}  # by number: (future, the frontend's handle as a number)
+_questions = itertools.count(1)
+
+
+@atexit.register
+def _end():
+    """No answer may come when the interpreter has ended."""
+    for frontend in list(_frontends):
+        frontend.close()
 
 
 class FrontendError(RuntimeError):
@@ -56,8 +71,11 @@ def __getattr__(name):
         return library_version()
 
 
-def _text(value):
-    return None if value is None else str(value).encode()
+def _units(name, seconds, per_second):
+    """Whole units of a time, also of one that is without end."""
+    if not seconds >= 0:
+        raise ValueError(f"{name}: {seconds} seconds; expected 0 or more")
+    return round(min(seconds * per_second, 1 << 62))
 
 
 def _json(value):
@@ -111,89 +129,125 @@ class Route:
         return f"Route(worker={self.worker!r}, cell={self.cell!r}, overlap_blocks={self.overlap_blocks})"
 
 
+def _report(library, **said):
+    report = _native.Report()
+    library.route_report_init(report, ctypes.sizeof(report))
+    _native.fill(report, **said)
+    return report
+
+
+@_native.CALLBACK
+def _answered(question, code, error, route):
+    """In a thread of the library's, or within `submit`."""
+    before, _native.here.callback = _native.in_callback(), True
+    library = _native.library()
+    try:
+        future, frontend = _waiting.pop(question)
+        if not future.set_running_or_notify_cancel():
+            if route:  # which is of no use any more
+                library.frontend_report(frontend, library.route_decision_id(route), _report(library, abandoned=True))
+        elif code == _native.OK:
+            try:
+                future.set_result(Route(library, route))
+            except Exception as failed:  # noqa: BLE001: it is the future's
+                future.set_exception(failed)
+        else:
+            future.set_exception(FrontendError(code, (error or b"").decode(errors="replace")))
+    finally:
+        library.route_free(route)
+        _native.here.callback = before
+
+
 class Frontend:
     """Options are those of `kvatlas_frontend_options`; a hierarchy or a leaf must be named."""
 
     def __init__(self, *, hierarchy=None, leaves=(), deadline=None, in_flight_ttl=None, **options):
         self._library = _native.library()
         given = _native.Options()
-        self._library.frontend_options_init(byref(given), ctypes.sizeof(given))
-        given.hierarchy = _text(hierarchy)
-        leaves = [leaves] if isinstance(leaves, str) else list(leaves)
-        given.leaves = (c_char_p * len(leaves))(*(leaf.encode() for leaf in leaves))
+        self._library.frontend_options_init(given, ctypes.sizeof(given))
+        leaves = [_native.text("leaves", leaf) for leaf in ([leaves] if isinstance(leaves, str) else leaves)]
+        given.leaves = (c_char_p * len(leaves))(*leaves)
         given.leaves_count = len(leaves)
         if deadline is not None:
-            given.deadline_us = int(deadline * 1e6)
+            given.deadline_us = _units("deadline", deadline, 1e6)
         if in_flight_ttl is not None:
-            given.in_flight_ttl_ms = int(in_flight_ttl * 1e3)
+            given.in_flight_ttl_ms = _units("in_flight_ttl", in_flight_ttl, 1e3)
         known = {name for name, _ in given._fields_} - {"struct_size", "leaves_count", "deadline_us", "in_flight_ttl_ms"}
-        for name, value in options.items():
+        for name in options:
             if name not in known:
                 raise TypeError(f"Frontend has no option {name!r}; it has {', '.join(sorted(known))}, deadline, in_flight_ttl")
-            setattr(given, name, _text(value) if isinstance(value, str) else value)
-        self._handle = c_void_p()
+        _native.fill(given, hierarchy=hierarchy, **options)
+        handle = _native.Handle()
         error = ctypes.create_string_buffer(_TEXT_BYTES)
-        code = self._library.frontend_create(byref(given), byref(self._handle), error, len(error))
+        code = self._library.frontend_create(given, handle, error, len(error))
         if code != _native.OK:
             raise FrontendError(code, error.value.decode(errors="replace"))
-        self._lock = threading.Lock()
-        self._waiting = {}  # by number: (future, what must stay alive)
-        self._numbers = itertools.count(1)
-        self._callback = _native.CALLBACK(self._answered)
+        self._handle = handle  # None: closed; calls then return INVALID_ARGUMENT
+        _frontends.add(self)
 
     def route(self, model=None, **prompt):
         """Waits for the choice. See `submit`."""
-        request, kept = self._request(model, **prompt)
-        route = c_void_p()
-        error = ctypes.create_string_buffer(_TEXT_BYTES)
-        code = self._library.frontend_route(self._open(), byref(request), byref(route), error, len(error))
-        del kept
+        if _native.in_callback():
+            raise FrontendError(9, "route() in a future's done-callback would wait for the thread that it is in: use submit()")
+        code, why, route = self._ask(self._request(model, **prompt))
         if code != _native.OK:
-            raise FrontendError(code, error.value.decode(errors="replace"))
-        return self._taken(route)
+            self._check(code, why)
+        try:
+            return Route(self._library, route)
+        finally:
+            self._library.route_free(route)
 
     def submit(self, model=None, **prompt):
-        """A future of the route. Prompts and the rest: `kvatlas_route_request`; `deadline` is in seconds."""
-        request, kept = self._request(model, **prompt)
+        """A future of the route. Prompts and the rest: `kvatlas_route_request`; `deadline` is in seconds. When it is cancelled
+        before the answer comes, the choice is reported as abandoned."""
+        request = self._request(model, **prompt)
         future = concurrent.futures.Future()
-        future.set_running_or_notify_cancel()
-        number = next(self._numbers)
-        with self._lock:
-            self._waiting[number] = (future, kept)
-        code = self._library.frontend_route_async(self._open(), byref(request), self._callback, number)
+        question = next(_questions)
+        _waiting[question] = future, self._open().value
+        code = self._library.frontend_route_async(self._handle, request, _answered, question)
         if code != _native.OK:
-            with self._lock:
-                self._waiting.pop(number, None)
-            raise FrontendError(code, self._library.frontend_code_name(code).decode())
+            del _waiting[question]
+            # Arguments that are refused at once are so by `route`, too, which has the words.
+            self._check(code, self._ask(request)[1] if code == _INVALID_ARGUMENT else "")
         return future
 
     async def route_async(self, model=None, **prompt):
-        return await asyncio.wrap_future(self.submit(model, **prompt))
+        future = self.submit(model, **prompt)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.cancel()
+            future.add_done_callback(self._abandon)  # the answer may have come meanwhile
+            raise
 
     def report(self, route, *, accepted=False, finished=False, abandoned=False, unreachable=False, cached_tokens=None,
                prompt_tokens=None, error=None, decode_unreachable=False):
         """What became of a route, or of a decision's id. Unknown ids are ignored."""
-        report = _native.Report()
-        self._library.route_report_init(byref(report), ctypes.sizeof(report))
-        report.accepted, report.finished, report.abandoned = accepted, finished, abandoned
-        report.unreachable, report.decode_unreachable = unreachable, decode_unreachable
-        report.cached_tokens = -1 if cached_tokens is None else cached_tokens
-        report.prompt_tokens = -1 if prompt_tokens is None else prompt_tokens
-        report.error = _text(error)
-        decision = route.decision_id if isinstance(route, Route) else int(route)
-        self._check(self._library.frontend_report(self._open(), decision, byref(report)))
+        decision = route.decision_id if isinstance(route, Route) else _native.number("route", int(route), c_uint64)
+        report = _report(
+            self._library, accepted=bool(accepted), finished=bool(finished), abandoned=bool(abandoned),
+            unreachable=bool(unreachable), decode_unreachable=bool(decode_unreachable), error=error,
+            cached_tokens=-1 if cached_tokens is None else cached_tokens,
+            prompt_tokens=-1 if prompt_tokens is None else prompt_tokens)
+        self._check(self._library.frontend_report(self._handle, decision, report))
 
     def stats(self):
         """{name: count} of `kvatlas_frontend_stats`."""
         stats = _native.Stats(struct_size=ctypes.sizeof(_native.Stats))
-        self._check(self._library.frontend_get_stats(self._open(), byref(stats)))
+        self._check(self._library.frontend_get_stats(self._handle, stats))
         return {name: getattr(stats, name) for name, _ in stats._fields_ if name != "struct_size"}
 
     def close(self):
-        """Waits for the routes under way. Idempotent."""
-        handle, self._handle = self._handle, c_void_p()
-        if handle:
-            self._library.frontend_destroy(handle)
+        """Calls are refused from now on; waits for the routes under way, at most until their deadlines, but not in a future's
+        done-callback. Idempotent; done when the interpreter ends."""
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        # In a forked child, calls under way at the fork do not end.
+        waits, ended = not _native.in_callback() and handle.process == os.getpid(), handle.ended
+        del handle
+        if waits:
+            ended.wait()
 
     def __enter__(self):
         return self
@@ -201,68 +255,58 @@ class Frontend:
     def __exit__(self, *_):
         self.close()
 
-    def __del__(self):
-        if getattr(self, "_handle", None):
-            self.close()
-
     def _open(self):
-        if not self._handle:
+        if self._handle is None:
             raise FrontendError(9, "the frontend is closed")
         return self._handle
 
-    def _check(self, code):
+    def _check(self, code, why=""):
         if code != _native.OK:
-            raise FrontendError(code, self._library.frontend_code_name(code).decode())
+            self._open()
+            raise FrontendError(code, why or f"{self._library.frontend_code_name(code).decode()}: {_WHY.get(code, 'refused')}")
 
-    def _taken(self, handle):
-        try:
-            return Route(self._library, handle)
-        finally:
-            self._library.route_free(handle)
+    def _ask(self, request):
+        """(code, words, the route's handle) of a call that waits."""
+        route = c_void_p()
+        error = ctypes.create_string_buffer(_TEXT_BYTES)
+        code = self._library.frontend_route(self._handle, request, route, error, _TEXT_BYTES)
+        return code, error.value.decode(errors="replace"), route
 
-    def _answered(self, number, code, error, handle):
-        """In a thread of the library's."""
-        with self._lock:
-            future, _ = self._waiting.pop(number)
-        try:
-            if code != _native.OK:
-                raise FrontendError(code, (error or b"").decode(errors="replace"))
-            future.set_result(self._taken(handle))
-        except Exception as failed:  # noqa: BLE001: it is the future's
-            future.set_exception(failed)
+    def _abandon(self, future):
+        if not future.cancelled() and future.exception() is None:
+            with contextlib.suppress(FrontendError):  # closed meanwhile
+                self.report(future.result(), abandoned=True)
 
     def _request(self, model, *, tokens=None, sequence_hashes=None, text=None, messages=None, tools=None,
                  template_kwargs=None, chat_template=None, add_generation_prompt=True, continue_final_message=False,
                  add_special_tokens=None, body=None, tenant=None, lora_name=None, cache_salt=None, session_id=None,
                  allowed_workers=(), expected_output_tokens=0, deadline=None, return_tokens=False, prompt_tokens=0):
-        """The request, and what must stay alive as long as it is used."""
+        """What it points to lives as long as it does."""
         request = _native.Request()
-        self._library.route_request_init(byref(request), ctypes.sizeof(request))
-        kept = []
+        self._library.route_request_init(request, ctypes.sizeof(request))
+        request.kept = []
         if tokens is not None:
             request.tokens, request.tokens_count, keep = _numbers(tokens, _TOKENS)
-            kept.append(keep)
+            request.kept.append(keep)
         if sequence_hashes is not None:
             request.sequence_hashes, request.sequence_hashes_count, keep = _numbers(sequence_hashes, _NUMBERS)
-            kept.append(keep)
+            request.kept.append(keep)
         if text is not None:
-            request.text = text.encode()
-            request.text_size = len(request.text)
+            text = text if isinstance(text, bytes) else text.encode()
+            request.text, request.text_size = text, len(text)
         if body is not None:
-            request.body = body.encode() if isinstance(body, str) else bytes(body) if isinstance(
+            body = body.encode() if isinstance(body, str) else bytes(body) if isinstance(
                 body, (bytes, bytearray, memoryview)) else _json(body)
-            request.body_size = len(request.body)
-        request.model, request.tenant = _text(model), _text(tenant)
-        request.lora_name, request.cache_salt, request.session_id = _text(lora_name), _text(cache_salt), _text(session_id)
-        request.messages_json, request.tools_json = _json(messages), _json(tools)
-        request.template_kwargs_json, request.chat_template = _json(template_kwargs), _text(chat_template)
-        request.add_generation_prompt, request.continue_final_message = add_generation_prompt, continue_final_message
-        request.add_special_tokens = -1 if add_special_tokens is None else int(add_special_tokens)
-        allowed = [worker.encode() for worker in allowed_workers]
+            request.body, request.body_size = body, len(body)
+        allowed = [_native.text("allowed_workers", worker) for worker in allowed_workers]
         request.allowed_workers = (c_char_p * len(allowed))(*allowed)
         request.allowed_workers_count = len(allowed)
-        request.expected_output_tokens = expected_output_tokens
-        request.deadline_us = 0 if deadline is None else int(deadline * 1e6)
-        request.return_tokens = return_tokens
-        request.prompt_tokens = prompt_tokens
-        return request, kept
+        # 0 would be the options' deadline.
+        request.deadline_us = 0 if deadline is None else max(1, _units("deadline", max(deadline, 0), 1e6))
+        _native.fill(request, model=model, tenant=tenant, lora_name=lora_name, cache_salt=cache_salt, session_id=session_id,
+                     messages_json=_json(messages), tools_json=_json(tools), template_kwargs_json=_json(template_kwargs),
+                     chat_template=chat_template, add_generation_prompt=bool(add_generation_prompt),
+                     continue_final_message=bool(continue_final_message),
+                     add_special_tokens=-1 if add_special_tokens is None else bool(add_special_tokens),
+                     expected_output_tokens=expected_output_tokens, return_tokens=bool(return_tokens), prompt_tokens=prompt_tokens)
+        return request

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
@@ -45,6 +46,38 @@ class Stats(ctypes.Structure):
         "routes", "failed", "fallbacks", "in_flight", "cells", "workers", "under_way")]
 
 
+def text(name, value):
+    """A C string of a `str` or of `bytes`. A NUL would end it: two salts would be one."""
+    value = value.encode() if isinstance(value, str) else value
+    if not isinstance(value, bytes):
+        raise TypeError(f"{name}: a str or bytes is wanted, not {type(value).__name__}")
+    if 0 in value:
+        raise ValueError(f"{name}: has a NUL")
+    return value
+
+
+def number(name, value, kind):
+    """The value, if it is what C will see: ctypes would wrap it."""
+    try:
+        fits = kind(value).value == value
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    if not fits:  # nor does a NaN
+        raise ValueError(f"{name}: {value} is out of range")
+    return value
+
+
+def fill(struct, **values):
+    """Sets fields by their names. A text may be None."""
+    kinds = dict(struct._fields_)
+    for name, value in values.items():
+        if kinds[name] is not c_char_p:
+            value = number(name, value, kinds[name])
+        elif value is not None:
+            value = text(name, value)
+        setattr(struct, name, value)
+
+
 CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p, c_void_p)
 
 # {function without its prefix kvatlas_: (result, arguments)}
@@ -76,6 +109,37 @@ _SIGNATURES = {
     "frontend_report": (c_int32, [c_void_p, c_uint64, POINTER(Report)]),
     "frontend_get_stats": (c_int32, [c_void_p, POINTER(Stats)]),
 }
+
+
+# `callback`: whether this thread is in one.
+here = threading.local()
+
+
+def in_callback():
+    return getattr(here, "callback", False)
+
+
+class Handle(c_void_p):
+    """A frontend of the library's, which ends with its last reference. A call under way has one, so that none is ended under it.
+    Between loading an argument that is a handle and the call, nothing else is called: a signal's handler that closes would wait for
+    the very thread that it has interrupted."""
+
+    def __init__(self):
+        super().__init__()
+        self.process = os.getpid()
+        self.ended = threading.Event()
+
+    def __del__(self):
+        if in_callback():  # which would wait for itself
+            threading.Thread(target=_end, args=(self.value, self.ended)).start()
+        else:
+            _end(self.value, self.ended)
+
+
+def _end(handle, ended):
+    """Waits for the routes under way, and frees; in a forked child it touches nothing."""
+    library().frontend_destroy(handle)
+    ended.set()
 
 
 def library_path():
