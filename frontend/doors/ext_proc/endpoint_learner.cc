@@ -3,44 +3,70 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "frontend/route/policy/worker_fit.h"
+#include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
 
 namespace kvatlas {
+namespace {
 
-struct EndpointLearner::Seen {
-  explicit Seen(Endpoints* e) : endpoints(e) {}
+bool IsDraining(const Labels& labels) {
+  const auto draining = labels.find(kDrainingLabel);
+  return draining != labels.end() && (draining->second == "true" || draining->second == "1");
+}
 
-  void Learn(const std::shared_ptr<const LabelsByWorker>& labels) {
-    if (labels == nullptr) return;
-    {
-      MutexLock lock(&mutex);
-      if (sets.size() >= kLabelsSeenMax) sets.clear();
-      if (!sets.insert(labels).second) return;
+}  // namespace
+
+struct EndpointLearner::Kept {
+  struct Answer {
+    std::shared_ptr<const LabelsByWorker> labels;  // null: none
+    bool learnt = false;
+  };
+
+  explicit Kept(Endpoints* e) : endpoints(e) {}
+
+  void Learn(const std::pair<std::string, Domain>& of,
+             const std::shared_ptr<const LabelsByWorker>& labels) {
+    MutexLock lock(&mutex);
+    if (answers.size() >= kAnswersKeptMax && !answers.contains(of)) answers.clear();
+    Answer& last = answers[of];
+    if (last.learnt && last.labels == labels) return;
+    const std::shared_ptr<const LabelsByWorker> before = last.labels;
+    last = {.labels = labels, .learnt = true};
+    if (before != nullptr) {
+      for (const auto& [worker, of_worker] : *before)
+        if (labels == nullptr || !labels->contains(worker)) Forget(worker);
     }
+    if (labels == nullptr) return;
     for (const auto& [worker, of_worker] : *labels) {
       const auto url = of_worker.find(kUrlLabel);
-      if (url != of_worker.end()) endpoints->Learn(worker, url->second);
+      if (url != of_worker.end()) endpoints->Learn(worker, url->second, IsDraining(of_worker));
     }
+  }
+
+  void Forget(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    endpoints->Forget(worker);
+    for (auto& [of, answer] : answers)
+      if (answer.labels != nullptr && answer.labels->contains(worker)) answer.learnt = false;
   }
 
   Endpoints* const endpoints;
   Mutex mutex;
-  // Held, so that no other set gets the address of one that was seen.
-  absl::flat_hash_set<std::shared_ptr<const LabelsByWorker>> sets ABSL_GUARDED_BY(mutex);
+  absl::flat_hash_map<std::pair<std::string, Domain>, Answer> answers ABSL_GUARDED_BY(mutex);
 };
 
 EndpointLearner::EndpointLearner(OverlapFinder* finder, Endpoints* endpoints)
-    : finder_(finder), seen_(std::make_shared<Seen>(endpoints)) {}
+    : finder_(finder), kept_(std::make_shared<Kept>(endpoints)) {}
 
 void EndpointLearner::FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                                    Duration deadline, Callback callback) {
-  finder_->FindOverlaps(
-      leaf_address, question, deadline,
-      [seen = seen_, callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
-        if (answer.ok()) seen->Learn(answer->labels);
-        callback(std::move(answer));
-      });
+  finder_->FindOverlaps(leaf_address, question, deadline,
+                        [kept = kept_, of = std::pair(leaf_address, *question.domain),
+                         callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
+                          if (answer.ok()) kept->Learn(of, answer->labels);
+                          callback(std::move(answer));
+                        });
 }
 
 }  // namespace kvatlas

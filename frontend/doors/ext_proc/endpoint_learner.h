@@ -1,9 +1,10 @@
 // Hears of endpoints where they are said: in the labels that come with leaves' answers.
 //
 // *Place*: between the frontend and the finder that asks the leaves.
-// *Truth*: every worker of every leaf that answered, not only those that were chosen.
-// *Threads*: any. *Cost*: a short lock per answer; what it has seen already it does not read again.
-// *Bounds*: `kLabelsSeenMax` sets of labels are remembered as seen; beyond, all are read again.
+// *Truth*: every worker of every leaf that answered, not only those that were chosen. One that a leaf's next answer about the same
+// domain no longer names is forgotten; where it is in other answers of leaves, it is learnt again from the next of these.
+// *Threads*: any. *Cost*: a short lock per answer; labels that are those of the answer before are not read again.
+// *Bounds*: what `kAnswersKeptMax` pairs of leaf and domain answered last; beyond, all are kept anew.
 // *Lifetime*: `endpoints` outlives the calls of the finder, and so does the finder itself; the learner need not.
 //
 // Example:
@@ -22,7 +23,7 @@
 
 namespace kvatlas {
 
-inline constexpr size_t kLabelsSeenMax = 4096;
+inline constexpr size_t kAnswersKeptMax = 4096;
 
 class EndpointLearner : public OverlapFinder {
  public:
@@ -32,10 +33,10 @@ class EndpointLearner : public OverlapFinder {
                     Duration deadline, Callback callback) override;
 
  private:
-  struct Seen;
+  struct Kept;
 
   OverlapFinder* const finder_;
-  const std::shared_ptr<Seen> seen_;
+  const std::shared_ptr<Kept> kept_;
 };
 
 }  // namespace kvatlas

@@ -1,5 +1,6 @@
 #include "frontend/doors/ext_proc/endpoints.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -57,7 +58,7 @@ absl::Status Endpoints::Configure(const std::string& entry) {
   return absl::OkStatus();
 }
 
-void Endpoints::Learn(const HolderId& worker, std::string_view url) {
+void Endpoints::Learn(const HolderId& worker, std::string_view url, bool draining) {
   absl::StatusOr<std::string> endpoint = EndpointOf(url);
   if (!endpoint.ok()) return;
   const absl::Status outside = addresses_.CheckHost(Address::Parse(*endpoint)->host);
@@ -69,12 +70,19 @@ void Endpoints::Learn(const HolderId& worker, std::string_view url) {
   }
   MutexLock lock(&mutex_);
   const auto known = by_worker_.find(worker);
-  if (known != by_worker_.end() &&
-      (known->second.configured || known->second.endpoint == *endpoint)) {
+  if (known != by_worker_.end() && known->second.configured) return;
+  if (known != by_worker_.end() && known->second.endpoint == *endpoint) {
+    known->second.draining = draining;
     return;
   }
   if (known == by_worker_.end() && learnt_ >= kEndpointsMax) ForgetLearnt();
-  Put(worker, {.endpoint = *std::move(endpoint)});
+  Put(worker, {.endpoint = *std::move(endpoint), .draining = draining});
+}
+
+void Endpoints::Forget(const HolderId& worker) {
+  MutexLock lock(&mutex_);
+  const auto known = by_worker_.find(worker);
+  if (known != by_worker_.end() && !known->second.configured) Drop(worker);
 }
 
 void Endpoints::Put(const HolderId& worker, Entry entry) {
@@ -134,17 +142,22 @@ std::optional<HolderId> Endpoints::At(const std::string& endpoint) const {
   return worker;
 }
 
-std::optional<std::string> Endpoints::Next() {
+std::optional<std::string> Endpoints::Next(const std::set<std::string>& draining) {
   MutexLock lock(&mutex_);
-  if (by_endpoint_.empty()) return std::nullopt;
+  const auto drains = [&](const HolderId& worker) {
+    return by_worker_.find(worker)->second.draining || draining.contains(worker.name);
+  };
+  std::optional<std::string> found;
   auto next = by_endpoint_.upper_bound(last_);
   for (size_t left = by_endpoint_.size(); left > 0; --left, ++next) {
     if (next == by_endpoint_.end()) next = by_endpoint_.begin();
-    last_ = next->first;
+    const std::set<HolderId>& workers = next->second.workers;
+    if (std::all_of(workers.begin(), workers.end(), drains)) continue;
+    found = last_ = next->first;
     if (next->second.pass_over == 0) break;
     --next->second.pass_over;
   }
-  return last_;
+  return found;
 }
 
 void Endpoints::Reached(const std::string& endpoint, bool reached) {

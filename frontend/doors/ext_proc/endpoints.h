@@ -51,7 +51,11 @@ class Endpoints {
   absl::Status Configure(const std::string& entry);
 
   // What a worker says of itself; what is no endpoint, or outside, is not learnt, and a line of the log says so of the latter.
-  void Learn(const HolderId& worker, std::string_view url);
+  // Draining: it is not named by turns.
+  void Learn(const HolderId& worker, std::string_view url, bool draining = false);
+
+  // What was learnt of a worker that is no more; what is configured stays.
+  void Forget(const HolderId& worker);
 
   // Of the rank, else of the whole worker.
   std::optional<std::string> Of(const HolderId& worker) const;
@@ -62,9 +66,9 @@ class Endpoints {
   // One worker there; the first by name and rank.
   std::optional<HolderId> At(const std::string& endpoint) const;
 
-  // The known ones by turns; nothing: none is known. Who was not reached is passed over `kTurnsPassedOver` times, or until
+  // The known ones by turns, but for those where all workers drain, by themselves or by name; nothing: there is none. Who was not reached is passed over `kTurnsPassedOver` times, or until
   // a request reached it; when all are, it is one of them.
-  std::optional<std::string> Next();
+  std::optional<std::string> Next(const std::set<std::string>& draining = {});
 
   // What a proxy saw of an endpoint. Unknown ones are ignored.
   void Reached(const std::string& endpoint, bool reached);
@@ -73,6 +77,7 @@ class Endpoints {
   struct Entry {
     std::string endpoint;
     bool configured = false;
+    bool draining = false;
   };
   struct There {
     std::set<HolderId> workers;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -100,7 +101,7 @@ TEST_F(ExtProcServiceTest, ARequestWithoutABodyGoesAnywhereAtOnce) {
 
 TEST_F(ExtProcServiceTest, OtherCallsPassUnread) {
   Stream stream = Open();
-  stream.Write(Request("POST", "/v1/embeddings"));
+  stream.Write(Request("PUT", "/v1/files"));
   EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
   stream.Write(Body("not ", false));
   EXPECT_EQ(Streamed(stream.Read().request_body()).body(), "not ");
@@ -108,6 +109,91 @@ TEST_F(ExtProcServiceTest, OtherCallsPassUnread) {
   const ext_proc::StreamedBodyResponse last = Streamed(stream.Read().request_body());
   EXPECT_EQ(last.body(), "JSON");
   EXPECT_TRUE(last.end_of_stream());
+}
+
+TEST_F(ExtProcServiceTest, CallsWithoutAPromptGoToWorkersOfTheirModel) {
+  leaf_.SetFor("other", {.workers = {{.worker = {"far", 0, ""}}}});
+  const std::string embeddings = R"({"model": "other", "input": "hello"})";
+  for (const char* path : {"/v1/embeddings", "/v1/responses", "/v1/rerank"}) {
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", path), embeddings)), "10.0.0.2:8000") << path;
+    Stream buffered = Open();
+    buffered.Write(Mode(ext_proc::BUFFERED, Request("POST", path)));
+    EXPECT_EQ(HeadersEndpoint(buffered.Read()), "");
+    buffered.Write(Body(embeddings, true));
+    EXPECT_EQ(BodyEndpoint(buffered.Read()), "10.0.0.2:8000") << path;
+  }
+  leaf_.SetFor("nobodys", {});
+  EXPECT_EQ(Refused(Request("POST", "/v1/embeddings"), R"({"model": "nobodys"})"), 503);
+  // A response whose input the engine has, and a prompt that is no text.
+  EXPECT_EQ(
+      HeadersEndpoint(Ask(Request("POST", "/v1/responses"),
+                          R"({"model": "other", "input": "x", "previous_response_id": "r"})")),
+      "10.0.0.2:8000");
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), R"({"model": "other", "prompt_embeds": "AAAA"})")),
+            "10.0.0.2:8000");
+}
+
+TEST_F(ExtProcServiceTest, ABodyThatNamesNoModelGoesAnywhere) {
+  for (const char* body : {"not JSON", "{}", "[]", R"({"model": 7})", ""}) {
+    Stream stream = Open();
+    stream.Write(Request("POST", "/v1/embeddings"));
+    stream.Write(Body(body, true));
+    EXPECT_NE(HeadersEndpoint(stream.Read()), "") << body;
+    EXPECT_EQ(Streamed(stream.Read().request_body()).body(), body);
+  }
+  EXPECT_EQ(frontend_->stats().routes, 0u);
+}
+
+TEST_F(ExtProcServiceTest, TurnsAreOfWorkersThatAreThereAndTakeRequests) {
+  configured_.clear();
+  const auto answer = [](const LabelsByWorker& labels) {
+    WorkersAnswer answer;
+    answer.labels = std::make_shared<const LabelsByWorker>(labels);
+    for (const auto& [worker, of_worker] : labels) answer.workers.push_back({.worker = worker});
+    return answer;
+  };
+  const auto turns = [this] {
+    std::set<std::string> endpoints;
+    for (int i = 0; i < 6; ++i) {
+      Stream stream = Open();
+      stream.Write(Request("GET", "/v1/models", true));
+      endpoints.insert(HeadersEndpoint(stream.Read()));
+    }
+    return endpoints;
+  };
+  LabelsByWorker labels;
+  for (const char* name : {"1", "2", "3"})
+    labels[{name, 0, ""}] = {{kUrlLabel, std::string("http://10.0.0.") + name + ":80"}};
+  const WorkersAnswer all = answer(labels);
+  leaf_.Set(all);
+  leaf_.SetFor("other", all);
+  const std::string other = R"({"model": "other", "prompt": [1, 2]})";
+  Ask(Completion(), kIds);
+  Ask(Completion(), other);
+  EXPECT_THAT(turns(), ElementsAre("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"));
+  labels.erase({"3", 0, ""});
+  leaf_.Set(answer(labels));
+  Ask(Completion(), kIds);
+  EXPECT_THAT(turns(), ElementsAre("10.0.0.1:80", "10.0.0.2:80"));
+  Ask(Completion(), other);
+  EXPECT_THAT(turns(), ElementsAre("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"))
+      << "it left one model alone";
+  leaf_.SetFor("other", answer(labels));
+  Ask(Completion(), other);
+  labels[{"2", 0, ""}]["draining"] = "true";
+  leaf_.Set(answer(labels));
+  Ask(Completion(), kIds);
+  EXPECT_THAT(turns(), ElementsAre("10.0.0.1:80"));
+  frontend_->SetDraining({"1"});
+  Stream stream = Open();
+  stream.Write(Request("GET", "/v1/models", true));
+  EXPECT_EQ(RefusedBy(&stream), 503);
+  frontend_->SetDraining({});
+  labels[{"2", 0, ""}]["draining"] = "false";
+  leaf_.Set(answer(labels));
+  Ask(Completion(), kIds);
+  EXPECT_THAT(turns(), ElementsAre("10.0.0.1:80", "10.0.0.2:80"));
 }
 
 // ---- What a client says ----

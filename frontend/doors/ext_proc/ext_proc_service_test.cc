@@ -410,7 +410,7 @@ TEST_F(ExtProcServiceTest, AResponseWithoutARoutedRequestPasses) {
 
 TEST_F(ExtProcServiceTest, AStreamThatIsNotReadHoldsNobodyUp) {
   Stream slow = Open();
-  slow.Write(Request("POST", "/v1/embeddings"));
+  slow.Write(Request("PUT", "/v1/files"));
   for (int i = 0; i < 100; ++i) slow.Write(Body(std::string(1000, 'x'), false));
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:8000");
   EXPECT_EQ(HeadersEndpoint(slow.Read()), "10.0.0.1:8000");

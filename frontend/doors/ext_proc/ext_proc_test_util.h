@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,18 +38,26 @@ class HeldLeaf : public OverlapFinder {
  public:
   void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
                     Callback callback) override {
+    absl::StatusOr<WorkersAnswer> answer = this->answer();
     {
       MutexLock lock(&mutex_);
       asked_blocks_ = question.sequence.size();
+      const auto of_model = of_models_.find(question.domain->model);
+      if (of_model != of_models_.end()) answer = of_model->second;
       if (hold_) {
         held_.push_back(std::move(callback));
         changed_.SignalAll();
         return;
       }
     }
-    callback(answer());
+    callback(std::move(answer));
   }
 
+  // Another answer about one model.
+  void SetFor(const std::string& model, WorkersAnswer answer) {
+    MutexLock lock(&mutex_);
+    of_models_[model] = std::move(answer);
+  }
   void Set(absl::StatusOr<WorkersAnswer> answer) {
     MutexLock lock(&mutex_);
     answer_ = std::move(answer);
@@ -84,6 +93,7 @@ class HeldLeaf : public OverlapFinder {
   Mutex mutex_;
   CondVar changed_;
   absl::StatusOr<WorkersAnswer> answer_ ABSL_GUARDED_BY(mutex_) = WorkersAnswer();
+  std::map<std::string, WorkersAnswer> of_models_ ABSL_GUARDED_BY(mutex_);
   bool hold_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Callback> held_ ABSL_GUARDED_BY(mutex_);
   size_t asked_blocks_ ABSL_GUARDED_BY(mutex_) = 0;

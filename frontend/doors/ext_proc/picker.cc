@@ -1,6 +1,7 @@
 #include "frontend/doors/ext_proc/picker.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -8,6 +9,7 @@
 #include "frontend/doors/errors.h"
 #include "frontend/prompt/error_code.h"
 #include "frontend/prompt/meet_engines.h"
+#include "frontend/prompt/openai/json_reader.h"
 
 namespace kvatlas {
 namespace {
@@ -15,6 +17,14 @@ namespace {
 absl::Status EmptySubset() {
   return absl::UnavailableError(
       "the gateway's subset of endpoints is empty: no endpoint may be chosen");
+}
+
+// Of a body that is one of JSON; empty: it names none.
+std::string ModelIn(const std::string& body) {
+  const absl::StatusOr<nlohmann::ordered_json> json = ReadJson(body);
+  if (!json.ok() || !json->is_object()) return "";
+  const auto model = json->find("model");
+  return model == json->end() || !model->is_string() ? "" : model->get<std::string>();
 }
 
 bool Contains(const std::vector<std::string>& all, const std::string& one) {
@@ -32,6 +42,7 @@ struct Picker::Task {
   std::string model;
   std::string cache_salt;
   uint32_t output_tokens = 0;
+  bool by_load = false;
   PromptForm form = PromptForm::kUnknown;
   std::optional<TokenId> bos = {};
   std::optional<std::vector<std::string>> subset;
@@ -67,7 +78,18 @@ std::shared_ptr<Picker::Task> Picker::NewTask() {
 
 void Picker::Pick(PickInput input, Callback callback) {
   if (input.subset.has_value() && input.subset->empty()) return callback(RefusalOf(EmptySubset()));
-  absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(input.call, input.body);
+  absl::StatusOr<OpenAiRequest> request = OpenAiRequest();
+  if (input.call.has_value()) {
+    request = ParseOpenAiRequest(*input.call, input.body);
+  } else {
+    request->model = ModelIn(input.body);
+    request->no_prompt = absl::UnimplementedError("the call has no prompt");
+    if (request->model.empty()) {
+      std::variant<std::string, Refusal> any = PickAny(input.subset);
+      if (auto* const refusal = std::get_if<Refusal>(&any)) return callback(std::move(*refusal));
+      return callback(Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}});
+    }
+  }
   if (request.ok() && request->model.empty())
     request = absl::InvalidArgumentError("model is missing");
   if (!request.ok()) return callback(RefusalOf(request.status()));
@@ -82,6 +104,10 @@ void Picker::Pick(PickInput input, Callback callback) {
   task->session_id = std::move(input.session_id);
   task->trace = input.trace;
   task->callback = std::move(callback);
+  if (!request->no_prompt.ok()) {
+    task->by_load = true;
+    return Route(task, {});
+  }
   if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
     task->form = PromptForm::kCompletion;
     return Route(task, std::move(*tokens));
@@ -114,6 +140,7 @@ void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
   RouteInput input{.domain = {.model = task->model, .tenant = task->tenant},
                    .tokens = std::move(tokens),
                    .cache_salt = task->cache_salt,
+                   .unknown_prompt = task->by_load,
                    .form = task->form,
                    .bos = task->bos,
                    .session_id = task->session_id,
@@ -176,9 +203,9 @@ std::variant<std::string, Refusal> Picker::PickAny(
     const std::optional<std::vector<std::string>>& subset) {
   if (subset.has_value() && subset->empty()) return RefusalOf(EmptySubset());
   if (subset.has_value()) return OneOf(*subset);
-  std::optional<std::string> next = endpoints_->Next();
+  std::optional<std::string> next = endpoints_->Next(frontend_->draining());
   if (next.has_value()) return *std::move(next);
-  return RefusalOf(absl::UnavailableError("no endpoint of an engine is known yet"));
+  return RefusalOf(absl::UnavailableError("no endpoint of an engine that takes requests is known"));
 }
 
 std::string Picker::OneOf(const std::vector<std::string>& endpoints) {

@@ -47,7 +47,8 @@ struct PickerOptions {
 
 // What is known of a request before it goes anywhere.
 struct PickInput {
-  OpenAiCall call = OpenAiCall::kCompletion;
+  // Nothing: a call without a prompt, by load to a worker of the model that its body names, or anywhere.
+  std::optional<OpenAiCall> call = OpenAiCall::kCompletion;
   std::string body;
   // Endpoints that the gateway allows; nothing: all.
   std::optional<std::vector<std::string>> subset = {};
@@ -65,7 +66,7 @@ struct PickedEndpoint {
 struct Picked {
   std::vector<PickedEndpoint>
       endpoints;  // at least one, in the order in which they are to be tried
-  // Of the frontend's choice, to be reported on; 0: the endpoint was not chosen by prompt.
+  // Of the frontend's choice, to be reported on; 0: the endpoint was chosen by turns.
   uint64_t decision_id = 0;
   // The data-parallel rank that the first endpoint is to use, where its worker has several.
   std::optional<uint32_t> rank = {};
@@ -93,7 +94,7 @@ class Picker {
   // worker is over its thresholds. 503: no worker, or none whose endpoint is known and eligible; a tokenizer that is away.
   void Pick(PickInput input, Callback callback);
 
-  // Any endpoint, for a request without a prompt. 503: none is known, or none allowed.
+  // Any endpoint, for a request that names no model. 503: none is known, or none allowed.
   std::variant<std::string, Refusal> PickAny(const std::optional<std::vector<std::string>>& subset);
 
   // Waits until no pick is under way. Not from a callback.

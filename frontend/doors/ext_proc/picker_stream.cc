@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/endpoints.h"
 #include "indexer/service/tracing/trace_context.h"
@@ -116,20 +117,23 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   said_routes_ = RoutingHeadersIn(headers.headers());
   says_rank_ = !ValueIn(headers.headers(), kDataParallelRankHeader).empty();
   BeginSpan(headers.headers());
-  const std::optional<OpenAiCall> call =
-      OpenAiCallOf(ValueIn(headers.headers(), ":method"), ValueIn(headers.headers(), ":path"));
-  if (!call.has_value() || *call == OpenAiCall::kResponses || headers.end_of_stream() ||
-      request_mode_ == ext_proc::NONE)
+  const std::string method = ValueIn(headers.headers(), ":method");
+  const std::optional<OpenAiCall> call = OpenAiCallOf(method, ValueIn(headers.headers(), ":path"));
+  if (method != "POST" || headers.end_of_stream() || request_mode_ == ext_proc::NONE ||
+      absl::StartsWithIgnoreCase(ValueIn(headers.headers(), "content-type"), "multipart/"))
     return PassWithoutPrompt();
   if (request_mode_ == ext_proc::STREAMED || request_mode_ == ext_proc::GRPC) {
     return End(absl::FailedPreconditionError(
         "request_body_mode must be FULL_DUPLEX_STREAMED or BUFFERED: the endpoint is chosen by the "
         "body, before the headers go on"));
   }
-  input_.call = *call;
+  input_.call = call;
   input_.tenant = ValueIn(headers.headers(), kTenantHeader);
   if (options_.tenant_of != nullptr) {
     absl::StatusOr<PickerStreamOptions::Tenants> tenants = options_.tenant_of(input_.tenant);
+    // Without a prompt no salt is missing.
+    if (!call.has_value() && absl::IsFailedPrecondition(tenants.status()))
+      return PassWithoutPrompt();
     if (!tenants.ok()) return Refuse(ToClientError(tenants.status()));
     input_.owner = std::move(tenants->tenant);
     input_.tenant = std::move(tenants->pool);

@@ -1,8 +1,8 @@
 // What is to be answered to Envoy about one HTTP request? The endpoint picker's side of an external-processing stream, as a state
 // machine without gRPC.
 //
-//   request_headers ─┬─ no prompt ──▶ any endpoint, or 503 ──▶ answered at once, the body passes
-//                    └─ an inference call: nothing yet (full duplex), or "go on" (buffered)
+//   request_headers ─┬─ no body to read ──▶ any endpoint, or 503 ──▶ answered at once, the body passes
+//                    └─ a POST: nothing yet (full duplex), or "go on" (buffered)
 //   request_body …   ─▶ collected ─▶ Picker ─▶ headers with the endpoint, then all of the body (full duplex);
 //                                             body answer with the endpoint (buffered)
 //   response_…       ─▶ passed on chunk by chunk; `usage` is read on the way ─▶ Frontend::Report
