@@ -230,12 +230,14 @@ TEST_F(ExtProcServiceTest, AProxyThatDoesNotSayItsModeHasTheConfiguredOne) {
   EXPECT_EQ(BodyEndpoint(stream.Read()), "10.0.0.1:8000");
 }
 
-TEST_F(ExtProcServiceTest, AModeThatSendsHeadersOnBeforeTheBodyIsRefused) {
-  Stream stream = Open();
-  stream.Write(Mode(ext_proc::STREAMED, Completion()));
-  const grpc::Status status = stream.End();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("FULL_DUPLEX_STREAMED"));
+TEST_F(ExtProcServiceTest, AModeThatSendsHeadersOnBeforeTheWholeBodyIsRefused) {
+  for (const auto mode : {ext_proc::STREAMED, ext_proc::GRPC, ext_proc::BUFFERED_PARTIAL}) {
+    Stream stream = Open();
+    stream.Write(Mode(mode, Completion()));
+    const grpc::Status status = stream.End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_THAT(status.error_message(), HasSubstr("FULL_DUPLEX_STREAMED"));
+  }
 }
 
 // ---- Prompts ----

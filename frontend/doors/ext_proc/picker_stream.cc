@@ -122,10 +122,10 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   if (method != "POST" || headers.end_of_stream() || request_mode_ == ext_proc::NONE ||
       absl::StartsWithIgnoreCase(ValueIn(headers.headers(), "content-type"), "multipart/"))
     return PassWithoutPrompt();
-  if (request_mode_ == ext_proc::STREAMED || request_mode_ == ext_proc::GRPC) {
+  if (!duplex() && request_mode_ != ext_proc::BUFFERED) {
     return End(absl::FailedPreconditionError(
         "request_body_mode must be FULL_DUPLEX_STREAMED or BUFFERED: the endpoint is chosen by the "
-        "body, before the headers go on"));
+        "whole body, before the headers go on"));
   }
   input_.call = call;
   input_.tenant = ValueIn(headers.headers(), kTenantHeader);
