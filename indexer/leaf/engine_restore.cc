@@ -63,7 +63,9 @@ absl::Status EngineRestorer::Admit(const EngineEntry& entry) {
 
 absl::Status EngineRestorer::OnInstance(const EngineEntry& entry) {
   if (absl::Status bad = Admit(entry); !bad.ok()) return bad;
-  if (source_ == Source::kCheckpoint) RegisterEngines(directory_, entry);
+  // What flags name now says where it is.
+  const bool known = directory_->WorkerOf(entry.instance) != nullptr;
+  if (source_ == Source::kCheckpoint && !known) RegisterEngines(directory_, entry);
   return absl::OkStatus();
 }
 

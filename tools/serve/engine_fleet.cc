@@ -94,8 +94,37 @@ void EngineFleet::State::Unregister(Engine* engine) {
   engine->namespace_at = Time(0);
 }
 
+std::set<uint32_t> EngineFleet::State::Restored(const Engine& engine) {
+  std::set<uint32_t> ranks;
+  for (const EngineEntry& entry : directory->List()) {
+    if (entry.instance != engine.spec.name) continue;
+    bool same = entry.domain.model == engine.facts->models.front().id;
+    for (const EngineListener& listener : entry.listeners) {
+      same = same && listener.rank < engine.WantedRanks() &&
+             listener.endpoint == engine.spec.EventsOf(listener.rank) &&
+             listener.replay_endpoint == engine.spec.ReplayOf(listener.rank) &&
+             listener.topic == engine.spec.topic && listener.server_key == engine.spec.server_key;
+      ranks.insert(listener.rank);
+    }
+    if (same) return ranks;
+    (void)directory->Unregister(entry.instance, entry.domain.model, std::nullopt, std::nullopt);
+  }
+  return {};
+}
+
+void EngineFleet::State::ForgetOthers() {
+  for (const EngineEntry& entry : directory->List()) {
+    const bool listed = std::any_of(engines.begin(), engines.end(), [&](const auto& of) {
+      return of.second->spec.name == entry.instance;
+    });
+    if (!listed)
+      (void)directory->Unregister(entry.instance, entry.domain.model, std::nullopt, std::nullopt);
+  }
+}
+
 absl::Status EngineFleet::State::Register(Engine* engine) {
   const std::string& model = engine->facts->models.front().id;
+  const std::set<uint32_t> restored = Restored(*engine);
   const uint32_t ranks = engine->WantedRanks();
   engine->model = model;
   engine->ranks = ranks;
@@ -116,7 +145,7 @@ absl::Status EngineFleet::State::Register(Engine* engine) {
     registration.window_tokens = engine->spec.window_tokens;
     registration.chunk_tokens = engine->spec.chunk_tokens;
     registration.eagle_drop = engine->spec.eagle_drop;
-    if (registration.endpoint.empty()) continue;
+    if (registration.endpoint.empty() || restored.contains(rank)) continue;
     if (absl::Status bad = directory->Register(registration); !bad.ok()) return bad;
   }
   return absl::OkStatus();
@@ -215,7 +244,9 @@ void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
     state_->Unregister(engine.get());
     if (kept == now.end()) state_->Say(engine.get(), false, "is no longer in the list");
   }
+  const bool first = state_->engines.empty();
   state_->engines = std::move(now);
+  if (first) state_->ForgetOthers();
   state_->news = true;
   state_->due.SignalAll();
 }

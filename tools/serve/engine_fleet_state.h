@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -99,6 +100,10 @@ struct EngineFleet::State {
 
   void Unregister(Engine* engine);
   absl::Status Register(Engine* engine);
+  // Of engines that a checkpoint brought back: those of a former list, and listeners at addresses of before, go.
+  void ForgetOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // The ranks that are listened to as the list says, all of them; another one ends what is listened to of the engine.
+  std::set<uint32_t> Restored(const Engine& engine);
   // To the leaf, for its own answers and those of its cell.
   void TellLoads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Look(Engine* engine);

@@ -127,5 +127,45 @@ TEST_F(EngineFleetTest, AnEngineThatDoesNotSayItsRanksKeepsThem) {
   EXPECT_THAT(lines_, Not(Contains(HasSubstr("no longer"))));
 }
 
+// A checkpoint brings back what was registered when it was written.
+TEST_F(EngineFleetTest, OfEnginesOfACheckpointThoseOfTheListAreKeptAndWhereItSays) {
+  ZmqIngest ingest({});
+  EngineDirectory directory({}, &registry_, &ingest);
+  directory.Open();
+  for (const auto& [name, endpoint] :
+       {std::pair("e", "tcp://127.0.0.1:8"), {"gone", "tcp://127.0.0.1:9"}}) {
+    EngineRegistration registration;
+    registration.instance = name;
+    registration.model = "m";
+    registration.block_size = 16;
+    registration.endpoint = endpoint;
+    ASSERT_TRUE(directory.Register(registration).ok());
+  }
+  std::vector<std::string> lines;
+  const auto restart = [&](const std::string& after) {
+    lines.clear();
+    EngineFleet fleet({.probe_every = milliseconds(10),
+                       .probe_threads = 1,
+                       .say = [&](bool, const std::string& line) { lines.push_back(line); }},
+                      &directory);
+    fleet.SetEngines({engine_.spec()});
+    EXPECT_TRUE(Await(
+        [&] {
+          fleet.Tick();
+          return fleet.answering() == 1 && !lines.empty();
+        },
+        std::chrono::seconds(60)))
+        << after;
+    const std::vector<EngineEntry> entries = directory.List();
+    ASSERT_EQ(entries.size(), 1u) << after;
+    EXPECT_EQ(entries[0].instance, "e");
+    ASSERT_EQ(entries[0].listeners.size(), 1u) << after;
+    EXPECT_EQ(entries[0].listeners[0].endpoint, "tcp://127.0.0.1:9");
+    EXPECT_THAT(lines, Not(Contains(HasSubstr("cannot be read")))) << after;
+  };
+  restart("another list");
+  restart("the same");
+}
+
 }  // namespace
 }  // namespace kvatlas

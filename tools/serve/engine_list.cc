@@ -249,6 +249,9 @@ absl::Status EngineList::ReadFile() {
   file_stamp_ = StampOf(file_);
   absl::StatusOr<std::vector<EngineSpec>> read = ReadEnginesFile(file_);
   if (!read.ok()) return read.status();
+  // As is a file for an instant that is written in place.
+  if (read->empty() && !from_file_.empty())
+    return absl::InvalidArgumentError(file_ + ": names no engine any more; expected one at least");
   std::vector<EngineSpec> all = given_;
   all.insert(all.end(), read->begin(), read->end());
   if (absl::Status bad = CheckDistinct(all); !bad.ok())

@@ -109,6 +109,12 @@ TEST(EngineListTest, AFileIsReadAgainWhenItChangesAndABadOneKeepsTheOld) {
   ASSERT_TRUE(good.ok()) << good.status();
   EXPECT_TRUE(*good);
   EXPECT_THAT(list->engines(), SizeIs(2));
+  // Written in place, as it is for an instant.
+  std::ofstream(path, std::ios::trunc).close();
+  const auto empty = list->Refresh(Time(std::chrono::seconds(103)));
+  ASSERT_FALSE(empty.ok());
+  EXPECT_THAT(std::string(empty.status().message()), HasSubstr("names no engine"));
+  EXPECT_THAT(list->engines(), SizeIs(2));
 }
 
 }  // namespace
