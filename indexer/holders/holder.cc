@@ -580,7 +580,8 @@ HolderStats Holder::Stats(Time now) const {
   stats.epoch = receiver_.epoch();
   stats.applied = receiver_.applied();
   stats.age = now - Time(published_.last_heard_ns.load(std::memory_order_relaxed));
-  stats.masked = masked_ || (!local_ && receiver_.Expired(now));
+  const bool kept = transport_lost_since_.has_value();  // and in answers
+  stats.masked = masked_ || (!local_ && !kept && receiver_.Expired(now));
   stats.connected = local_ ? !masked_ : session_ != 0;
   stats.blocks = blocks_.load(std::memory_order_relaxed);
   stats.side_blocks = side_blocks_.load(std::memory_order_relaxed);

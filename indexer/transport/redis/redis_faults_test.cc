@@ -136,6 +136,7 @@ TEST(RedisFaultsTest, LeavesAnswerOlderAndOlderWhileRedisIsAway) {
   EXPECT_EQ(answer->holders[0].blocks, 2u);
   EXPECT_EQ(answer->holders[0].trust, Trust::kStale);
   EXPECT_GE(answer->holders[0].age, seconds(60));
+  EXPECT_FALSE(leaf.registry().StatsOf(kTestDomain)->holders[0].masked) << "it is in answers";
   server.Start();
   worker.AwaitAtRest();
   leaf.AwaitExact(worker);
