@@ -184,7 +184,7 @@ class Frontend:
     def __init__(self, leaf, *flags):
         self.process = subprocess.Popen(
             [ARGUMENTS.frontend, "--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--ext_proc=127.0.0.1:0",
-             f"--leaves=cell={leaf}", "--deadline=5s", *flags], stdout=subprocess.PIPE, text=True)
+             f"--leaves=cell={leaf}", "--deadline=5s", "--tokenize=local", *flags], stdout=subprocess.PIPE, text=True)
         ready = self.process.stdout.readline()
         found = re.search(r" http=(\S+).* ext_proc=(\S+)", ready)
         if not found:
