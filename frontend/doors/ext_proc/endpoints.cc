@@ -144,7 +144,7 @@ std::optional<HolderId> Endpoints::At(const std::string& endpoint) const {
 
 std::optional<std::string> Endpoints::Next(const std::set<std::string>& draining) {
   MutexLock lock(&mutex_);
-  const auto drains = [&](const HolderId& worker) {
+  const auto drains = [&](const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return by_worker_.find(worker)->second.draining || draining.contains(worker.name);
   };
   std::optional<std::string> found;
