@@ -9,14 +9,6 @@
 #include "indexer/base/mutex.h"
 
 namespace kvatlas {
-namespace {
-
-bool IsDraining(const Labels& labels) {
-  const auto draining = labels.find(kDrainingLabel);
-  return draining != labels.end() && (draining->second == "true" || draining->second == "1");
-}
-
-}  // namespace
 
 struct EndpointLearner::Kept {
   struct Answer {
@@ -41,7 +33,8 @@ struct EndpointLearner::Kept {
     if (labels == nullptr) return;
     for (const auto& [worker, of_worker] : *labels) {
       const auto url = of_worker.find(kUrlLabel);
-      if (url != of_worker.end()) endpoints->Learn(worker, url->second, IsDraining(of_worker));
+      if (url != of_worker.end())
+        endpoints->Learn(worker, url->second, SaysDraining(&of_worker, nullptr));
     }
   }
 

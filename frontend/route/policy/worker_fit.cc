@@ -35,11 +35,15 @@ uint64_t QueueOf(const std::optional<Load>& load, const InFlight& in_flight) {
 bool IsDraining(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                 const WorkerLabels* of_cell) {
   if (filter.draining != nullptr && filter.draining->contains(worker.name)) return true;
-  const std::string_view draining = LabelOf(kDrainingLabel, own, of_cell);
-  return draining == "true" || draining == "1";
+  return SaysDraining(own, of_cell);
 }
 
 }  // namespace
+
+bool SaysDraining(const WorkerLabels* own, const WorkerLabels* of_cell) {
+  const std::string_view draining = LabelOf(kDrainingLabel, own, of_cell);
+  return draining == "true" || draining == "1";
+}
 
 bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                const WorkerLabels* of_cell) {

@@ -62,6 +62,7 @@ using WorkerLabels = std::map<std::string, std::string>;
 
 // `own` and `of_cell` may be null.
 Role RoleOf(const WorkerLabels* own, const WorkerLabels* of_cell);
+bool SaysDraining(const WorkerLabels* own, const WorkerLabels* of_cell);
 
 // By the request, and by what the worker says of itself; `overload` is not looked at. Allowed: permitted, and not draining.
 bool IsPermitted(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
