@@ -125,7 +125,7 @@ def kvatlas_binary(
             size = "small",
             srcs = ["//tools/bazel:help_test.sh"],
             args = ["$(rootpath :%s)" % name],
-            data = [":" + name],
+            data = [":" + name, "//tools/bazel:tsan.supp"],
         )
     native.cc_binary(
         name = name,
