@@ -2,6 +2,10 @@
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/client_interceptor.h>
+
+#include <utility>
+#include <vector>
 
 #include "indexer/base/durations.h"
 #include "indexer/service/grpc_credentials.h"
@@ -9,6 +13,24 @@
 #include "indexer/service/security/security.h"
 
 namespace kvatlas {
+namespace {
+
+using grpc::experimental::ClientInterceptorFactoryInterface;
+
+// Lives as long as its channel, and so does what it keeps; intercepts nothing.
+class Keeps final : public ClientInterceptorFactoryInterface {
+ public:
+  explicit Keeps(std::shared_ptr<Security> security) : security_(std::move(security)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return nullptr;
+  }
+
+ private:
+  const std::shared_ptr<Security> security_;
+};
+
+}  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const GrpcChannelOptions& options) {
@@ -26,9 +48,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Milliseconds<int>(options.connect_timeout));
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  const std::shared_ptr<Security> security =
-      options.security != nullptr ? options.security : Security::OfProcess();
-  return grpc::CreateCustomChannel(target, MakeChannelCredentials(security.get()), arguments);
+  if (options.security == nullptr) {
+    return grpc::CreateCustomChannel(target, MakeChannelCredentials(Security::OfProcess().get()),
+                                     arguments);
+  }
+  std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>> kept;
+  kept.push_back(std::make_unique<Keeps>(options.security));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      target, MakeChannelCredentials(options.security.get()), arguments, std::move(kept));
 }
 
 }  // namespace kvatlas

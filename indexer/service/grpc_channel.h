@@ -34,7 +34,8 @@ struct GrpcChannelOptions {
   Duration backoff_initial = std::chrono::milliseconds(50);  // gRPC 1.51 raises it to 100 ms
   Duration backoff_max = std::chrono::seconds(1);
   Duration connect_timeout = std::chrono::seconds(2);
-  std::shared_ptr<Security> security = nullptr;  // null: that of the process
+  // Null: that of the process. Otherwise the channel keeps it, and its files are followed as long as the channel lives.
+  std::shared_ptr<Security> security = nullptr;
   bool own_connection = false;  // true: shares no connection with other channels to this target
 };
 

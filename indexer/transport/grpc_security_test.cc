@@ -235,8 +235,7 @@ class ShortLivedTest : protected WithWelcomer, public GrpcSecurityFixture {
 // One channel for the process's whole life, as those of publishers and frontends.
 TEST_F(ShortLivedTest, AChannelGoesOnWithTheNextCertificate) {
   PkiIssue brief;
-  brief.valid_for_s = 304;           // from 300 seconds ago
-  std::shared_ptr<Security> worker;  // which looks for other files
+  brief.valid_for_s = 304;  // from 300 seconds ago
   std::shared_ptr<grpc::Channel> channel;
   const auto say = [&] {
     Stream stream;
@@ -255,9 +254,10 @@ TEST_F(ShortLivedTest, AChannelGoesOnWithTheNextCertificate) {
   // Where everybody is slow it may expire before it is shown: then there is another one.
   ASSERT_TRUE(Await(
       [&] {
-        worker = StartWith(Issue("worker/a/w1", brief));
-        channel = MakeChannel(server_->address().ToString(),
-                              {.security = worker, .own_connection = true});
+        // The channel alone keeps what looks for other files.
+        channel = MakeChannel(
+            server_->address().ToString(),
+            {.security = StartWith(Issue("worker/a/w1", brief)), .own_connection = true});
         return say().ok();
       },
       kLong));
