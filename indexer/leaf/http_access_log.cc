@@ -1,5 +1,8 @@
 #include "indexer/leaf/http_access_log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -13,18 +16,19 @@ namespace kvatlas {
 
 HttpAccessLog::~HttpAccessLog() {
   MutexLock lock(&mutex_);
-  if (file_ != nullptr) std::fclose(file_);
+  if (file_ >= 0) close(file_);
 }
 
 absl::Status HttpAccessLog::Open() {
-  std::FILE* const file = std::fopen(file_name_.c_str(), "a");
-  if (file == nullptr) {
+  const int file = open(file_name_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) {
     return absl::UnavailableError(
         absl::StrCat("cannot open ", file_name_, ": ", std::strerror(errno)));
   }
   MutexLock lock(&mutex_);
-  if (file_ != nullptr) std::fclose(file_);
+  if (file_ >= 0) close(file_);
   file_ = file;
+  cut_ = false;
   return absl::OkStatus();
 }
 
@@ -44,15 +48,14 @@ void HttpAccessLog::Write(const HttpRequest& request, std::string_view method,
   const double ms = std::chrono::duration<double, std::milli>(took).count();
   absl::StrAppendFormat(&line, "\",\"status\":%d,\"duration_ms\":%.3f}\n", response.status, ms);
   MutexLock lock(&mutex_);
-  if (file_ == nullptr || std::fwrite(line.data(), 1, line.size(), file_) != line.size() ||
-      std::fflush(file_) != 0) {
-    ++lost_;
-  }
-}
-
-uint64_t HttpAccessLog::lost() const {
-  MutexLock lock(&mutex_);
-  return lost_;
+  if (cut_) line.insert(line.begin(), '\n');
+  const ssize_t written = write(file_, line.data(), line.size());
+  if (written > 0) cut_ = line[static_cast<size_t>(written) - 1] != '\n';
+  if (written == static_cast<ssize_t>(line.size())) return;
+  LogEvery(limiter_, LogLevel::kError, "the access log loses lines",
+           {{"path", file_name_},
+            {"reason", written < 0 ? std::strerror(errno) : "no room"},
+            {"lost", ++lost_}});
 }
 
 }  // namespace kvatlas

@@ -2,22 +2,24 @@
 //
 //   {"ts":"2026-11-21T20:00:00.123Z","trace_id":"7","method":"POST","path":"/query","model":"m","status":200,"duration_ms":0.041}
 //
-// *Threads*: any. *Cost*: a write to the file a line, on the thread that answered. A line that cannot be written is
-// counted and lost.
+// *Threads*: any. *Cost*: a write to the file a line, on the thread that answered. A line that cannot be written whole is lost,
+// and the log says how many were; of one that was cut a part may stand there, on a line of its own.
 
 #ifndef KVATLAS_INDEXER_LEAF_HTTP_ACCESS_LOG_H_
 #define KVATLAS_INDEXER_LEAF_HTTP_ACCESS_LOG_H_
 
+#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/http_server.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 
@@ -35,13 +37,13 @@ class HttpAccessLog {
   void Write(const HttpRequest& request, std::string_view method, const HttpResponse& response,
              Duration took);
 
-  uint64_t lost() const;
-
  private:
   const std::string file_name_;
-  mutable Mutex mutex_;
-  std::FILE* file_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Mutex mutex_;
+  int file_ ABSL_GUARDED_BY(mutex_) = -1;
+  bool cut_ ABSL_GUARDED_BY(mutex_) = false;  // the file ends within a line
   uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
+  LogLimiter limiter_{std::chrono::seconds(10)};
 };
 
 }  // namespace kvatlas

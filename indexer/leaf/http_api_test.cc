@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -10,6 +12,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "indexer/base/await.h"
@@ -320,6 +323,30 @@ TEST_F(HttpApiTest, AccessLogHasALinePerRequestAndIsReopened) {
   client_->Get("/peers");
   EXPECT_THAT(read(file), HasSubstr("\"/peers\""));
   EXPECT_THAT(read(file), Not(HasSubstr("\"/query\"")));
+}
+
+// As on a full disk.
+TEST_F(HttpApiTest, AnAccessLogThatTakesNoMoreGoesOnWithWholeLines) {
+  const std::string file = std::string(std::getenv("TEST_TMPDIR")) + "/full.log";
+  LeafOptions options;
+  options.http_api.access_log = file;
+  StartLeaf(options);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit unbounded = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &unbounded), 0);
+  rlimit bounded = unbounded;
+  bounded.rlim_cur = 300;  // within a line
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &bounded), 0);
+  for (int i = 0; i < 5; ++i) client_->Get("/peers");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &unbounded), 0);
+  client_->Get("/workers");
+  std::ifstream in(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  ASSERT_GE(lines.size(), 3u);
+  EXPECT_EQ(json::parse(lines.back())["path"], "/workers");
+  EXPECT_TRUE(json::parse(lines[lines.size() - 2], nullptr, false).is_discarded());
+  EXPECT_EQ(json::parse(lines.front())["path"], "/peers");
 }
 
 TEST_F(HttpApiTest, WorkersSayWhatIsKnownOfThem) {

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <deque>
@@ -118,11 +119,13 @@ class FileAudit final : public AuditLog {
         stop = stopping_;
       }
       ReopenIfRenamed();
+      if (text_.empty() && within_line_ && (lost > 0 || !lines.empty())) text_ += '\n';
       if (lost > 0) {
-        text_ = TextOf({.event = "lost",
-                        .allowed = false,
-                        .identity = "",
-                        .reason = std::to_string(lost) + " lines had no room"});
+        lost_in_text_ = lost;
+        text_ += TextOf({.event = "lost",
+                         .allowed = false,
+                         .identity = "",
+                         .reason = std::to_string(lost) + " lines had no room"});
       }
       for (const std::string& line : lines) text_ += line;
       lines_in_text_ += lines.size();
@@ -144,25 +147,39 @@ class FileAudit final : public AuditLog {
     if (fd < 0) return;  // on into the old one, whatever its name
     if (fd_ >= 0) close(fd_);
     fd_ = fd;
+    within_line_ = false;
   }
 
-  // What a FIFO does not take stays.
+  // What a FIFO does not take stays. What a file does not take is lost: the next line begins anew and says how many.
   void WriteText() {
     while (!text_.empty()) {
       if (fd_ < 0) return;
       const ssize_t wrote = write(fd_, text_.data(), text_.size());
       if (wrote < 0 && errno == EINTR) continue;
       if (wrote < 0 && (errno == EAGAIN || errno == EPIPE)) return;
-      if (wrote <= 0) {
-        dropped_.fetch_add(lines_in_text_, std::memory_order_relaxed);
-        LogEvery(limiter_, LogLevel::kError, "audit log cannot be written",
-                 {{"path", path_}, {"reason", strerror(errno)}, {"lines_lost", lines_in_text_}});
-        text_.clear();
-      } else {
-        text_.erase(0, static_cast<size_t>(wrote));
-      }
+      if (wrote <= 0) return LoseText(errno);
+      within_line_ = text_[static_cast<size_t>(wrote) - 1] != '\n';
+      text_.erase(0, static_cast<size_t>(wrote));
     }
     lines_in_text_ = 0;
+    lost_in_text_ = 0;
+  }
+
+  void LoseText(int error) {
+    // An end alone at the start is that of a line which stands in the file.
+    const auto from = text_.begin() + (text_.front() == '\n' ? 1 : 0);
+    const auto ends = static_cast<size_t>(std::count(from, text_.end(), '\n'));
+    const size_t lines = std::min(ends, lines_in_text_);
+    dropped_.fetch_add(lines, std::memory_order_relaxed);
+    LogEvery(limiter_, LogLevel::kError, "audit log cannot be written",
+             {{"path", path_}, {"reason", strerror(error)}, {"lines_lost", lines}});
+    {
+      MutexLock lock(&mutex_);
+      lost_ += lines + (ends > lines ? lost_in_text_ : 0);
+    }
+    text_.clear();
+    lines_in_text_ = 0;
+    lost_in_text_ = 0;
   }
 
   const std::string path_;
@@ -175,9 +192,11 @@ class FileAudit final : public AuditLog {
   std::deque<std::string> waiting_ ABSL_GUARDED_BY(mutex_);
   uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
   // Of the thread.
-  std::string text_;  // not written yet
-  size_t lines_in_text_ = 0;
-  int fd_;  // negative: a FIFO has no reader yet
+  std::string text_;          // not written yet
+  size_t lines_in_text_ = 0;  // of the queue, besides the one that says how many were lost
+  uint64_t lost_in_text_ = 0;
+  bool within_line_ = false;  // the file ends there
+  int fd_;                    // negative: a FIFO has no reader yet
   LogLimiter limiter_{std::chrono::seconds(10)};
   std::thread thread_;
 };

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -79,6 +81,45 @@ TEST_F(AuditLogTest, WhatHadNoRoomIsCounted) {
   size_t written = 0;
   for (const nlohmann::json& line : LinesOf(path_)) written += line["event"] == "e";
   EXPECT_EQ(written + dropped, kLines);
+}
+
+// A file that takes no more, as on a full disk: what was cut stands on a line of its own, and the log says how many are missing.
+TEST_F(AuditLogTest, AfterAFullDiskLinesAreWholeAgainAndTellOfTheLost) {
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit unbounded = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &unbounded), 0);
+  auto log = AuditLog::Open(path_, "p");
+  ASSERT_TRUE(log.ok());
+  rlimit bounded = unbounded;
+  bounded.rlim_cur = 1030;  // within a line
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &bounded), 0);
+  uint64_t written = 0;
+  EXPECT_TRUE(Await(
+      [&] {
+        (*log)->Write({.event = "e", .identity = ""});
+        ++written;
+        return (*log)->dropped() > 0;
+      },
+      std::chrono::seconds(60)));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &unbounded), 0);
+  (*log)->Write({.event = "e", .identity = ""});
+  ++written;
+  log->reset();
+  std::ifstream file(path_);
+  uint64_t whole = 0, told = 0, cut = 0;
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_discarded()) {
+      ++cut;
+    } else if (json["event"] == "lost") {
+      told += std::stoull(json["reason"].get<std::string>());
+    } else {
+      ++whole;
+    }
+  }
+  EXPECT_EQ(cut, 1u);
+  EXPECT_GT(told, 0u);
+  EXPECT_EQ(whole + told, written);
 }
 
 // Neither the start, nor a line, nor the end waits for who reads a FIFO.
