@@ -186,6 +186,14 @@ void SetRedisGauges(const RedisReaderStats& stats, Metrics* metrics) {
   total("losses", "Times that Redis was lost.", stats.losses);
 }
 
+void FillRedis(const RedisReaderStats& stats, v1::RedisStats* out) {
+  out->set_connected(stats.connected);
+  out->set_reason(std::string(stats.status.message()));
+  out->set_writes_refused(std::string(stats.writes.message()));
+  out->set_streams(stats.streams);
+  out->set_streams_following(stats.streams_following);
+}
+
 void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) {
   for (const ParentStats& stats : reporter.Stats()) {
     v1::ParentStats* parent = response->add_parents();
@@ -272,6 +280,7 @@ struct Leaf::Parts {
               FillEngines(directory, response);
               if (checkpointer != nullptr)
                 FillCheckpoint(checkpoint, checkpointer->Stats(), response->mutable_checkpoint());
+              if (redis != nullptr) FillRedis(redis->Stats(), response->mutable_redis());
             },
             &metrics),
         kv_indexer(

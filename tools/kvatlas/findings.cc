@@ -37,6 +37,7 @@ const std::vector<FleetFindingName>& FleetFindingNames() {
       {"stream_silent", "a worker or cell whose lease ran out"},
       {"stream_degraded", "holdings that are not certain"},
       {"digests_differ", "digests of both ends that differed"},
+      {"redis_unreachable", "the Redis that a leaf hears its workers through is away, or full"},
       {"relay_blocked", "a relay that cannot pass on what it hears"},
       {"engine_stream", "an engine's events do not come"},
       {"messages_lost", "messages of an engine that never came, not even by replay"},
@@ -52,6 +53,11 @@ const std::vector<FleetFindingName>& FleetFindingNames() {
       {"insecure", "listens beyond loopback without TLS and policy"},
   };
   return names;
+}
+
+bool IsWithoutRedis(const SurveyedNode& node) {
+  const v1::RedisStats& redis = node.stats.redis();
+  return node.stats.has_redis() && (!redis.connected() || !redis.reason().empty());
 }
 
 void FindingList::Error(std::string id, std::string where, std::string what, std::string remedy) {

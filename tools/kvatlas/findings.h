@@ -50,6 +50,9 @@ std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& o
 
 // ---- Its parts ----
 
+// A leaf whose Redis is away: what it says of workers that publish through it is about Redis.
+bool IsWithoutRedis(const SurveyedNode& node);
+
 class FindingList {
  public:
   void Error(std::string id, std::string where, std::string what, std::string remedy);

@@ -1,5 +1,6 @@
 // What each service says of itself.
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -211,7 +212,14 @@ void CheckRoutes(const SurveyedPage& page, FindingList* findings) {
         "mend what is unreachable above; kvatlas streams shows who is behind");
 }
 
-void CheckFrontend(const SurveyedPage& page, FindingList* findings) {
+// Frontends see that workers of such a cell are silent, and not why.
+bool ItsRedisIsAway(const Survey& survey, const std::string& cell) {
+  return std::any_of(survey.nodes.begin(), survey.nodes.end(), [&](const SurveyedNode& node) {
+    return node.is_leaf() && node.stats.cell() == cell && IsWithoutRedis(node);
+  });
+}
+
+void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* findings) {
   const bool has_nodes = !ListIn(page.status, "hierarchies").empty();
   if (!has_nodes && ListIn(page.status, "leaves").empty()) {
     findings->Error("no_upstreams", page.Name(), "it knows no hierarchy node and no leaf",
@@ -235,6 +243,9 @@ void CheckFrontend(const SurveyedPage& page, FindingList* findings) {
   }
   for (const Json& finding : ListIn(page.diagnosis, "findings")) {
     const std::string worker = TextIn(finding, "worker");
+    if (TextIn(finding, "cause") == "publisher_dead" &&
+        ItsRedisIsAway(survey, TextIn(finding, "cell")))
+      continue;
     findings->Warning("prediction",
                       worker.empty()
                           ? page.Name()
@@ -254,7 +265,7 @@ void CheckServices(const Survey& survey, const CheckOptions& options, FindingLis
   for (const SurveyedPage& page : survey.pages) {
     CheckInsecure(page.Name(), FlagOf(page.status, "insecure") == "true",
                   !FlagOf(page.status, "tls_cert").empty(), findings);
-    if (page.kind == "frontend") CheckFrontend(page, findings);
+    if (page.kind == "frontend") CheckFrontend(survey, page, findings);
   }
 }
 

@@ -55,6 +55,21 @@ void CheckRefused(const SurveyedNode& node, FindingList* findings) {
   }
 }
 
+// Publishers through it are not heard, whatever they do.
+void CheckRedis(const SurveyedNode& node, FindingList* findings) {
+  const v1::RedisStats& redis = node.stats.redis();
+  if (IsWithoutRedis(node))
+    findings->Error("redis_unreachable", node.Name(),
+                    absl::StrCat("it hears no worker through its Redis: ", redis.reason()),
+                    "bring Redis back, or mend --redis; workers need no restart");
+  else if (!redis.writes_refused().empty())
+    findings->Error("redis_unreachable", node.Name(),
+                    absl::StrCat("its Redis takes no writes, so that publishers are not heard: ",
+                                 redis.writes_refused()),
+                    "give Redis memory (maxmemory) and its user the rights of "
+                    "indexer/transport/redis/README.md; workers need no restart");
+}
+
 void CheckHolder(const SurveyedNode& node, const v1::DomainStats& domain,
                  const v1::HolderStats& holder, FindingList* findings) {
   const std::string where = HolderOf(node, holder.holder());
@@ -63,6 +78,7 @@ void CheckHolder(const SurveyedNode& node, const v1::DomainStats& domain,
   const std::string& state = holder.state();
   const bool not_reached =
       holder.has_engine() && (state == "unreachable" || state == "refused" || state == "failed");
+  if (IsWithoutRedis(node) && !holder.has_engine() && !holder.connected()) return;
   if (holder.masked() && !not_reached) {
     return findings->Error("stream_silent", where,
                            absl::StrCat("nothing was heard of it for ", ShortMs(holder.age_ms()),
@@ -176,6 +192,7 @@ void CheckPeers(const SurveyedPage& page, FindingList* findings) {
 void CheckStreams(const Survey& survey, FindingList* findings) {
   for (const SurveyedNode& node : survey.nodes) {
     CheckRefused(node, findings);
+    CheckRedis(node, findings);
     CheckUpward(node, findings);
     for (const v1::DomainStats& domain : node.stats.domains()) {
       CheckDigests(node, domain, findings);

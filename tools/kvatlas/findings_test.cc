@@ -143,6 +143,43 @@ TEST(FindingsTest, DisksThatHoldNoFurtherCheckpoint) {
   EXPECT_EQ(finding.severity, Severity::kError);
 }
 
+// The workers that publish through it are all well.
+TEST(FindingsTest, ARedisThatIsAwayIsNamedAndNotTheWorkers) {
+  Survey survey = Healthy();
+  v1::StatsResponse& leaf = survey.nodes[1].stats;
+  leaf.mutable_redis()->set_connected(true);
+  EXPECT_TRUE(Check(survey).empty());
+  leaf.mutable_redis()->set_connected(false);
+  leaf.mutable_redis()->set_reason("Connection refused");
+  v1::HolderStats* holder = leaf.mutable_domains(0)->mutable_holder_stats(0);
+  holder->set_trust(v1::TRUST_STALE);
+  holder->set_connected(false);
+  holder->set_masked(true);
+  SurveyedPage frontend{
+      .kind = "frontend", .address = "10.0.0.3:8092", .status = {}, .diagnosis = {}, .asked = {}};
+  frontend.status = {{"hierarchies", {"10.0.0.9:7420"}},
+                     {"leaves", nlohmann::json::array()},
+                     {"schedule", "standard"},
+                     {"contract", "xxh3-chain-1:1337"},
+                     {"routes", 0}};
+  frontend.diagnosis = {
+      {"findings", {{{"cause", "publisher_dead"}, {"worker", "w-a"}, {"cell", "a"}}}}};
+  survey.pages.push_back(frontend);
+  FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "redis_unreachable");
+  EXPECT_EQ(finding.where, "leaf 10.0.0.1:7410 (cell a)");
+  EXPECT_NE(finding.what.find("Connection refused"), std::string::npos) << finding.what;
+  // One that is full is reached, and takes nothing.
+  survey.pages.clear();
+  leaf.mutable_redis()->set_connected(true);
+  leaf.mutable_redis()->clear_reason();
+  leaf.mutable_redis()->set_writes_refused("OOM command not allowed");
+  *holder = Healthy().nodes[1].stats.domains(0).holder_stats(0);
+  finding = Only(survey);
+  EXPECT_EQ(finding.id, "redis_unreachable");
+  EXPECT_NE(finding.what.find("OOM"), std::string::npos) << finding.what;
+}
+
 TEST(FindingsTest, CertificatesByTheirEnd) {
   const auto with = [](int64_t ends_in_s, const std::string& chain_error = "") {
     Survey survey = Healthy();

@@ -138,7 +138,12 @@ void RedisReader::Impl::AskOf(const Stream& stream, RedisArgs args,
 }
 
 void RedisReader::Impl::Tell(RedisArgs args) {
-  client_->Send(std::move(args), [](const Reply&) {}).IgnoreError();
+  // A Redis that is away says so by `OnRedis`.
+  const auto note = [this](const Reply& reply) {
+    if (absl::IsUnavailable(reply.status())) return;
+    Count([&](RedisReaderStats& stats) { stats.writes = reply.status(); });
+  };
+  client_->Send(std::move(args), note).IgnoreError();
 }
 
 RedisReaderStats RedisReader::Impl::Stats() const {

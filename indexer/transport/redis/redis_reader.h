@@ -34,6 +34,7 @@ namespace kvatlas {
 struct RedisReaderStats {
   bool connected = false;
   absl::Status status;   // not OK: why nothing is read
+  absl::Status writes;   // not OK: why Redis took nothing of what was last written there
   uint64_t streams = 0;  // known now
   uint64_t streams_following = 0;
   uint64_t rounds = 0;           // of reading
