@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "indexer/base/mutex.h"
+#include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/engine_directory_state.h"
+
+namespace kvatlas {
+
+absl::StatusOr<std::shared_ptr<EngineWorker>> EngineDirectory::Adopt(
+    const EngineRegistration& registration, bool unconfirmed) {
+  const Domain domain = DomainOf(registration.model, registration.group);
+  const absl::StatusOr<InstancePtr> begun =
+      state_->Begin(registration, domain, /*may_have_rank=*/true);
+  if (!begun.ok()) return begun.status();
+  MutexLock lock(&state_->mutex);
+  (*begun)->restored = true;
+  (*begun)->unconfirmed = unconfirmed;
+  (*begun)->adopted = state_->options.clock->Now();
+  state_->Done(begun->get());
+  return (*begun)->worker;
+}
+
+absl::Status EngineDirectory::ResumeFrom(const std::string& instance, uint32_t rank,
+                                         const StreamPosition& position, bool earlier) {
+  const absl::StatusOr<std::map<uint32_t, Listener>> listeners =
+      state_->ListenersOf(instance, rank);
+  if (!listeners.ok()) return listeners.status();
+  absl::Status status = state_->ingest->ResumeFrom(listeners->at(rank).stream, position, earlier);
+  if (!status.ok()) return status;
+  MutexLock lock(&state_->mutex);
+  if (const InstancePtr found = state_->Find(instance); found != nullptr) {
+    found->settled.insert(rank);
+    if (earlier) found->awaited.insert(rank);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineDirectory::Cut(
+    const std::string& name,
+    const std::function<void(std::optional<uint32_t>, std::optional<StreamPosition>,
+                             const EngineWorker&)>& visit) const {
+  InstancePtr instance;
+  std::map<uint32_t, Listener> listeners;
+  {
+    MutexLock lock(&state_->mutex);
+    instance = state_->Find(name);
+    if (instance != nullptr) listeners = instance->listeners;
+  }
+  if (instance == nullptr) return absl::NotFoundError(InstanceText(name) + " not found");
+  if (listeners.empty()) visit(std::nullopt, std::nullopt, *instance->worker);
+  for (const auto& [rank, listener] : listeners) {
+    absl::Status cut = state_->ingest->WithPosition(
+        listener.stream,
+        [&](std::optional<StreamPosition> position) { visit(rank, position, *instance->worker); });
+    if (!cut.ok()) return cut;
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const EngineWorker> EngineDirectory::WorkerOf(const std::string& name) const {
+  MutexLock lock(&state_->mutex);
+  const InstancePtr instance = state_->Find(name);
+  return instance == nullptr ? nullptr : instance->worker;
+}
+
+size_t EngineDirectory::Unconnected() const {
+  size_t unconnected = 0;
+  for (const InstancePtr& instance : state_->All()) {
+    std::map<uint32_t, Listener> listeners;
+    {
+      MutexLock lock(&state_->mutex);
+      listeners = instance->listeners;
+    }
+    for (const auto& [rank, listener] : listeners) {
+      const absl::StatusOr<ZmqStreamStats> stats = state_->ingest->Stats(listener.stream);
+      unconnected += stats.ok() && !stats->connected && !listener.source.bind;
+    }
+  }
+  return unconnected;
+}
+
+bool EngineDirectory::recovering() const {
+  MutexLock lock(&state_->mutex);
+  return state_->hidden;
+}
+
+void EngineDirectory::Open() {
+  std::vector<std::tuple<InstancePtr, uint32_t, bool>> doubtful;
+  {
+    MutexLock lock(&state_->mutex);
+    for (const auto& [name, instance] : state_->instances) {
+      if (state_->open || !instance->restored) continue;
+      for (uint32_t rank : instance->holders->ranks()) {
+        const auto listener = instance->listeners.find(rank);
+        const bool listens = listener != instance->listeners.end();
+        // A rank that only batches named came with one of the streams: of one that does not go on below.
+        if (!listens && (instance->unconfirmed || !instance->settled.empty())) continue;
+        const bool can_replay = listens && !listener->second.source.replay_endpoint.empty();
+        if (!instance->settled.contains(rank) && (can_replay || !instance->unconfirmed))
+          doubtful.push_back({instance, rank, listens});
+      }
+    }
+  }
+  for (const auto& [instance, rank, listens] : doubtful) {
+    if (listens) {
+      instance->worker->Lost(rank, state_->options.clock->Now());
+    } else {
+      instance->worker->Doubt(rank, state_->options.clock->Now());
+    }
+  }
+  state_->ingest->OpenGate();
+  MutexLock lock(&state_->mutex);
+  state_->open = true;
+  state_->hidden = false;
+  for (const auto& [name, instance] : state_->instances) {
+    if (!instance->awaited.empty())
+      for (uint32_t rank : instance->holders->ranks())
+        instance->holders->SetAlive(rank, /*heard=*/false, /*alive=*/false);
+    instance->holders->SetHidden(false);
+  }
+}
+
+}  // namespace kvatlas
