@@ -82,6 +82,10 @@ std::string DomainText(const Domain& domain) {
   return "model=" + domain.model + " routing_group=" + GroupOf(domain);
 }
 
+bool IsInstanceNumber(std::string_view instance) {
+  return AsNumber(instance).has_value() && (instance == "0" || instance[0] != '0');
+}
+
 bool InstanceLess::operator()(std::string_view a, std::string_view b) const {
   const std::optional<uint64_t> x = AsNumber(a), y = AsNumber(b);
   return std::make_tuple(!x.has_value(), x.value_or(0), a) <

@@ -80,6 +80,9 @@ std::string InstanceText(std::string_view instance);
 std::string RankText(std::string_view instance, uint32_t rank);
 std::string DomainText(const Domain& domain);
 
+// Whether it is a u64 as one is written: numbers and names are told apart by that.
+bool IsInstanceNumber(std::string_view instance);
+
 // Numbers by value, then names.
 struct InstanceLess {
   using is_transparent = void;

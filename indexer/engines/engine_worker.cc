@@ -176,6 +176,11 @@ EngineWorker::EngineWorker(EngineWorkerOptions options, MakeRankSink make_sink)
 
 EngineWorker::~EngineWorker() = default;
 
+void EngineWorker::SetBlockSize(uint32_t block_size) {
+  MutexLock lock(&state_->mutex);
+  if (state_->Learns()) state_->options.block_size = block_size;
+}
+
 void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time now) {
   std::vector<State::Unresolved> unresolved;
   {

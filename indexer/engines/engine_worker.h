@@ -227,6 +227,9 @@ class EngineWorker {
   EngineWorker(const EngineWorker&) = delete;
   EngineWorker& operator=(const EngineWorker&) = delete;
 
+  // The block size, where it is still to be learned. REQUIRES: nothing of its streams was applied.
+  void SetBlockSize(uint32_t block_size);
+
   // A batch that came on the stream registered for `stream_rank`. Events of a rank that has no sink (`make_sink`
   // failed) are counted as shed.
   void Apply(uint32_t stream_rank, const EngineBatch& batch, Time now);

@@ -41,6 +41,8 @@ struct EngineListener {
   std::string server_key = {};
   bool bind = false;
   bool from_flags = false;  // never of another process's word
+  // Of a snapshot: whether its writer had it from its flags. Nothing: a writer that did not say so yet.
+  std::optional<bool> told_from_flags = {};
   ZmqStreamStats stream;
 };
 
@@ -155,6 +157,8 @@ class EngineDirectory {
                    const std::function<void(std::optional<uint32_t> stream_rank,
                                             std::optional<StreamPosition> position,
                                             const EngineWorker& worker)>& visit) const;
+  // Listening or not, without statistics; a block size of 0 may be one that is not learned yet. Nothing: no such instance.
+  std::optional<EngineEntry> Find(const std::string& instance) const;
   // Null: no such instance. Its worker as it is now, whatever becomes of the instance.
   std::shared_ptr<const EngineWorker> WorkerOf(const std::string& instance) const;
   // Streams that no engine is connected to, those aside that bind.

@@ -20,7 +20,12 @@ absl::StatusOr<std::shared_ptr<EngineWorker>> EngineDirectory::Adopt(
   const absl::StatusOr<InstancePtr> begun =
       state_->Begin(registration, domain, /*may_have_rank=*/true);
   if (!begun.ok()) return begun.status();
+  // What is restored needs ranks now: one that is to learn its size has the one that it had.
+  const bool says_size = registration.block_size != kBlockSizeAuto;
+  if (says_size) (*begun)->worker->SetBlockSize(registration.block_size);
   MutexLock lock(&state_->mutex);
+  if (InDomain& of = state_->domains[domain]; of.learns && says_size)
+    state_->SetBlockSize(&of, registration.block_size);
   (*begun)->restored = true;
   (*begun)->unconfirmed = unconfirmed;
   (*begun)->adopted = state_->options.clock->Now();
@@ -63,6 +68,13 @@ absl::Status EngineDirectory::Cut(
     if (!cut.ok()) return cut;
   }
   return absl::OkStatus();
+}
+
+std::optional<EngineEntry> EngineDirectory::Find(const std::string& name) const {
+  MutexLock lock(&state_->mutex);
+  const InstancePtr instance = state_->Find(name);
+  if (instance == nullptr) return std::nullopt;
+  return state_->Describe(*instance, instance->listeners);
 }
 
 std::shared_ptr<const EngineWorker> EngineDirectory::WorkerOf(const std::string& name) const {

@@ -1,5 +1,6 @@
 #include "indexer/leaf/engine_restore.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -40,6 +41,20 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   return registration;
 }
 
+// Whether names of blocks mean the same now as when they were written down.
+bool IsSameEngine(const EngineEntry& now, const EngineEntry& then) {
+  return now.domain == then.domain && (now.block_size == 0 || now.block_size == then.block_size) &&
+         now.engine_type == then.engine_type && now.lora_name == then.lora_name &&
+         now.additional_salt == then.additional_salt && now.image_token == then.image_token &&
+         now.counts_copies == then.counts_copies && now.eagle_drop == then.eagle_drop &&
+         now.chunk_tokens == then.chunk_tokens && now.window_tokens == then.window_tokens &&
+         now.hybrid == then.hybrid;
+}
+
+bool IsSameStream(const EngineListener& now, const EngineListener& then) {
+  return now.endpoint == then.endpoint && now.topic == then.topic && now.bind == then.bind;
+}
+
 }  // namespace
 
 void RegisterEngines(EngineDirectory* directory, const EngineEntry& entry) {
@@ -51,8 +66,12 @@ void RegisterEngines(EngineDirectory* directory, const EngineEntry& entry) {
   }
 }
 
-EngineRestorer::EngineRestorer(EngineDirectory* directory, Source source, uint32_t instances_max)
-    : directory_(directory), source_(source), instances_max_(instances_max) {}
+EngineRestorer::EngineRestorer(EngineDirectory* directory, Source source, uint32_t instances_max,
+                               NamedByFlags named)
+    : directory_(directory),
+      source_(source),
+      instances_max_(instances_max),
+      named_(std::move(named)) {}
 
 absl::Status EngineRestorer::Admit(const EngineEntry& entry) {
   if (workers_.size() < instances_max_ || workers_.contains(entry.instance))
@@ -63,16 +82,45 @@ absl::Status EngineRestorer::Admit(const EngineEntry& entry) {
 
 absl::Status EngineRestorer::OnInstance(const EngineEntry& entry) {
   if (absl::Status bad = Admit(entry); !bad.ok()) return bad;
-  // What flags name now says where it is.
-  const bool known = directory_->WorkerOf(entry.instance) != nullptr;
-  if (source_ == Source::kCheckpoint && !known) RegisterEngines(directory_, entry);
+  come_.clear();
+  if (source_ != Source::kCheckpoint) return absl::OkStatus();
+  const std::optional<EngineEntry> registered = directory_->Find(entry.instance);
+  for (const EngineListener& listener : entry.listeners)
+    if (Comes(entry, listener, registered)) come_.insert(listener.rank);
   return absl::OkStatus();
+}
+
+bool EngineRestorer::Comes(const EngineEntry& entry, const EngineListener& listener,
+                           const std::optional<EngineEntry>& registered) {
+  if (registered.has_value()) {
+    if (!IsSameEngine(*registered, entry)) return false;
+    const auto now =
+        std::find_if(registered->listeners.begin(), registered->listeners.end(),
+                     [&](const EngineListener& one) { return one.rank == listener.rank; });
+    if (now != registered->listeners.end()) return IsSameStream(*now, listener);
+  }
+  EngineRegistration registration = RegistrationOf(entry, &listener);
+  registration.from_flags = named_ != nullptr && named_(entry, listener);
+  // Who did not say where it came from: flags that name the instance, or all of them, name all that it has.
+  const bool of_flags =
+      listener.told_from_flags.value_or(named_ != nullptr || registered.has_value());
+  if (of_flags && !registration.from_flags) {
+    Log(LogLevel::kInfo, "an engine of the checkpoint is left out: no flag names it now",
+        {{"instance", entry.instance}, {"rank", listener.rank}, {"endpoint", listener.endpoint}});
+    return false;
+  }
+  const absl::Status status = directory_->Register(registration);
+  if (!status.ok())
+    Log(LogLevel::kWarning, "an engine cannot be registered again",
+        {{"instance", entry.instance}, {"rank", listener.rank}, {"reason", status}});
+  return status.ok();
 }
 
 absl::Status EngineRestorer::OnPosition(const EngineEntry& entry, uint32_t rank,
                                         const std::optional<StreamPosition>& position) {
   stream_rank_ = rank;
-  if (!position.has_value()) return absl::OkStatus();
+  passes_ = source_ == Source::kCheckpoint && !come_.contains(rank);
+  if (passes_ || !position.has_value()) return absl::OkStatus();
   const absl::Status status = directory_->ResumeFrom(entry.instance, rank, *position,
                                                      /*earlier=*/source_ == Source::kCheckpoint);
   if (!status.ok() && lost_positions_++ == 0)
@@ -82,6 +130,7 @@ absl::Status EngineRestorer::OnPosition(const EngineEntry& entry, uint32_t rank,
 }
 
 absl::Status EngineRestorer::OnRank(const EngineEntry& entry, const EngineRankMark& mark) {
+  if (passes_) return absl::OkStatus();
   if (absl::Status bad = Admit(entry); !bad.ok()) return bad;
   EngineWorker* const worker = WorkerOf(entry);
   if (worker == nullptr) return absl::OkStatus();
@@ -93,6 +142,7 @@ absl::Status EngineRestorer::OnRank(const EngineEntry& entry, const EngineRankMa
 }
 
 absl::Status EngineRestorer::OnName(const EngineEntry& entry, const EngineAlias& alias) {
+  if (passes_) return absl::OkStatus();
   EngineAlias of_stream = alias;
   of_stream.stream_rank = stream_rank_;
   return Restore(entry, of_stream);

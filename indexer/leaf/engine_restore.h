@@ -3,16 +3,19 @@
 //
 // *Truth*: a replica that is alive told where its streams stand now. A checkpoint's positions are of an earlier time: what it
 // tells is in no answer before the engine is connected, and degraded until its numbers go on from there, or a replay does.
-// A dump has none: `EngineDirectory::Adopt`, unconfirmed. What cannot be restored is logged, and the rest goes on.
+// A dump has none: `EngineDirectory::Adopt`, unconfirmed. Of a checkpoint's streams that flags named only those come back that flags
+// name still, at the same endpoint and as the same engine (adapter, salt, what its blocks are). What cannot be restored is logged, and the rest goes on.
 // *Threads*: one. *Place*: before `EngineDirectory::Open`.
 
 #ifndef KVATLAS_INDEXER_LEAF_ENGINE_RESTORE_H_
 #define KVATLAS_INDEXER_LEAF_ENGINE_RESTORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,6 +26,9 @@
 
 namespace kvatlas {
 
+// Whether this process's flags name this stream, which is not registered yet. Null: what flags name is registered before.
+using NamedByFlags = std::function<bool(const EngineEntry&, const EngineListener&)>;
+
 // Registers what is not; what cannot be is told, and goes on without.
 void RegisterEngines(EngineDirectory* directory, const EngineEntry& entry);
 
@@ -30,7 +36,8 @@ class EngineRestorer : public SnapshotVisitor {
  public:
   enum class Source { kReplica, kCheckpoint, kDump };
   // The directory outlives it. Of more than `instances_max` instances nothing is restored.
-  EngineRestorer(EngineDirectory* directory, Source source, uint32_t instances_max = UINT32_MAX);
+  EngineRestorer(EngineDirectory* directory, Source source, uint32_t instances_max = UINT32_MAX,
+                 NamedByFlags named = nullptr);
 
   // A replica's were registered before, so that nothing is missed meanwhile; a checkpoint's are here. RESOURCE_EXHAUSTED: one
   // instance too many.
@@ -52,14 +59,20 @@ class EngineRestorer : public SnapshotVisitor {
 
  private:
   absl::Status Admit(const EngineEntry& entry);
+  // Registers the checkpoint's stream where it is to be. False: there is no such stream now, or another one.
+  bool Comes(const EngineEntry& entry, const EngineListener& listener,
+             const std::optional<EngineEntry>& registered);
   // Null: it cannot be. REQUIRES: admitted.
   EngineWorker* WorkerOf(const EngineEntry& entry);
 
   EngineDirectory* const directory_;
   const Source source_;
   const uint32_t instances_max_;
+  const NamedByFlags named_;
   std::map<std::string, std::shared_ptr<EngineWorker>> workers_;  // null: it cannot be
+  std::set<uint32_t> come_;  // ranks of a checkpoint's instance whose streams come back
   uint32_t stream_rank_ = 0;
+  bool passes_ = false;  // over what is told of this stream
   uint64_t lost_positions_ = 0;
   uint64_t lost_ranks_ = 0;
   uint64_t restored_ = 0;

@@ -359,12 +359,12 @@ class HttpApi::Impl {
       return response;
     }
     if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
-    PolicyTarget target = TargetOf(body.model, body.group.value_or(std::string(kDefaultGroup)),
-                                   std::to_string(body.instance));
+    PolicyTarget target =
+        TargetOf(body.model, body.group.value_or(std::string(kDefaultGroup)), body.instance);
     if (!body.group.has_value()) target.tenant = "*";  // of every tenant
     if (auto refused = Refused(request, Verb::kRegister, target, "unregister")) return *refused;
-    const absl::Status status = parts_.directory->Unregister(std::to_string(body.instance),
-                                                             body.model, body.group, body.rank);
+    const absl::Status status =
+        parts_.directory->Unregister(body.instance, body.model, body.group, body.rank);
     return status.ok() ? Ok() : Error(status);
   }
 

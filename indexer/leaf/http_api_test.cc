@@ -418,6 +418,28 @@ TEST_F(HttpApiTest, MooncakeRegistersAsksAndUnregisters) {
             404);
 }
 
+// --workers names by texts too.
+TEST_F(HttpApiTest, AWorkerWhoseNameIsNoNumberIsUnregistered) {
+  StartLeaf();
+  EngineRegistration registration;
+  registration.instance = "w1";
+  registration.model = "m";
+  registration.block_size = 4;
+  registration.endpoint = engine_.endpoint();
+  ASSERT_TRUE(leaf_->engines().Register(registration).ok());
+  const auto unregister = [&](const std::string& instance) {
+    const HttpAnswerText answer =
+        client_->Post("/unregister", R"({"instance_id":)" + instance + R"(,"model_name":"m"})");
+    return std::to_string(answer.status) + " " + answer.body;
+  };
+  EXPECT_EQ(unregister(R"("w2")"), R"(404 {"error":"instance w2 not found"})");
+  EXPECT_EQ(unregister(R"("w1")"), R"(200 {"status":"ok"})");
+  // Numbers are numbers, as Dynamo has them.
+  for (const std::string text : {"7", ""})
+    EXPECT_THAT(unregister("\"" + text + "\""),
+                HasSubstr("instance_id: invalid type: string \"" + text + "\", expected u64"));
+}
+
 TEST_F(HttpApiTest, MooncakeRefusesWhatItCannotRead) {
   StartLeaf();
   EXPECT_EQ(mooncake_->Post("/query", "{").status, 400);

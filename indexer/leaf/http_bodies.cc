@@ -12,6 +12,20 @@ bool ReadIgnored(JsonReader* reader) {
   return reader->ReadOptional(&ignored);
 }
 
+// As the service that it comes from, which knows numbers alone, and also what --workers names by a text. A text that is a number is
+// refused, as there.
+bool ReadInstance(JsonReader* reader, std::string* instance) {
+  JsonReader ahead = *reader;
+  if (ahead.Peek() == '"' && ahead.ReadString(instance) && !instance->empty() &&
+      !IsInstanceNumber(*instance)) {
+    return reader->ReadString(instance);
+  }
+  uint64_t number = 0;
+  if (!reader->ReadU64(&number)) return false;
+  *instance = std::to_string(number);
+  return true;
+}
+
 constexpr JsonField kQueryFields[] = {
     {"token_ids", true},   {"model_name", true}, {"routing_group", false}, {"tenant_id", false},
     {"cache_salt", false}, {"lora_name", false}, {"queries", false},
@@ -193,7 +207,7 @@ bool UnregisterBody::Read(JsonReader* reader) {
   return reader->ReadStruct("UnregisterRequest", 5, kFields, [&](size_t field) {
     switch (field) {
       case 0:
-        return reader->ReadU64(&instance);
+        return ReadInstance(reader, &instance);
       case 1:
         return reader->ReadString(&model);
       case 2:

@@ -75,7 +75,7 @@ struct RegisterBody {
 };
 
 struct UnregisterBody {
-  uint64_t instance = 0;
+  std::string instance;  // a number, or a name that is none
   std::string model;
   std::optional<std::string> group;
   std::optional<uint32_t> rank;

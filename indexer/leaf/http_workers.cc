@@ -1,11 +1,10 @@
 #include "indexer/leaf/http_workers.h"
 
-#include <charconv>
 #include <chrono>
 #include <cstdint>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/engines/engine_registration.h"
 #include "indexer/leaf/engine_state.h"
 #include "indexer/leaf/http_explain.h"
 
@@ -151,10 +150,7 @@ std::string WorkersFilter::Read(std::string_view query) {
 }
 
 void AppendInstance(std::string_view instance, std::string* out) {
-  uint64_t number;
-  const char* const end = instance.data() + instance.size();
-  const std::from_chars_result result = std::from_chars(instance.data(), end, number);
-  if (result.ec == std::errc() && result.ptr == end && (instance == "0" || instance[0] != '0')) {
+  if (IsInstanceNumber(instance)) {
     *out += instance;
   } else {
     AppendJsonText(instance, out);

@@ -258,6 +258,7 @@ struct Leaf::Parts {
   explicit Parts(const LeafOptions& options)
       : says_no_workers(options.says_no_workers),
         waits_for_workers(options.engines.min_initial_workers > 0),
+        named(options.engines.named),
         memory(options.memory_bytes_max, options.memory_meter),
         reporter(ReporterOptions(options)),
         registry(RegistryOptions(options, &memory, &reporter)),
@@ -389,7 +390,7 @@ struct Leaf::Parts {
   // Engines as the checkpoint has them: their own streams go on from there.
   void RestoreEngines() {
     if (checkpointer == nullptr) return;
-    const absl::Status status = checkpointer->RestoreEngines();
+    const absl::Status status = checkpointer->RestoreEngines(named);
     if (!status.ok())
       Log(LogLevel::kWarning, "starts without the checkpoint's engines", {{"reason", status}});
   }
@@ -541,6 +542,7 @@ struct Leaf::Parts {
   Metrics metrics;
   const bool says_no_workers;
   const bool waits_for_workers;
+  const NamedByFlags named;
   MemoryBudget memory;
   MemoryWatch memory_watch{&memory};  // of the timer
   EveryMinute no_workers;             // likewise

@@ -42,6 +42,7 @@
 #include "indexer/holders/holder_registry.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/engine_restore.h"
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/peer_recovery.h"
 #include "indexer/leaf/readiness.h"
@@ -54,6 +55,7 @@ namespace kvatlas {
 // The engines' own streams, and other replicas.
 struct LeafEngineOptions {
   std::vector<EngineRegistration> workers;  // registered at the start
+  NamedByFlags named;                       // of a checkpoint's engines that are not among them
   // Before that many workers are there, this leaf is not ready.
   uint32_t min_initial_workers = 0;
   Duration ready_after = ReadinessOptions().ready_after;  // how long it waits for restored workers

@@ -1,6 +1,7 @@
 // A leaf that was killed and started again from its checkpoint, publishers and engines over real sockets: what is true
 // afterwards.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -36,6 +37,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
 
 const Domain kLlama{"llama-70b", "tenant-a"};
 
@@ -329,6 +332,119 @@ TEST(LeafCheckpointTest, AnEngineThatIsGoneIsInNoAnswer) {
       DomainOf(registration.model, registration.group), {.blocks = {}}, /*all_holders=*/true);
   ASSERT_TRUE(answer.ok());
   EXPECT_TRUE(answer->holders.empty());
+}
+
+// "1 tcp://127.0.0.1:5557" of each listener.
+std::vector<std::string> Listeners(Leaf& leaf) {
+  std::vector<std::string> listeners;
+  for (const EngineEntry& entry : leaf.engines().List())
+    for (const EngineListener& listener : entry.listeners)
+      listeners.push_back(entry.instance + " " + listener.endpoint);
+  return listeners;
+}
+
+EngineRegistration OfFlags(const PoolEngine& engine, const std::string& instance) {
+  EngineRegistration registration = engine.Registration(instance);
+  registration.from_flags = true;
+  return registration;
+}
+
+TEST(LeafCheckpointTest, OfEnginesOfFlagsThoseComeBackThatFlagsNameStill) {
+  const std::string directory = CheckpointDirectory();
+  PoolEngine kept({.seed = 31, .replay = true}), gone({.seed = 32}), over_http({.seed = 33});
+  LeafOptions options = Options(directory);
+  options.engines.workers = {OfFlags(kept, "kept"), OfFlags(gone, "gone")};
+  std::unique_ptr<Leaf> leaf = Start(options);
+  ASSERT_TRUE(leaf->engines().Register(over_http.Registration("7")).ok());
+  for (PoolEngine* engine : {&kept, &gone, &over_http}) {
+    engine->sockets().WaitForSubscribers();
+    engine->Run(50);
+  }
+  ASSERT_TRUE(IsExact(*leaf, kept, "kept"));
+  ASSERT_TRUE(IsExact(*leaf, gone, "gone"));
+  ASSERT_TRUE(IsExact(*leaf, over_http, "7"));
+  options.engines.workers.pop_back();
+  const std::vector<std::string> named = {"7 " + over_http.sockets().endpoint(),
+                                          "kept " + kept.sockets().endpoint()};
+  for (int restart = 0; restart < 2; ++restart) {
+    leaf->Stop(seconds(5));
+    leaf.reset();
+    kept.Run(20, /*lost=*/true);
+    testing::internal::CaptureStderr();
+    leaf = Start(options);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("level=error")));
+    EXPECT_EQ(Listeners(*leaf), named);
+    EXPECT_TRUE(IsExact(*leaf, kept, "kept")) << kept.Compare(leaf->registry(), "kept");
+    const auto stats = leaf->registry().StatsOf(DomainOf(options.engines.workers[0].model, ""));
+    ASSERT_TRUE(stats.ok());
+    EXPECT_EQ(stats->holders.size(), 2u);
+  }
+}
+
+// Its cache is another one, and so are its numbers.
+TEST(LeafCheckpointTest, AnEngineThatFlagsNameElsewhereStartsFresh) {
+  const std::string directory = CheckpointDirectory();
+  PoolEngine before({.seed = 34}), after({.seed = 35});
+  LeafOptions options = Options(directory);
+  options.engines.workers = {OfFlags(before, "w")};
+  std::unique_ptr<Leaf> leaf = Start(options);
+  before.sockets().WaitForSubscribers();
+  before.Run(50);
+  ASSERT_TRUE(IsExact(*leaf, before, "w"));
+  leaf->Stop(seconds(5));
+  leaf.reset();
+  options.engines.workers = {OfFlags(after, "w")};
+  leaf = Start(options);
+  EXPECT_EQ(Listeners(*leaf), std::vector<std::string>{"w " + after.sockets().endpoint()});
+  const auto stats = leaf->registry().StatsOf(DomainOf(options.engines.workers[0].model, ""));
+  ASSERT_TRUE(stats.ok());
+  ASSERT_EQ(stats->holders.size(), 1u);
+  EXPECT_EQ(stats->holders[0].blocks, 0u);
+  after.sockets().WaitForSubscribers();
+  after.Run(50);
+  EXPECT_TRUE(IsExact(*leaf, after, "w")) << after.Compare(leaf->registry(), "w");
+}
+
+TEST(LeafCheckpointTest, AnEngineWhoseBlockSizeIsLearnedGoesOnWithTheOneThatItHad) {
+  const std::string directory = CheckpointDirectory();
+  PoolEngine engine({.seed = 36, .replay = true});
+  LeafOptions options = Options(directory);
+  options.engines.workers = {OfFlags(engine, "w")};
+  options.engines.workers[0].block_size = kBlockSizeAuto;
+  std::unique_ptr<Leaf> leaf = Start(options);
+  engine.sockets().WaitForSubscribers();
+  engine.Run(50);
+  ASSERT_TRUE(IsExact(*leaf, engine, "w"));
+  leaf->Stop(seconds(5));
+  leaf.reset();
+  engine.Run(20, /*lost=*/true);
+  leaf = Start(options);
+  engine.sockets().WaitForSubscribers();
+  engine.Run(20);
+  EXPECT_TRUE(IsExact(*leaf, engine, "w")) << engine.Compare(leaf->registry(), "w");
+}
+
+// As `kvatlas serve` does, whose engines are registered once they have been asked what they are.
+TEST(LeafCheckpointTest, WhoRegistersItsEnginesLaterSaysWhichComeBack) {
+  const std::string directory = CheckpointDirectory();
+  PoolEngine kept({.seed = 37, .replay = true}), gone({.seed = 38});
+  LeafOptions options = Options(directory);
+  options.engines.named = [&](const EngineEntry& entry, const EngineListener& listener) {
+    return entry.instance == "kept" && listener.endpoint == kept.sockets().endpoint();
+  };
+  std::unique_ptr<Leaf> leaf = Start(options);
+  ASSERT_TRUE(leaf->engines().Register(OfFlags(kept, "kept")).ok());
+  ASSERT_TRUE(leaf->engines().Register(OfFlags(gone, "gone")).ok());
+  kept.sockets().WaitForSubscribers();
+  kept.Run(50);
+  ASSERT_TRUE(IsExact(*leaf, kept, "kept"));
+  for (int restart = 0; restart < 2; ++restart) {
+    leaf->Stop(seconds(5));
+    leaf.reset();
+    leaf = Start(options);
+    EXPECT_EQ(Listeners(*leaf), std::vector<std::string>{"kept " + kept.sockets().endpoint()});
+    EXPECT_TRUE(IsExact(*leaf, kept, "kept")) << kept.Compare(leaf->registry(), "kept");
+  }
 }
 
 TEST(LeafCheckpointTest, ADirectoryOfAnotherLeafIsRefusedAtTheStart) {

@@ -26,6 +26,8 @@ static_assert(std::endian::native == std::endian::little,
 constexpr std::string_view kMagic = "KVAREP07";
 // At the end of an instance, where one of its listeners has a key: the key of each follows.
 constexpr std::string_view kServerKeys = "server_keys:";
+// Behind them: of each listener a byte, whether flags named it.
+constexpr std::string_view kFromFlags = "from_flags:";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -308,11 +310,14 @@ std::string InstanceBytes(const EngineEntry& entry) {
   }
   Put(&bytes, static_cast<uint8_t>(entry.hybrid));
   const auto& listeners = entry.listeners;
-  if (std::all_of(listeners.begin(), listeners.end(),
-                  [](const EngineListener& one) { return one.server_key.empty(); }))
-    return bytes;
-  bytes += kServerKeys;
-  for (const EngineListener& listener : listeners) PutText(&bytes, listener.server_key);
+  if (std::any_of(listeners.begin(), listeners.end(),
+                  [](const EngineListener& one) { return !one.server_key.empty(); })) {
+    bytes += kServerKeys;
+    for (const EngineListener& listener : listeners) PutText(&bytes, listener.server_key);
+  }
+  bytes += kFromFlags;
+  for (const EngineListener& listener : listeners)
+    Put(&bytes, static_cast<uint8_t>(listener.from_flags));
   return bytes;
 }
 
@@ -353,10 +358,13 @@ EngineEntry TakeInstance(Taker* from) {
     from->Check(entry.listeners.empty() || entry.listeners.back().rank < listener.rank);
     entry.listeners.push_back(std::move(listener));
   }
-  // Writers from before `hybrid` end here, and those without keys behind it.
+  // Writers from before `hybrid` end here, and those from before `kFromFlags` behind it or the keys.
   if (!from->empty()) entry.hybrid = from->Take<uint8_t>() != 0;
-  if (!from->TakePrefix(kServerKeys)) return entry;
-  for (EngineListener& listener : entry.listeners) listener.server_key = TakeRegistered(from);
+  if (from->TakePrefix(kServerKeys))
+    for (EngineListener& listener : entry.listeners) listener.server_key = TakeRegistered(from);
+  if (from->TakePrefix(kFromFlags))
+    for (EngineListener& listener : entry.listeners)
+      listener.told_from_flags = from->Take<uint8_t>() != 0;
   return entry;
 }
 

@@ -5,7 +5,7 @@
 //
 // *Format*: "KVAREP07", then records: kind (1 byte), length (u32), payload, xxh3 of kind, length and payload (u64);
 // all little-endian. The header names the hash contract. Within a payload texts have a u32 length. An unknown kind of
-// record is skipped, a payload may have more at its end; anything that older readers must not miss changes the magic.
+// record is skipped, a payload may have more at its end, as an instance has keys and what came from flags; anything that older readers must not miss changes the magic.
 // The end counts the records, so a cut stream is known.
 // *Truth*: names of a stream belong to its position: a consistent cut each. Children follow their parents, so that chains
 // are restored as runs. Parked orphans are not in it. Of a rank that several streams name no position tells anything: its

@@ -44,7 +44,11 @@ class Recorder : public SnapshotVisitor {
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic +
-              (listener.server_key.empty() ? "" : " key " + listener.server_key) + "]";
+              (listener.server_key.empty() ? "" : " key " + listener.server_key) +
+              (listener.told_from_flags.value_or(false) ? " of flags" : "") + "]";
+    told = told && std::all_of(entry.listeners.begin(), entry.listeners.end(), [](const auto& one) {
+             return one.told_from_flags.has_value() && !one.from_flags;
+           });
     instances.push_back(text);
     return absl::OkStatus();
   }
@@ -87,6 +91,7 @@ class Recorder : public SnapshotVisitor {
            (alias.suspect ? " suspect" : "") + (alias.eagle ? " eagle" : "") +
            (alias.side ? " side" : "");
   }
+  bool told = true;  // every instance said whether flags named it
   std::vector<std::string> instances, positions, ranks;
   std::multiset<std::string> names;
 };
@@ -210,6 +215,7 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   registration.window_tokens = 128;
   registration.hybrid = true;
   registration.server_key = keys.public_key;
+  registration.from_flags = true;
   ASSERT_TRUE(directory_->Register(registration).ok());
   hybrid.WaitForSubscribers();
   hybrid.Publish(HybridPromptPayload());
@@ -235,7 +241,8 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
                                 "4 window 0"));
   EXPECT_THAT(told.instances,
               testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid [0 " +
-                                hybrid.endpoint() + "   key " + keys.public_key + "]"));
+                                hybrid.endpoint() + "   key " + keys.public_key + " of flags]"));
+  EXPECT_TRUE(told.told) << "where it came from, and nothing is trusted for it";
 
   Replica replica(&ingest_);
   ASSERT_NO_FATAL_FAILURE(Restore(&replica));
@@ -377,6 +384,19 @@ std::string TextOf(const std::vector<Record>& records) {
 }
 
 constexpr char kInstanceRecord = 2, kNamesRecord = 3, kPositionRecord = 4, kRankRecord = 6;
+
+TEST_F(ReplicaSnapshotTest, AWriterThatDoesNotSayWhatCameFromFlagsIsRead) {
+  std::vector<Record> records = RecordsOf(Snapshot());
+  for (Record& record : records)
+    if (record.kind == kInstanceRecord) record.payload.resize(record.payload.find("from_flags:"));
+  Recorder now, before;
+  ASSERT_TRUE(Read(Snapshot(), &now).ok());
+  ASSERT_TRUE(Read(TextOf(records), &before).ok());
+  EXPECT_EQ(before.instances, now.instances);
+  EXPECT_EQ(before.names, now.names);
+  EXPECT_TRUE(now.told);
+  EXPECT_FALSE(before.told);
+}
 
 TEST_F(ReplicaSnapshotTest, WhatNobodyCanHaveIsRefusedWithAReason) {
   const std::vector<Record> records = RecordsOf(Snapshot());

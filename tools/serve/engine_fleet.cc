@@ -33,6 +33,19 @@ const std::string& EngineView::ModelOf(const std::string& model) const {
   return found == aliases.end() ? model : found->second;
 }
 
+NamedByFlags NamedBy(std::vector<EngineSpec> specs) {
+  return [specs = std::move(specs)](const EngineEntry& entry, const EngineListener& listener) {
+    return std::any_of(specs.begin(), specs.end(), [&](const EngineSpec& spec) {
+      return spec.name == entry.instance && (spec.ranks == 0 || listener.rank < spec.ranks) &&
+             spec.EventsOf(listener.rank) == listener.endpoint &&
+             spec.ReplayOf(listener.rank) == listener.replay_endpoint &&
+             spec.topic == listener.topic && spec.server_key == listener.server_key &&
+             (!spec.hybrid || entry.hybrid) && spec.window_tokens == entry.window_tokens &&
+             spec.chunk_tokens == entry.chunk_tokens && spec.eagle_drop == entry.eagle_drop;
+    });
+  };
+}
+
 // ---- Probes ----
 
 std::shared_ptr<EngineFleet::State::Engine> EngineFleet::State::NextDue() {
@@ -95,31 +108,15 @@ void EngineFleet::State::Unregister(Engine* engine) {
 }
 
 std::set<uint32_t> EngineFleet::State::Restored(const Engine& engine) {
+  const std::optional<EngineEntry> entry = directory->Find(engine.spec.name);
+  if (!entry.has_value()) return {};
   std::set<uint32_t> ranks;
-  for (const EngineEntry& entry : directory->List()) {
-    if (entry.instance != engine.spec.name) continue;
-    bool same = entry.domain.model == engine.facts->models.front().id;
-    for (const EngineListener& listener : entry.listeners) {
-      same = same && listener.rank < engine.WantedRanks() &&
-             listener.endpoint == engine.spec.EventsOf(listener.rank) &&
-             listener.replay_endpoint == engine.spec.ReplayOf(listener.rank) &&
-             listener.topic == engine.spec.topic && listener.server_key == engine.spec.server_key;
-      ranks.insert(listener.rank);
-    }
-    if (same) return ranks;
-    (void)directory->Unregister(entry.instance, entry.domain.model, std::nullopt, std::nullopt);
-  }
+  for (const EngineListener& listener : entry->listeners) ranks.insert(listener.rank);
+  const bool is_wanted = entry->domain.model == engine.facts->models.front().id &&
+                         (ranks.empty() || *ranks.rbegin() < engine.WantedRanks());
+  if (is_wanted) return ranks;
+  (void)directory->Unregister(entry->instance, entry->domain.model, std::nullopt, std::nullopt);
   return {};
-}
-
-void EngineFleet::State::ForgetOthers() {
-  for (const EngineEntry& entry : directory->List()) {
-    const bool listed = std::any_of(engines.begin(), engines.end(), [&](const auto& of) {
-      return of.second->spec.name == entry.instance;
-    });
-    if (!listed)
-      (void)directory->Unregister(entry.instance, entry.domain.model, std::nullopt, std::nullopt);
-  }
 }
 
 absl::Status EngineFleet::State::Register(Engine* engine) {
@@ -244,9 +241,7 @@ void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
     state_->Unregister(engine.get());
     if (kept == now.end()) state_->Say(engine.get(), false, "is no longer in the list");
   }
-  const bool first = state_->engines.empty();
   state_->engines = std::move(now);
-  if (first) state_->ForgetOthers();
   state_->news = true;
   state_->due.SignalAll();
 }

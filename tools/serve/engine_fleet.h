@@ -29,6 +29,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/engine_restore.h"
 #include "tools/serve/engine_list.h"
 #include "tools/serve/served_namespaces.h"
 
@@ -80,6 +81,9 @@ struct EngineFleetOptions {
   // Prompts that engines finished by then, each once (`ServedNamespaces::Take`); empty: none is known. Called by `Tick`.
   std::function<std::vector<ServedNamespace>(Time until)> served = {};
 };
+
+// Of a leaf that starts from a checkpoint (`LeafEngineOptions::named`): a stream of an engine of the list, where the list says it is.
+NamedByFlags NamedBy(std::vector<EngineSpec> specs);
 
 class EngineFleet {
  public:

@@ -100,9 +100,7 @@ struct EngineFleet::State {
 
   void Unregister(Engine* engine);
   absl::Status Register(Engine* engine);
-  // Of engines that a checkpoint brought back: those of a former list, and listeners at addresses of before, go.
-  void ForgetOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // The ranks that are listened to as the list says, all of them; another one ends what is listened to of the engine.
+  // The ranks that a checkpoint brought back; another model, or a rank that the engine no longer has, ends them all.
   std::set<uint32_t> Restored(const Engine& engine);
   // To the leaf, for its own answers and those of its cell.
   void TellLoads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

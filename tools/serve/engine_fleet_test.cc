@@ -128,43 +128,40 @@ TEST_F(EngineFleetTest, AnEngineThatDoesNotSayItsRanksKeepsThem) {
 }
 
 // A checkpoint brings back what was registered when it was written.
-TEST_F(EngineFleetTest, OfEnginesOfACheckpointThoseOfTheListAreKeptAndWhereItSays) {
-  ZmqIngest ingest({});
-  EngineDirectory directory({}, &registry_, &ingest);
-  directory.Open();
-  for (const auto& [name, endpoint] :
-       {std::pair("e", "tcp://127.0.0.1:8"), {"gone", "tcp://127.0.0.1:9"}}) {
-    EngineRegistration registration;
-    registration.instance = name;
-    registration.model = "m";
-    registration.block_size = 16;
-    registration.endpoint = endpoint;
-    ASSERT_TRUE(directory.Register(registration).ok());
-  }
-  std::vector<std::string> lines;
-  const auto restart = [&](const std::string& after) {
-    lines.clear();
-    EngineFleet fleet({.probe_every = milliseconds(10),
-                       .probe_threads = 1,
-                       .say = [&](bool, const std::string& line) { lines.push_back(line); }},
-                      &directory);
-    fleet.SetEngines({engine_.spec()});
-    EXPECT_TRUE(Await(
-        [&] {
-          fleet.Tick();
-          return fleet.answering() == 1 && !lines.empty();
-        },
-        std::chrono::seconds(60)))
-        << after;
-    const std::vector<EngineEntry> entries = directory.List();
-    ASSERT_EQ(entries.size(), 1u) << after;
-    EXPECT_EQ(entries[0].instance, "e");
-    ASSERT_EQ(entries[0].listeners.size(), 1u) << after;
-    EXPECT_EQ(entries[0].listeners[0].endpoint, "tcp://127.0.0.1:9");
-    EXPECT_THAT(lines, Not(Contains(HasSubstr("cannot be read")))) << after;
-  };
-  restart("another list");
-  restart("the same");
+TEST_F(EngineFleetTest, OfEnginesOfACheckpointThoseOfTheListComeBackAndWhereItSays) {
+  const NamedByFlags named = NamedBy({engine_.spec()});
+  EngineEntry entry;
+  entry.instance = "e";
+  EngineListener listener;
+  listener.endpoint = "tcp://127.0.0.1:9";
+  listener.replay_endpoint = engine_.spec().ReplayOf(0);
+  EXPECT_TRUE(named(entry, listener));
+  EngineListener elsewhere = listener;
+  elsewhere.endpoint = "tcp://127.0.0.1:8";
+  EXPECT_FALSE(named(entry, elsewhere));
+  entry.window_tokens = 4096;
+  EXPECT_FALSE(named(entry, listener)) << "the list says another window now";
+  entry.window_tokens = 0;
+  entry.instance = "gone";
+  EXPECT_FALSE(named(entry, listener));
+}
+
+TEST_F(EngineFleetTest, AnEngineThatACheckpointBroughtBackIsNotRegisteredAgain) {
+  EngineRegistration registration;
+  registration.instance = "e";
+  registration.model = "m";
+  registration.block_size = 16;
+  registration.endpoint = "tcp://127.0.0.1:9";
+  ASSERT_TRUE(directory_.Register(registration).ok());
+  EXPECT_TRUE(Await(
+      [&] {
+        fleet_->Tick();
+        return fleet_->answering() == 1 && !lines_.empty();
+      },
+      std::chrono::seconds(60)));
+  ASSERT_EQ(directory_.List().size(), 1u);
+  EXPECT_EQ(directory_.List()[0].block_size, 16u) << "it is the restored one";
+  EXPECT_THAT(lines_, Not(Contains(HasSubstr("cannot be read"))));
 }
 
 }  // namespace

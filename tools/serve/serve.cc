@@ -227,6 +227,7 @@ class Server {
     flags_.leaf.parents_may_come = parents_.finds();
     flags_.leaf.says_no_workers = false;  // the lines of engines say it
     flags_.leaf.engines.ingest.reconnect_max = kReconnectMax;
+    flags_.leaf.engines.named = NamedBy(list_.engines());
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags_.leaf);
     if (!leaf.ok()) return service_.Fail(leaf.status());
     leaf_ = *std::move(leaf);

@@ -110,8 +110,8 @@ class StreamsRestorer : public CheckpointVisitor {
 // Puts engines back into a directory.
 class EnginesRestorer : public CheckpointVisitor {
  public:
-  EnginesRestorer(const HashContract& contract, EngineDirectory* directory)
-      : contract_(contract), directory_(directory) {}
+  EnginesRestorer(const HashContract& contract, EngineDirectory* directory, NamedByFlags named)
+      : contract_(contract), directory_(directory), named_(std::move(named)) {}
 
   absl::Status OnHeader(const CheckpointHeader&) override { return absl::OkStatus(); }
   absl::Status OnDomain(const Domain&, uint32_t) override { return absl::OkStatus(); }
@@ -120,7 +120,7 @@ class EnginesRestorer : public CheckpointVisitor {
   absl::Status OnEnd() override { return absl::OkStatus(); }
 
   absl::Status OnEngines(const ReadChunk& read) override {
-    EngineRestorer restorer(directory_, EngineRestorer::Source::kCheckpoint);
+    EngineRestorer restorer(directory_, EngineRestorer::Source::kCheckpoint, UINT32_MAX, named_);
     absl::StatusOr<SnapshotStats> stats = ReadReplicaSnapshot(contract_, read, &restorer);
     if (!stats.ok()) return stats.status();
     restorer.Finish();
@@ -134,6 +134,7 @@ class EnginesRestorer : public CheckpointVisitor {
  private:
   const HashContract& contract_;
   EngineDirectory* const directory_;
+  const NamedByFlags named_;
 };
 
 }  // namespace
@@ -280,10 +281,10 @@ absl::StatusOr<CheckpointReport> Checkpointer::Restore() {
   return state_->Restore();
 }
 
-absl::Status Checkpointer::RestoreEngines() {
+absl::Status Checkpointer::RestoreEngines(const NamedByFlags& named) {
   MutexLock lock(&state_->write_mutex);
   if (!state_->restored.has_value() || state_->directory == nullptr) return absl::OkStatus();
-  EnginesRestorer restorer(state_->options.contract, state_->directory);
+  EnginesRestorer restorer(state_->options.contract, state_->directory, named);
   return state_->Read(*state_->restored, &restorer).status();
 }
 

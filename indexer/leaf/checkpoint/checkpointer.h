@@ -32,6 +32,7 @@
 #include "indexer/leaf/checkpoint/checkpoint_file.h"
 #include "indexer/leaf/checkpoint/file_layer.h"
 #include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/engine_restore.h"
 #include "indexer/service/metrics.h"
 
 namespace kvatlas {
@@ -80,8 +81,9 @@ class Checkpointer {
   // writes there.
   absl::StatusOr<CheckpointReport> Restore();
 
-  // Engines' registrations, names and positions, of the one that `Restore` took. OK also where it had none.
-  absl::Status RestoreEngines();
+  // Engines' registrations, names and positions, of the one that `Restore` took; of flags' engines those that flags name still
+  // (`engine_restore.h`). OK also where it had none.
+  absl::Status RestoreEngines(const NamedByFlags& named = nullptr);
 
   void Start();
 
