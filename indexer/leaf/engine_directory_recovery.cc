@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -43,7 +44,10 @@ absl::Status EngineDirectory::ResumeFrom(const std::string& instance, uint32_t r
   MutexLock lock(&state_->mutex);
   if (const InstancePtr found = state_->Find(instance); found != nullptr) {
     found->settled.insert(rank);
-    if (earlier) found->awaited.insert(rank);
+    if (earlier) {
+      found->awaited.insert(rank);
+      found->resumed.insert(rank);
+    }
   }
   return absl::OkStatus();
 }
@@ -81,6 +85,34 @@ std::shared_ptr<const EngineWorker> EngineDirectory::WorkerOf(const std::string&
   MutexLock lock(&state_->mutex);
   const InstancePtr instance = state_->Find(name);
   return instance == nullptr ? nullptr : instance->worker;
+}
+
+size_t EngineDirectory::Unsettled() {
+  size_t unsettled = 0;
+  for (const InstancePtr& instance : state_->All()) {
+    std::map<uint32_t, Listener> listeners;
+    std::set<uint32_t> resumed, awaited;
+    Duration since_opened{0};
+    {
+      MutexLock lock(&state_->mutex);
+      if (instance->resumed.empty()) continue;
+      listeners = instance->listeners;
+      resumed = instance->resumed;
+      awaited = instance->awaited;
+      if (state_->open) since_opened = state_->options.clock->Now() - state_->opened;
+    }
+    std::set<uint32_t> behind;
+    for (const uint32_t rank : resumed) {
+      const auto listener = listeners.find(rank);
+      if (listener != listeners.end() &&
+          state_->IsBehind(listener->second, awaited.contains(rank), since_opened))
+        behind.insert(rank);
+    }
+    unsettled += behind.empty() ? 0 : 1;
+    MutexLock lock(&state_->mutex);
+    instance->resumed = std::move(behind);
+  }
+  return unsettled;
 }
 
 size_t EngineDirectory::Unconnected() const {
@@ -130,6 +162,7 @@ void EngineDirectory::Open() {
   }
   state_->ingest->OpenGate();
   MutexLock lock(&state_->mutex);
+  if (!state_->open) state_->opened = state_->options.clock->Now();
   state_->open = true;
   state_->hidden = false;
   for (const auto& [name, instance] : state_->instances) {

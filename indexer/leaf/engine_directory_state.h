@@ -49,6 +49,7 @@ struct Instance {
   Time adopted{0};
   std::set<uint32_t>
       settled;  // ranks whose stream goes on from where that peer was, or was heard since
+  std::set<uint32_t> resumed;  // of an earlier time; each until it is caught up with
   std::set<uint32_t> awaited;  // restored from an earlier time, and in no answer before it is heard
 
   // Of `Tick` alone.
@@ -441,17 +442,14 @@ struct EngineDirectory::State {
       instance->busy = forget;
     }
     if (forget) return End(instance, {}, /*all=*/true);
+    std::set<uint32_t> heard_first;
     bool any_heard = listeners.empty(), any_alive = listeners.empty();
     for (const auto& [rank, listener] : listeners) {
       const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
-      if ((!stats.ok() || stats->arrived) && awaited.erase(rank) > 0) {
-        MutexLock lock(&mutex);
-        instance->awaited.erase(rank);
-      }
+      if ((!stats.ok() || stats->arrived) && awaited.erase(rank) > 0) heard_first.insert(rank);
       const bool is_awaited = awaited.contains(rank);
       // Who does not read does not hear.
-      const bool reads = !stats.ok() || stats->status == ListenerStatus::kActive ||
-                         stats->status == ListenerStatus::kPending;
+      const bool reads = !stats.ok() || IsRead(*stats);
       const bool heard = !stats.ok() || (stats->connected && reads && !is_awaited);
       const bool alive = heard || (!is_awaited && !GoneForLong(&instance->gone_since, rank, now));
       if (heard) instance->gone_since.erase(rank);
@@ -464,10 +462,26 @@ struct EngineDirectory::State {
       any_heard = any_heard || heard;
       any_alive = any_alive || alive;
     }
+    if (!awaited.empty()) instance->look_at = now;  // its answers wait for that
     // Ranks that only batches named come by any of its streams; those of a peer's dump by none.
     any_alive = any_alive && awaited.empty();
     for (uint32_t rank : instance->holders->ranks())
       if (!listeners.contains(rank)) instance->holders->SetAlive(rank, any_heard, any_alive);
+    if (heard_first.empty()) return;
+    MutexLock lock(&mutex);  // only now: what is awaited no more is in answers
+    for (uint32_t rank : heard_first) instance->awaited.erase(rank);
+  }
+
+  static bool IsRead(const ZmqStreamStats& stats) {
+    return stats.status == ListenerStatus::kActive || stats.status == ListenerStatus::kPending;
+  }
+
+  // Whether that stream, of an earlier time, is still to be waited for.
+  bool IsBehind(const Listener& listener, bool is_awaited, Duration since_opened) const {
+    const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
+    if (!stats.ok() || !IsRead(*stats)) return false;
+    if (!stats->connected && since_opened > options.lease_ttl) return false;
+    return is_awaited || stats->tracker.replaying;
   }
 
   bool GoneForLong(std::map<uint32_t, Time>* gone_since, uint32_t rank, Time now) const {
@@ -488,6 +502,7 @@ struct EngineDirectory::State {
   absl::flat_hash_map<Domain, InDomain> domains ABSL_GUARDED_BY(mutex);
   bool hidden ABSL_GUARDED_BY(mutex);
   bool open ABSL_GUARDED_BY(mutex) = false;
+  Time opened ABSL_GUARDED_BY(mutex){0};
   EngineWorkerStats gone ABSL_GUARDED_BY(mutex);
 };
 

@@ -335,9 +335,10 @@ struct Leaf::Parts {
   }
 
   // Publishers whose answers are not exact yet: those of a checkpoint that live, and those that were waited for, whose snapshot may
-  // still be under way. Engines' own streams are not counted: one that cannot replay is degraded for as long as it says nothing.
-  uint64_t Unsettled() const {
-    uint64_t unsettled = 0;
+  // still be under way. And the checkpoint's engines (`EngineDirectory::Unsettled`); not by their trust: one that cannot replay is degraded
+  // for as long as it says nothing.
+  uint64_t Unsettled() {
+    uint64_t unsettled = directory.Unsettled();
     for (const auto& [domain, publishers] : restored) {
       const absl::StatusOr<OverlapAnswer> all =
           registry.FindOverlaps(domain, {}, /*all_holders=*/true);

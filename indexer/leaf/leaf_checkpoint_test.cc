@@ -206,6 +206,62 @@ TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsPublishersAreCaughtUpWith) {
   EXPECT_TRUE(worker.IsExact(*leaf));
 }
 
+// Answers that have a part of it say nothing of what is missing.
+TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsEnginesAreCaughtUpWith) {
+  const std::string directory = CheckpointDirectory();
+  PoolEngine replays({.seed = 41, .replay = true}), cannot({.seed = 42});
+  LeafOptions options = Options(directory);
+  options.registry.receiver.lease_ttl = std::chrono::hours(1);
+  options.engines.ready_after = std::chrono::hours(1);
+  std::unique_ptr<Leaf> leaf = Start(options);
+  EXPECT_TRUE(leaf->readiness().ready) << "there was no engine to wait for";
+  ASSERT_TRUE(leaf->engines().Register(replays.Registration("1")).ok());
+  ASSERT_TRUE(leaf->engines().Register(cannot.Registration("2")).ok());
+  for (PoolEngine* engine : {&replays, &cannot}) {
+    engine->sockets().WaitForSubscribers();
+    engine->Run(100);
+  }
+  ASSERT_TRUE(IsExact(*leaf, replays, "1"));
+  ASSERT_TRUE(IsExact(*leaf, cannot, "2"));
+  leaf->Stop(seconds(5));
+  leaf.reset();
+  replays.Run(50, /*lost=*/true);
+  leaf = Start(options);
+  EXPECT_TRUE(Eventually([&] { return leaf->readiness().ready; })) << leaf->readiness().reason;
+  EXPECT_EQ(replays.Compare(leaf->registry(), "1"), "");
+  EXPECT_EQ(TrustOf(*leaf, "1"), Trust::kExact);
+  const EngineRegistration of = cannot.Registration("2");
+  const absl::StatusOr<OverlapAnswer> answer = leaf->registry().FindOverlaps(
+      DomainOf(of.model, of.group), {.blocks = {}}, /*all_holders=*/true);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->holders.size(), 2u);
+}
+
+TEST(LeafCheckpointTest, AnEngineThatIsGoneIsWaitedForAsLongAsALease) {
+  const std::string directory = CheckpointDirectory();
+  auto engine = std::make_unique<PoolEngine>(PoolEngineOptions{.seed = 43, .replay = true});
+  LeafOptions options = Options(directory);
+  options.registry.receiver.lease_ttl = std::chrono::hours(1);
+  options.engines.ready_after = std::chrono::hours(1);
+  std::unique_ptr<Leaf> leaf = Start(options);
+  const EngineRegistration registration = engine->Registration("1");
+  ASSERT_TRUE(leaf->engines().Register(registration).ok());
+  engine->sockets().WaitForSubscribers();
+  engine->Run(100);
+  ASSERT_TRUE(IsExact(*leaf, *engine, "1"));
+  ASSERT_TRUE(leaf->Checkpoint().ok());
+  leaf.reset();
+  engine.reset();
+  leaf = Start(options);
+  EXPECT_EQ(leaf->readiness().reason, "1 workers are not caught up with");
+  ASSERT_TRUE(leaf->engines().Unregister("1", registration.model, std::nullopt, std::nullopt).ok());
+  EXPECT_TRUE(leaf->readiness().ready) << leaf->readiness().reason;
+  leaf.reset();
+  options.registry.receiver.lease_ttl = milliseconds(100);
+  leaf = Start(options);
+  EXPECT_TRUE(Eventually([&] { return leaf->readiness().ready; })) << leaf->readiness().reason;
+}
+
 TEST(LeafCheckpointTest, ALeafThatStopsWritesALastOne) {
   const std::string directory = CheckpointDirectory();
   HeldPorts held;
