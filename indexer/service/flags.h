@@ -235,7 +235,9 @@ class FlagSet {
   CommandLine ReadCommandLine(const std::vector<std::string>& arguments) const;
   void ReadEnvironment(Settings* settings, std::vector<std::string>* problems) const;
   void ReadFile(const Given& path, Settings* settings, std::vector<std::string>* problems) const;
-  Settings Gather(const CommandLine& line, std::vector<std::string>* problems) const;
+  // `file_keys`: of the configuration file.
+  Settings Gather(const CommandLine& line, std::vector<std::string>* problems,
+                  size_t* file_keys) const;
   void CheckListeners(const std::map<const Flag*, std::string>& texts,
                       std::vector<std::string>* problems) const;
   bool TakesCheck() const { return reads_config_ && other_names_ == nullptr; }
@@ -258,6 +260,7 @@ class FlagSet {
   bool checking_ = false;
   std::vector<std::string> arguments_;
   Settings settings_;                          // what was given
+  size_t file_keys_ = 0;                       // in the configuration file when it was read last
   std::map<const Flag*, std::string> values_;  // of all, as text
   std::vector<Reloader> reloaders_;
 };

@@ -385,6 +385,9 @@ TEST_F(ReloadTest, ABadFileChangesNothingAndIsToldWithItsReason) {
       {"weight = ", "reload.toml:1: "},
       {"weight = 13\nnames = ['y']\n", "--weight: unlucky (from "},
       {"weight = [2]\n", "takes one value, and no list"},
+      // As while it is written, or on a full disk.
+      {"", "reload.toml: it is empty; expected some of the 2 keys that it had"},
+      {"# weight = 2\n", "it is empty"},
   };
   for (const auto& [text, why] : cases) {
     Write(text, "reload.toml");

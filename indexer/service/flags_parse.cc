@@ -190,8 +190,9 @@ void FlagSet::ReadFile(const Given& path, Settings* settings,
   }
 }
 
-FlagSet::Settings FlagSet::Gather(const CommandLine& line,
-                                  std::vector<std::string>* problems) const {
+FlagSet::Settings FlagSet::Gather(const CommandLine& line, std::vector<std::string>* problems,
+                                  size_t* file_keys) const {
+  *file_keys = 0;
   if (!reads_config_) return line.settings;
   Settings over;
   ReadEnvironment(&over, problems);
@@ -199,6 +200,7 @@ FlagSet::Settings FlagSet::Gather(const CommandLine& line,
   Settings settings;
   const auto path = over.find(Find("config"));
   if (path != over.end() && !path->second.text.empty()) ReadFile(path->second, &settings, problems);
+  *file_keys = settings.size();
   for (auto& [flag, given] : over) settings[flag] = std::move(given);
   return settings;
 }
@@ -237,7 +239,7 @@ std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostrea
     return 0;
   }
 
-  const Settings settings = Gather(line, &problems);
+  const Settings settings = Gather(line, &problems, &file_keys_);
   std::map<const Flag*, std::string> values;
   for (const Flag& flag : flags_) {
     const auto given = settings.find(&flag);
@@ -310,7 +312,12 @@ void FlagSet::Restore(const std::map<const Flag*, std::string>& texts) const {
 
 absl::StatusOr<FlagSet::Reloaded> FlagSet::Reload() {
   std::vector<std::string> problems;
-  const Settings settings = Gather(ReadCommandLine(arguments_), &problems);
+  size_t file_keys = 0;
+  const Settings settings = Gather(ReadCommandLine(arguments_), &problems, &file_keys);
+  if (problems.empty() && file_keys == 0 && file_keys_ > 0)
+    problems.push_back(absl::StrCat(settings.at(Find("config")).text,
+                                    ": it is empty; expected some of the ", file_keys_,
+                                    " keys that it had"));
   Reloaded reloaded;
   std::map<const Flag*, std::string> before, after;  // of those that change
   for (const Flag& flag : flags_) {
@@ -348,6 +355,7 @@ absl::StatusOr<FlagSet::Reloaded> FlagSet::Reload() {
     return absl::InvalidArgumentError(Refusal(std::string(commit.status().message())));
   }
   for (const Commit& commit : commits) commit();
+  file_keys_ = file_keys;
   for (const auto& [flag, value] : after) {
     values_[flag] = value;
     settings_.erase(flag);
