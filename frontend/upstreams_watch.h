@@ -36,6 +36,9 @@ class UpstreamsWatch {
     if (known && !answered_) {
       const bool cells = cells_->Reached();  // each connects what is not connected
       answered_ = leaves_->Reached() || cells;
+    } else {
+      cells_->LookForTheLost();
+      leaves_->LookForTheLost();
     }
     const char* const why = !known       ? "no hierarchy node and no leaf is known"
                             : !answered_ ? "no hierarchy node and no leaf has answered yet"

@@ -38,6 +38,7 @@ void GrpcCellFinder::Connect(const std::string& hierarchy_address) {
 
 std::vector<PeerState> GrpcCellFinder::States() const { return questions_->States(); }
 bool GrpcCellFinder::Reached() { return questions_->Reached(); }
+void GrpcCellFinder::LookForTheLost() { questions_->LookForTheLost(); }
 
 void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                                Duration deadline, Callback callback) {
@@ -68,6 +69,7 @@ void GrpcOverlapFinder::Connect(const std::string& leaf_address) {
 
 std::vector<PeerState> GrpcOverlapFinder::States() const { return questions_->States(); }
 bool GrpcOverlapFinder::Reached() { return questions_->Reached(); }
+void GrpcOverlapFinder::LookForTheLost() { questions_->LookForTheLost(); }
 
 void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                      const OverlapQuestion& question, Duration deadline,

@@ -45,6 +45,8 @@ class GrpcCellFinder : public CellFinder {
   std::vector<PeerState> States() const;
   // Whether one of those connected to, or asked, is there.
   bool Reached();
+  // Connects to those that are away, so that they are known to be back before they are asked.
+  void LookForTheLost();
   void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                  Duration deadline, Callback callback) override;
 
@@ -63,6 +65,8 @@ class GrpcOverlapFinder : public OverlapFinder {
   std::vector<PeerState> States() const;
   // Whether one of those connected to, or asked, is there.
   bool Reached();
+  // Connects to those that are away, so that they are known to be back before they are asked.
+  void LookForTheLost();
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
 

@@ -107,6 +107,15 @@ class GrpcQuestions {
     return reached;
   }
 
+  // Asks peers that are away for a connection: one that came back is reached before the next question goes there.
+  void LookForTheLost() {
+    for (const std::shared_ptr<Peer>& peer : peers_.All()) {
+      if (peer->watch.reached() || peer->watch.Get().state != "unreachable") continue;
+      if (peer->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY)
+        peer->watch.ConnectionStands();
+    }
+  }
+
   // `fill` makes the question, of about so many bytes, before this returns.
   void Ask(const std::string& address, size_t bytes, absl::FunctionRef<void(Request*)> fill,
            Duration deadline, Callback callback) {

@@ -124,6 +124,30 @@ TEST(GrpcQuestionsTest, AStreamIsOpenedAgainWhenItsPeerCameBack) {
   EXPECT_EQ(back.opened(), 1);
 }
 
+// What `kvatlas doctor` reads is true of an idle fleet too.
+TEST(GrpcQuestionsTest, APeerThatCameBackIsConnectedBeforeItIsAskedAgain) {
+  HeldPorts held;
+  const Address at = held.HoldAny();
+  auto peer = std::make_unique<CountingPeer>(Echo, at.port);
+  Questions questions(/*streams=*/true);
+  AskUntilStreamed(&questions, peer.get());
+  peer = nullptr;
+  CellAnswers gone;
+  Ask(&questions, at.ToString(), 1, &gone);
+  gone.Wait();
+  const auto state = [&] { return questions.States()[0].state; };
+  EXPECT_EQ(state(), "unreachable");
+  questions.LookForTheLost();
+  EXPECT_EQ(state(), "unreachable");
+  CountingPeer back(Echo, at.port);
+  EXPECT_TRUE(Await(
+      [&] {
+        questions.LookForTheLost();
+        return state() == "connected";
+      },
+      kLong));
+}
+
 TEST(GrpcQuestionsTest, WhoWaitsWhenTheQuestionsEndIsTold) {
   Silent peer;
   CellAnswers pending;

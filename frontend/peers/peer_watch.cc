@@ -3,7 +3,10 @@
 namespace kvatlas {
 
 void PeerWatch::Ended(const absl::Status& status) {
-  if (absl::IsUnavailable(status)) return Failed(std::string(status.message()));
+  if (absl::IsUnavailable(status)) {
+    late_.store(0, std::memory_order_relaxed);
+    return Failed(std::string(status.message()));
+  }
   if (absl::IsCancelled(status)) return;
   if (!absl::IsDeadlineExceeded(status)) return Answered();
   if (late_.fetch_add(1, std::memory_order_relaxed) + 1 >= kLateMax) Failed("no answer in time");
@@ -12,6 +15,7 @@ void PeerWatch::Ended(const absl::Status& status) {
 void PeerWatch::Failed(const std::string& reason) {
   MutexLock lock(&mutex_);
   is_reached_.store(false, std::memory_order_relaxed);
+  failed_at_ = clock_->Now();
   connection_.Set(ConnectionState::kUnreachable, reason);
 }
 
@@ -20,6 +24,16 @@ void PeerWatch::NotConnected() {
   if (connection_.Get().state == ConnectionState::kConnecting)
     connection_.Set(ConnectionState::kUnreachable, "no connection can be made");
   connection_.Tick();
+}
+
+void PeerWatch::ConnectionStands() {
+  MutexLock lock(&mutex_);
+  if (connection_.Get().state != ConnectionState::kUnreachable ||
+      late_.load(std::memory_order_relaxed) >= kLateMax || clock_->Now() - failed_at_ < kQuietMin) {
+    return;
+  }
+  is_reached_.store(true, std::memory_order_relaxed);
+  connection_.Set(ConnectionState::kConnected);
 }
 
 PeerState PeerWatch::Get() const {

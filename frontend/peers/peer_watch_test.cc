@@ -83,6 +83,27 @@ TEST_F(PeerWatchTest, ItIsSaidAgainOnceAMinute) {
   EXPECT_THAT(Logged(), HasSubstr("still unreachable"));
 }
 
+// Where nothing is asked, it would be unreachable for ever.
+TEST_F(PeerWatchTest, APeerThatCameBackIsConnectedBeforeItIsAsked) {
+  watch_.ConnectionStands();
+  EXPECT_EQ(watch_.Get().state, "connecting") << "it was never asked";
+  watch_.Ended(absl::UnavailableError("Connection refused"));
+  watch_.ConnectionStands();
+  EXPECT_EQ(watch_.Get().state, "unreachable") << "it has just failed";
+  clock_.Advance(PeerWatch::kQuietMin);
+  watch_.ConnectionStands();
+  EXPECT_EQ(watch_.Get().state, "connected");
+  EXPECT_TRUE(watch_.reached());
+  // One that answers nothing has connections too.
+  for (uint32_t i = 0; i < PeerWatch::kLateMax; ++i)
+    watch_.Ended(absl::DeadlineExceededError("late"));
+  clock_.Advance(PeerWatch::kQuietMin);
+  watch_.ConnectionStands();
+  EXPECT_EQ(watch_.Get().state, "unreachable");
+  watch_.Answered();
+  EXPECT_EQ(watch_.Get().state, "connected");
+}
+
 TEST_F(PeerWatchTest, OneLateAnswerIsNoOutageAndManyAre) {
   watch_.Answered();
   Logged();
