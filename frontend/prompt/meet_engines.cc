@@ -33,10 +33,8 @@ void TokenizeMeetingEngines(Frontend* frontend, PromptTokenizer* tokenizer, cons
                         if (!unmet && !absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why))
                           return callback(std::move(tokens));
                         frontend->RouteAsync(
-                            {.domain = domain, .unknown_prompt = true, .queue_wait = Duration(0)},
+                            {.domain = domain, .unknown_prompt = true, .only_learns = true},
                             [=](const absl::StatusOr<RouteResult>& route) {
-                              if (route.ok())
-                                frontend->Report(route->decision_id, {.abandoned = true});
                               if (!unmet || absl::IsNotFound(route.status())) return callback(why);
                               if (!route.ok()) return callback(route.status());
                               const Duration left = end - Clock::Real().Now();

@@ -1,7 +1,7 @@
 // Whose engines make tokens of this prompt, when none of them was met yet? Engines' addresses are labels of their workers, which
-// come with leaves' answers to routes; a prompt without tokens cannot be routed. So a route by load is asked for first, and goes nowhere.
+// come with leaves' answers to routes; a prompt without tokens cannot be routed. So a route that only learns is asked for first.
 //
-//   Tokenize ─▶ NOT_FOUND, "no engine met" ─▶ Frontend::RouteAsync by load, abandoned ─▶ Tokenize
+//   Tokenize ─▶ NOT_FOUND, "no engine met" ─▶ Frontend::RouteAsync, `only_learns` ─▶ Tokenize
 //
 // *Truth*: where engines were met but are away, leaves are asked too, as engines may have moved; the error is returned as it is.
 // *Threads*: any; the callback is called exactly once, possibly before the call returns, and in a thread of the frontend's or the tokenizer's.
@@ -25,7 +25,7 @@ absl::Status NoEngineMet(const std::string& model);
 bool IsNoEngineMet(const absl::Status& why);
 
 // As `PromptTokenizer::Tokenize`. NOT_FOUND, in the tokenizer's words: no leaf knows the model either, or its workers have no
-// `url`. UNAVAILABLE, RESOURCE_EXHAUSTED: as of routes.
+// `url`. UNAVAILABLE: as of routes.
 void TokenizeMeetingEngines(Frontend* frontend, PromptTokenizer* tokenizer, const Domain& domain,
                             std::shared_ptr<const Prompt> prompt, Duration deadline,
                             PromptTokenizer::Callback callback);

@@ -114,6 +114,10 @@ class FleetState {
   std::shared_ptr<ModelFleet> Model(const std::string& model);
   // Something was heard of it: it has a memory of its own from now on.
   std::shared_ptr<ModelFleet> KnownModel(const std::string& model);
+  bool Knows(const std::string& model) const {
+    ReaderLock lock(&models_mutex_);
+    return places_by_model_.contains(model);
+  }
   std::vector<std::shared_ptr<ModelFleet>> Models() const;
   // Leaves or hierarchies have told of some model.
   bool knows_models() const { return Models().size() > 1; }

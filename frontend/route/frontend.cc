@@ -234,6 +234,8 @@ void Frontend::SetLeaves(std::vector<ConfiguredLeaf> leaves) {
 
 std::vector<ConfiguredLeaf> Frontend::leaves() const { return *fleet_->leaves.Get(); }
 
+bool Frontend::KnowsModel(const std::string& model) const { return fleet_->Knows(model); }
+
 bool Frontend::HasUpstreams() const {
   return !fleet_->hierarchies.Get()->empty() || !fleet_->leaves.Get()->empty();
 }

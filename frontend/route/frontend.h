@@ -147,6 +147,9 @@ struct RouteInput {
   uint32_t prompt_tokens = 0;
   // In the place of tokens and hashes: what the prompt is could not be found out. A worker by load; nothing is promised of it.
   bool unknown_prompt = false;
+  // Asked for what the fleet tells of itself: the result is OK and empty where some leaf knows workers of the domain. No worker is chosen,
+  // nothing is counted, and no observer hears of it.
+  bool only_learns = false;
   Duration deadline{0};  // 0: the frontend's
   // For diagnoses alone.
   PromptForm form = PromptForm::kUnknown;
@@ -325,6 +328,9 @@ class Frontend {
   // The own cells, for routes that start from now on.
   void SetLeaves(std::vector<ConfiguredLeaf> leaves);
   std::vector<ConfiguredLeaf> leaves() const;
+
+  // Leaves or hierarchies have told of it, under any tenant. *Cost*: a look into a table.
+  bool KnowsModel(const std::string& model) const;
 
   // Some hierarchy node or leaf is known to be asked.
   bool HasUpstreams() const;

@@ -210,6 +210,26 @@ TEST_F(FrontendTest, AModelThatTheFleetDoesNotKnowAmongOthersIsNotFoundThoughEng
       absl::StatusCode::kNotFound);
 }
 
+TEST_F(FrontendTest, ARouteThatOnlyLearnsMeetsEnginesAndCountsNothing) {
+  options_.engines = {{"w0", "http://w0:1"}};
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  const RouteInput learns = {.domain = {"m", ""}, .unknown_prompt = true, .only_learns = true};
+  const absl::StatusOr<RouteResult> route = frontend().Route(learns);
+  ASSERT_TRUE(route.ok()) << route.status();
+  EXPECT_EQ(route->decision_id, 0u);
+  ASSERT_EQ(frontend().Engines(9).size(), 1u);
+  EXPECT_EQ(frontend().Engines(9)[0].cell, "a");
+  EXPECT_TRUE(frontend().KnowsModel("m"));
+  fleet_.cells["h"] = {};
+  RouteInput other = learns;
+  other.domain.model = "other";
+  EXPECT_EQ(frontend().Route(other).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(frontend().KnowsModel("other"));
+  EXPECT_EQ(frontend().stats().routes, 0u);
+  EXPECT_EQ(frontend().stats().failed, 0u);
+  EXPECT_EQ(frontend().stats().in_flight, 0u);
+}
+
 // ---- Another worker for the same request ----
 
 class RouteAgainTest : public FrontendTest {

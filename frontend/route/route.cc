@@ -285,6 +285,7 @@ void Route::OnAllCells(TopAnswer top) {
 // ---- The choice ----
 
 void Route::Decide() {
+  if (input_->only_learns) return FinishLearning();
   // The fleet answered, has told of other models, and knows none of this name: no engine is tried with it.
   const bool unknown =
       try_->said.unanswered == 0 && try_->said.some_answered && fleet_->knows_models();
@@ -324,6 +325,12 @@ void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cel
   std::exchange(callback_, nullptr)(std::move(result));
 }
 
+void Route::FinishLearning() {
+  if (try_->answers.cells().empty())
+    return Fail(NoWorkerError(input_->domain, {}, /*lacks_decoder=*/false, try_->said));
+  std::exchange(callback_, nullptr)(RouteResult());
+}
+
 void Route::EndWaiting() { Fail(StoppedError()); }
 
 void Route::WaitOrReject(const Choice& choice) {
@@ -357,7 +364,7 @@ void Route::AddFailure(const std::string& what, const CellsOutcome& outcome) {
 }
 
 void Route::Fail(absl::Status status) {
-  ++fleet_->counts.failed;
+  if (!input_->only_learns) ++fleet_->counts.failed;
   std::exchange(callback_, nullptr)(std::move(status));
 }
 

@@ -87,6 +87,7 @@ class Route : public std::enable_shared_from_this<Route> {
   void OnAllCells(TopAnswer top);
   void Decide();
   // `cells`: that were chosen among.
+  void FinishLearning();
   void Finish(Committed committed, const std::vector<CandidateCellPtr>& cells);
   void WaitOrReject(const Choice& choice);
   void Fail(absl::Status status);
