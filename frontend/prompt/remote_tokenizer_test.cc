@@ -145,8 +145,10 @@ TEST(RemoteTokenizerTest, PromptsAreSpreadOverEngines) {
   std::atomic<int> first = 0, second = 0;
   const auto counts = [](std::atomic<int>* asked) -> TestEngine::Serve {
     return [asked](TestSocket& connection) {
-      for (; !connection.ReadMessage().empty(); ++*asked)
+      while (!connection.ReadMessage().empty()) {
+        ++*asked;
         connection.Send(Answer(200, R"({"tokens":[7]})"));
+      }
     };
   };
   TestEngine one(counts(&first)), other(counts(&second));
