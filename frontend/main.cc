@@ -22,6 +22,8 @@
 #include "frontend/peers/engine_loads.h"
 #include "frontend/peers/engine_reach.h"
 #include "frontend/peers/grpc_finders.h"
+#include "frontend/prompt/engine_names.h"
+#include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/local_tokenizer.h"
 #include "frontend/prompt/text/model_registry.h"
 #include "frontend/prompt/text/token_cache.h"
@@ -36,6 +38,7 @@
 #include "frontend/ui/peer_asker.h"
 #include "frontend/ui/prompt_explainer.h"
 #include "frontend/ui/route_tally.h"
+#include "frontend/ui/told_domains.h"
 #include "frontend/upstreams_watch.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
@@ -63,6 +66,7 @@ namespace {
 
 constexpr size_t kHttpConnectionsMax = 4096;
 constexpr Duration kLookAtFilesEvery = std::chrono::milliseconds(500);
+constexpr Duration kDomainsWithin = std::chrono::milliseconds(200);
 
 // Null without any.
 absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& flag) {
@@ -80,7 +84,12 @@ std::vector<ConfiguredLeaf> ToLeaves(const std::vector<ServiceRecord>& records) 
 
 // What may change while the process runs. `reach` shares who is given with everything that calls engines.
 void AddReloads(FlagSet& set, FrontendFlags& flags, const EngineReach& reach, Endpoints* endpoints,
-                EngineLoads* loads, Frontend* frontend) {
+                EngineLoads* loads, EngineNames* names, Frontend* frontend) {
+  set.OnReload({"adapters"}, [&flags, names]() -> absl::StatusOr<FlagSet::Commit> {
+    absl::StatusOr<ServedNames> adapters = AdaptersOf(flags.prompts);
+    if (!adapters.ok()) return adapters.status();
+    return FlagSet::Commit([names, adapters = *std::move(adapters)] { names->SetGiven(adapters); });
+  });
   set.OnReload(
       {"prefill_weight", "queue_weight", "decode_weight", "memory_weight", "fetch_host",
        "fetch_disk", "fetch_remote", "session_weight", "siblings_weight", "crowding_weight",
@@ -164,8 +173,10 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   if (!leaves.ok()) return service.Fail(leaves.status());
   Metrics metrics;
   LocalTokenizer local(models, {});
-  auto prompts =
-      PromptParts::Make(flags.prompts, reach, &frontend, models == nullptr ? nullptr : &local);
+  GrpcPeerAsker peer_asker;
+  auto prompts = PromptParts::Make(
+      flags.prompts, reach, &frontend, models == nullptr ? nullptr : &local,
+      [&frontend, &peer_asker] { return ToldDomains(frontend, &peer_asker, kDomainsWithin); });
   if (!prompts.ok()) return service.Fail(prompts.status());
   FrontendService frontend_service(&frontend, &metrics, (*prompts)->router());
   const auto health = std::make_shared<ProcessHealth>();
@@ -175,7 +186,6 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   auto proxy = MakeProxy(flags.proxy, reach, &frontend, (*prompts)->router(), &metrics);
   if (!proxy.ok()) return service.Fail(proxy.status());
   TruthService truth_service(&truth, &Clock::Real());
-  GrpcPeerAsker peer_asker;
   FleetWatch fleet_watch({}, SourcesOf(&frontend), &peer_asker, &Clock::Real());
   fleet_watch.Start();
   const PromptExplainer explainer({.frontend = &frontend,
@@ -204,6 +214,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   frontend_service.AddStatus(
       "peers", [&] { return PeersJson(cell_finder.States(), overlap_finder.States()); });
   frontend_service.AddStatus("engine_loads", [&loads] { return EngineLoadsJson(loads.States()); });
+  frontend_service.AddStatus("names", [&] { return NamesJson((*prompts)->names()->Known()); });
   frontend_service.AddStatus("memory", [&memory] { return MemoryJson(memory); });
   frontend_service.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
   AddTruthHttp(&truth, &Clock::Real(), &http);
@@ -218,6 +229,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
                      .explainer = flags.ui_explain || IsLoopbackHost(flags.http.host) ? &explainer
                                                                                       : nullptr}),
       &http);
+  flags.ext_proc.picker.served_name = (*prompts)->names()->finder();
   ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics,
                          BodiesWithin(memory_bytes_max, ProxyOptions().bodies_bytes_max));
   memory.AddPart("bodies", [&] {
@@ -251,7 +263,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   if (ext_proc.address().has_value()) listening.emplace_back("ext_proc", *ext_proc.address());
   if (*proxy != nullptr) listening.emplace_back("proxy", (*proxy)->address());
   if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
-  AddReloads(service.flags(), flags, reach, &endpoints, &loads, &frontend);
+  AddReloads(service.flags(), flags, reach, &endpoints, &loads, (*prompts)->names(), &frontend);
   service.OnStopSignal([&] {
     grpc.SetHealth(Health::kStopping);
     ext_proc.SetHealth(Health::kStopping);
@@ -269,6 +281,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   }
   if (*announcer != nullptr) (*announcer)->Stop();
   frontend.Stop();  // pending routes are answered: the servers wait for them
+  (*prompts)->names()->Stop();
   if (*proxy != nullptr) (*proxy)->Stop();
   ext_proc.Stop(service.stop_deadline());
   grpc.Stop(service.stop_deadline());

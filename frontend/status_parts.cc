@@ -34,6 +34,18 @@ std::string PeersJson(const std::vector<PeerState>& nodes, const std::vector<Pee
   return Dump(json);
 }
 
+std::string NamesJson(const ServedNames& names) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const auto& [name, served] : names) {
+    if (name == served.model) continue;
+    json.push_back({{"name", name},
+                    {"model", served.model},
+                    {"adapter", served.adapter},
+                    {"workers", served.workers}});
+  }
+  return Dump(json);
+}
+
 std::string EngineLoadsJson(const std::vector<EngineLoadState>& engines) {
   nlohmann::json json = nlohmann::json::array();
   for (const EngineLoadState& engine : engines) {

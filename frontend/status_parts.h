@@ -8,12 +8,15 @@
 
 #include "frontend/peers/engine_loads.h"
 #include "frontend/peers/peer_watch.h"
+#include "frontend/prompt/served_names.h"
 #include "indexer/base/memory_budget.h"
 
 namespace kvatlas {
 
 std::string MemoryJson(const MemoryBudget& memory);
 std::string PeersJson(const std::vector<PeerState>& nodes, const std::vector<PeerState>& leaves);
+// Those that are not the model's own.
+std::string NamesJson(const ServedNames& names);
 std::string EngineLoadsJson(const std::vector<EngineLoadState>& engines);
 
 }  // namespace kvatlas

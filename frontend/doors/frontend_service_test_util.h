@@ -19,6 +19,7 @@
 
 #include "frontend/doors/frontend_service.h"
 #include "frontend/peers/grpc_finders.h"
+#include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
@@ -49,12 +50,15 @@ class LeafStandIn : public v1::Leaf::Service {
  public:
   grpc::Status FindOverlaps(grpc::ServerContext*, const v1::FindOverlapsRequest* request,
                             v1::FindOverlapsResponse* response) override {
+    if (!model.empty() && request->domain().model() != model)
+      return {grpc::StatusCode::NOT_FOUND, "no such domain"};
     last_request = *request;
     *response = answer;
     return grpc::Status::OK;
   }
   v1::FindOverlapsResponse answer;
   v1::FindOverlapsRequest last_request;
+  std::string model;  // that it knows; empty: any
 };
 
 inline std::unique_ptr<GrpcServer> Serve(grpc::Service* service,
@@ -128,10 +132,13 @@ class FrontendServiceTest : public testing::Test {
     options_.ask_ahead = 0;  // the stand-ins are read and changed between routes
   }
 
+  // Of `frontend_`; null: none.
+  virtual PromptRouter* MakeRouter() { return nullptr; }
+
   void Start() {
     frontend_ =
         std::make_unique<Frontend>(options_, &cell_finder_, &overlap_finder_, &Clock::Real());
-    service_ = std::make_unique<FrontendService>(frontend_.get(), &metrics_);
+    service_ = std::make_unique<FrontendService>(frontend_.get(), &metrics_, MakeRouter());
     server_ = Serve(service_.get());
     stub_ = v1::Frontend::NewStub(
         MakeChannel(server_->address().ToString(), {.connect_timeout = std::chrono::minutes(1)}));

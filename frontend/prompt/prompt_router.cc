@@ -60,6 +60,15 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     Run(std::move(job), [task](absl::Status why) { task->callback(std::move(why)); });
   }
 
+  // `next`, once the model has the name that leaves know it by: in this thread, or on one of the router's where that is asked for.
+  template <typename Next>
+  void AsServed(const std::shared_ptr<Task>& task, Next next) {
+    if (options_.served_name == nullptr ||
+        options_.served_name(&task->question.input,
+                             [self = shared_from_this(), task, next] { self->OnPool(task, next); }))
+      next();
+  }
+
   void Tokenize(const std::shared_ptr<Task>& task) {
     if (!task->question.prompt.has_value()) return Route(task);
     if (tokenizer_ == nullptr)
@@ -114,7 +123,6 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
     if (task->question.deadline > Duration(0))
       input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
-    if (options_.before_choice != nullptr) options_.before_choice(&input);
     if (task->question.by_load_without_tokens && input.tokens.size() > kRouteBlocksMax)
       ForgetTokensBeyondBlocksMax(task.get());
     frontend_->RouteAsync(std::move(input), ToTask(task));
@@ -191,7 +199,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     input.cache_salt = std::move(request->cache_salt);
     input.expected_output_tokens = static_cast<uint32_t>(
         std::min<size_t>(request->output_tokens_max, std::numeric_limits<uint32_t>::max()));
-    if (!request->no_prompt.ok()) return NoTokens(task, std::move(request->no_prompt));
+    if (!request->no_prompt.ok())
+      return AsServed(task, [this, task, why = request->no_prompt] { NoTokens(task, why); });
     if (auto* ids = std::get_if<std::vector<TokenId>>(&request->prompt)) {
       input.tokens = std::move(*ids);
       input.form = PromptForm::kCompletion;
@@ -202,9 +211,9 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
       // What a client's own template costs does not follow from its size.
       const bool is_own = std::get<ChatPrompt>(*task->question.prompt).chat_template.has_value();
       if (is_own && body.size() <= task->question.inline_bytes_max)
-        return OnPool(task, [this, task] { Tokenize(task); });
+        return AsServed(task, [this, task] { OnPool(task, [this, task] { Tokenize(task); }); });
     }
-    Tokenize(task);
+    AsServed(task, [this, task] { Tokenize(task); });
   }
 
   void ReadModel(const std::string& body, const std::shared_ptr<Task>& task) {
@@ -219,7 +228,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     std::string name = said ? model->get<std::string>() : "";
     if (absl::Status bad = FillModel(&name); !bad.ok()) return task->callback(bad);
     task->question.input.domain.model = std::move(name);
-    RouteByLoad(task);
+    AsServed(task, [this, task] { RouteByLoad(task); });
   }
 
  private:
@@ -241,8 +250,11 @@ PromptRouter::~PromptRouter() { impl_->Stop(); }
 
 void PromptRouter::Route(PromptQuestion question, Callback callback) {
   auto task = impl_->NewTask(std::move(question), std::move(callback));
-  if (!task->question.prompt.has_value()) return impl_->Route(task);
-  impl_->OnPool(task, [impl = impl_.get(), task] { impl->Tokenize(task); });
+  Impl* const impl = impl_.get();
+  if (!task->question.prompt.has_value())
+    return impl->AsServed(task, [impl, task] { impl->Route(task); });
+  impl->AsServed(task,
+                 [impl, task] { impl->OnPool(task, [impl, task] { impl->Tokenize(task); }); });
 }
 
 void PromptRouter::RouteBody(OpenAiCall call, std::shared_ptr<const std::string> body,
@@ -264,7 +276,8 @@ void PromptRouter::RouteModel(std::shared_ptr<const std::string> body, PromptQue
 
 void PromptRouter::RouteByLoad(PromptQuestion question, Callback callback) {
   question.prompt = std::nullopt;
-  impl_->RouteByLoad(impl_->NewTask(std::move(question), std::move(callback)));
+  auto task = impl_->NewTask(std::move(question), std::move(callback));
+  impl_->AsServed(task, [impl = impl_.get(), task] { impl->RouteByLoad(task); });
 }
 
 void PromptRouter::RouteAgain(const PromptRoute& earlier, std::vector<CellWorker> tried,

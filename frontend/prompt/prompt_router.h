@@ -1,7 +1,7 @@
 // Which worker should take this chat, or this text? From what a client says to a worker: read, made tokens of, routed.
 //
 //   body ─▶ ParseOpenAiRequest ─╮
-//   text, chat ─────────────────┴▶ PromptTokenizer ─▶ Frontend::RouteAsync ─▶ callback
+//   text, chat ─────────────────┴▶ served name ─▶ PromptTokenizer ─▶ Frontend::RouteAsync ─▶ callback
 //
 // *Truth*: the tokens are the engine's or there are none. Who must have a worker in any case (`by_load_without_tokens`) gets one
 // by load alone then, and `no_tokens` says why; who does not, gets the error, once leaves were asked for engines (`meet_engines.h`).
@@ -25,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
@@ -38,8 +39,8 @@ struct PromptRouterOptions {
   Duration tokenize_deadline = std::chrono::seconds(2);
   // The fleet's models, for requests that name none; null: those whose engines the frontend has met.
   std::function<std::vector<std::string>()> models = nullptr;
-  // Last before the choice, when the prompt has its tokens: for models that engines serve under another domain, as adapters are.
-  std::function<void(RouteInput*)> before_choice = nullptr;
+  // Before anything is made of the prompt: for names of models that leaves know as others, as adapters are. Null: there are none.
+  ServedNameFinder served_name = nullptr;
 };
 
 struct PromptQuestion {

@@ -80,21 +80,4 @@ std::shared_ptr<const LabelsByWorker> EngineFinder::Join(
   return labels;
 }
 
-void AsServed(const EngineView& view, RouteInput* input) {
-  const auto adapter = view.adapters.find(input->domain.model);
-  if (adapter == view.adapters.end()) return;
-  input->lora_name = input->domain.model;
-  input->domain.model = adapter->second.base;
-  std::vector<std::string>& allowed = input->allowed_workers;
-  const std::vector<std::string>& serve_it = adapter->second.engines;
-  if (allowed.empty()) {
-    allowed = serve_it;
-    return;
-  }
-  std::erase_if(allowed, [&](const std::string& name) {
-    return std::find(serve_it.begin(), serve_it.end(), name) == serve_it.end();
-  });
-  if (allowed.empty()) allowed = {""};  // none of them: no worker has this name
-}
-
 }  // namespace kvatlas

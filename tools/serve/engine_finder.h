@@ -2,7 +2,7 @@
 //
 // *Truth*: the leaf's answer (`finders/in_process_finders.h`), with the load from an engine's metrics where its events say none; and
 // every engine of the model that answers over HTTP and of which no event was heard: without a block, `stale`. So an engine without
-// events gets requests by load. Further names of a model are asked as the model, and adapters as `AsServed` says.
+// events gets requests by load. Further names of a model are asked as the model.
 // *Threads*: as `OverlapFinder`; of the own leaf the callback runs before the call returns.
 // *Cost*: the leaf's answer; labels are joined again when the leaf's or the engines change.
 
@@ -16,7 +16,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "frontend/route/finders.h"
-#include "frontend/route/frontend.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
 #include "tools/serve/engine_fleet.h"
@@ -53,10 +52,6 @@ class EngineFinder : public OverlapFinder {
   Mutex mutex_;
   std::map<Domain, Joined> joined_ ABSL_GUARDED_BY(mutex_);
 };
-
-// An adapter's prompt as the leaf knows it: in its base model's domain, under the adapter's seed, for engines that serve it.
-void AsServed(const EngineView& view, RouteInput* input);
-
 }  // namespace kvatlas
 
 #endif  // KVATLAS_TOOLS_SERVE_ENGINE_FINDER_H_

@@ -44,7 +44,7 @@ class EngineFinderTest : public ::testing::Test {
     engines["silent"] = {
         .index = 1, .url = "http://silent", .loads = {{0, Load{.running_requests = 3}}}};
     view->engines["new"]["silent"] = {.index = 0, .url = "http://silent", .loads = {}};
-    view->aliases["nickname"] = "m";
+    view->names["nickname"] = {.model = "m"};
     view_ = view;
     WorkersAnswer answer;
     answer.block_size = 32;
@@ -108,35 +108,6 @@ TEST_F(EngineFinderTest, LabelsAreJoinedOnceUntilSomethingChanges) {
   EXPECT_EQ(first->labels, Ask("m")->labels);
   view_ = std::make_shared<EngineView>(*view_);
   EXPECT_NE(first->labels, Ask("m")->labels);
-}
-
-TEST_F(EngineFinderTest, AnAdapterIsAskedForInItsBasesDomainUnderItsNameAtEnginesThatServeIt) {
-  EngineView view = *view_;
-  view.adapters["pirate"] = {.base = "m", .engines = {"heard", "silent"}};
-  RouteInput input;
-  input.domain.model = "pirate";
-  AsServed(view, &input);
-  EXPECT_EQ(input.domain.model, "m");
-  EXPECT_EQ(input.lora_name, "pirate");
-  EXPECT_EQ(input.allowed_workers, (std::vector<std::string>{"heard", "silent"}));
-  // What the caller allows stays a bound.
-  input = {};
-  input.domain.model = "pirate";
-  input.allowed_workers = {"silent", "other"};
-  AsServed(view, &input);
-  EXPECT_EQ(input.allowed_workers, (std::vector<std::string>{"silent"}));
-  input = {};
-  input.domain.model = "pirate";
-  input.allowed_workers = {"other"};
-  AsServed(view, &input);
-  EXPECT_EQ(input.allowed_workers, (std::vector<std::string>{""})) << "no engine, not all of them";
-  // Other models stay as they are.
-  input = {};
-  input.domain.model = "m";
-  AsServed(view, &input);
-  EXPECT_EQ(input.domain.model, "m");
-  EXPECT_EQ(input.lora_name, "");
-  EXPECT_TRUE(input.allowed_workers.empty());
 }
 
 }  // namespace

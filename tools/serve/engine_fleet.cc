@@ -29,8 +29,8 @@ const EngineView::Engines* EngineView::EnginesOf(const std::string& model) const
 }
 
 const std::string& EngineView::ModelOf(const std::string& model) const {
-  const auto found = aliases.find(model);
-  return found == aliases.end() ? model : found->second;
+  const auto found = names.find(model);
+  return found == names.end() || found->second.adapter ? model : found->second.model;
 }
 
 NamedByFlags NamedBy(std::vector<EngineSpec> specs) {
@@ -189,21 +189,23 @@ std::shared_ptr<const EngineView> EngineFleet::State::MakeView() const {
     if (!engine->facts.has_value() || (any && !engine->answers())) continue;
     const std::string& own = engine->facts->models.front().id;
     for (const ServedModel& model : engine->facts->models) {
-      if (model.parent.empty() && model.id != own) {
-        made->aliases.emplace(model.id, own);
-        continue;
+      const bool adapter = !model.parent.empty();
+      if (adapter || model.id != own) {
+        ServedName& name = made->names[model.id];
+        if (name.model.empty()) name = {.model = own, .adapter = adapter};
+        if (name.model == own) name.workers.push_back(engine->spec.name);
       }
-      if (!model.parent.empty()) {
-        EngineView::Adapter& adapter = made->adapters[model.id];
-        adapter.base = own;
-        adapter.engines.push_back(engine->spec.name);
-      }
+      if (!adapter && model.id != own) continue;
       EngineView::Engines& of = made->engines[model.id];
       of.emplace(engine->spec.name,
                  EngineView::Engine{
                      .index = of.size(), .url = engine->spec.url, .loads = engine->facts->loads});
     }
   }
+  // What is an engine's own model is no further name of another's.
+  std::erase_if(made->names, [&](const auto& named) {
+    return !named.second.adapter && made->engines.contains(named.first);
+  });
   return made;
 }
 

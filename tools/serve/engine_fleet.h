@@ -26,6 +26,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "frontend/peers/engine_probe.h"
+#include "frontend/prompt/served_names.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/leaf/engine_directory.h"
@@ -46,14 +47,8 @@ struct EngineView {
 
   // By model, adapters too. Engines that answer, or all of them where none does.
   std::map<std::string, Engines> engines;
-  // Further names of a model → the name by which its engines are registered.
-  std::map<std::string, std::string> aliases;
-  // An adapter (LoRA): its blocks are in the domain of the model by which its engines are registered, under a seed of its own.
-  struct Adapter {
-    std::string base;                  // that model
-    std::vector<std::string> engines;  // workers that serve it
-  };
-  std::map<std::string, Adapter> adapters;
+  // Adapters (LoRA), and further names of a model: of the name by which its engines are registered.
+  ServedNames names;
 
   // Null: no engine serves it.
   const Engines* EnginesOf(const std::string& model) const;

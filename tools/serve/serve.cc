@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "frontend/peers/grpc_finders.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/remote_tokenizer.h"
+#include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/model_registry.h"
 #include "frontend/prompt/tokenizer_choice.h"
 #include "frontend/route/frontend.h"
@@ -195,7 +197,7 @@ absl::StatusOr<EngineReach> ReachOf(const Flags& flags, const EngineList& engine
 std::vector<std::string> ModelsOf(const EngineView& view) {
   std::vector<std::string> models;
   for (const auto& [model, engines] : view.engines)
-    if (!view.adapters.contains(model)) models.push_back(model);
+    if (!view.names.contains(model)) models.push_back(model);
   return models;
 }
 
@@ -281,7 +283,10 @@ class Server {
                               {{"local", &tokenizers_}, {"engine", &by_engine}});
     PromptRouterOptions prompts;
     prompts.models = [this] { return ModelsOf(*fleet_->View()); };
-    prompts.before_choice = [this](RouteInput* input) { AsServed(*fleet_->View(), input); };
+    prompts.served_name = [this](RouteInput* input, const std::function<void()>&) {
+      AsServed(fleet_->View()->names, input);
+      return true;
+    };
     PromptRouter router(prompts, &frontend, &tokenizer);
     Metrics metrics;
     FrontendService routes(&frontend, &metrics, &router);

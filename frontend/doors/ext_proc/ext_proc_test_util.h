@@ -21,6 +21,7 @@
 #include "frontend/doors/ext_proc/ext_proc_service.h"
 #include "frontend/doors/ext_proc/proxy_test_util.h"
 #include "frontend/route/route_observer.h"
+#include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_server.h"
@@ -41,7 +42,7 @@ class HeldLeaf : public OverlapFinder {
     absl::StatusOr<WorkersAnswer> answer = this->answer();
     {
       MutexLock lock(&mutex_);
-      asked_blocks_ = question.sequence.size();
+      asked_.assign(question.sequence.begin(), question.sequence.end());
       const auto of_model = of_models_.find(question.domain->model);
       if (of_model != of_models_.end()) answer = of_model->second;
       if (hold_) {
@@ -79,9 +80,11 @@ class HeldLeaf : public OverlapFinder {
     }
     for (const Callback& callback : held) callback(answer());
   }
-  size_t asked_blocks() {
+  size_t asked_blocks() { return asked().size(); }
+  // What it was asked for last.
+  std::vector<SequenceHash> asked() {
     MutexLock lock(&mutex_);
-    return asked_blocks_;
+    return asked_;
   }
 
  private:
@@ -96,7 +99,7 @@ class HeldLeaf : public OverlapFinder {
   std::map<std::string, WorkersAnswer> of_models_ ABSL_GUARDED_BY(mutex_);
   bool hold_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Callback> held_ ABSL_GUARDED_BY(mutex_);
-  size_t asked_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<SequenceHash> asked_ ABSL_GUARDED_BY(mutex_);
 };
 
 class NoHierarchy : public CellFinder {

@@ -39,17 +39,9 @@ Refusal RefusalOf(const absl::Status& why) {
 }
 
 struct Picker::Task {
-  std::string model;
-  std::string cache_salt;
-  uint32_t output_tokens = 0;
-  bool by_load = false;
-  PromptForm form = PromptForm::kUnknown;
-  std::optional<TokenId> bos = {};
+  RouteInput input;
+  std::shared_ptr<const Prompt> prompt;  // until it has its tokens
   std::optional<std::vector<std::string>> subset;
-  std::string tenant;
-  std::string owner;
-  std::string session_id;
-  TraceContext trace;
   Callback callback;
 };
 
@@ -94,62 +86,58 @@ void Picker::Pick(PickInput input, Callback callback) {
     request = absl::InvalidArgumentError("model is missing");
   if (!request.ok()) return callback(RefusalOf(request.status()));
   const std::shared_ptr<Task> task = NewTask();
-  task->model = std::move(request->model);
-  task->cache_salt = std::move(request->cache_salt);
-  task->output_tokens =
-      static_cast<uint32_t>(std::min<size_t>(request->output_tokens_max, UINT32_MAX));
+  task->input = {.domain = {.model = std::move(request->model), .tenant = std::move(input.tenant)},
+                 .cache_salt = std::move(request->cache_salt),
+                 .unknown_prompt = !request->no_prompt.ok(),
+                 .session_id = std::move(input.session_id),
+                 .tenant = std::move(input.owner),
+                 .expected_output_tokens = static_cast<uint32_t>(
+                     std::min<size_t>(request->output_tokens_max, UINT32_MAX)),
+                 .end_follows = true,
+                 .trace = input.trace};
   task->subset = std::move(input.subset);
-  task->tenant = std::move(input.tenant);
-  task->owner = std::move(input.owner);
-  task->session_id = std::move(input.session_id);
-  task->trace = input.trace;
   task->callback = std::move(callback);
-  if (!request->no_prompt.ok()) {
-    task->by_load = true;
-    return Route(task, {});
+  if (!task->input.unknown_prompt) {
+    task->input.form = PromptForm::kCompletion;
+    if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
+      task->input.tokens = std::move(*tokens);
+    } else if (auto* const text = std::get_if<TextPrompt>(&request->prompt)) {
+      task->prompt = std::make_shared<const Prompt>(std::move(*text));
+    } else {
+      task->input.form = PromptForm::kChat;
+      task->prompt =
+          std::make_shared<const Prompt>(std::get<ChatPrompt>(std::move(request->prompt)));
+    }
   }
-  if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
-    task->form = PromptForm::kCompletion;
-    return Route(task, std::move(*tokens));
-  }
-  if (auto* const text = std::get_if<TextPrompt>(&request->prompt)) {
-    task->form = PromptForm::kCompletion;
-    return Tokenize(task, std::make_shared<const Prompt>(std::move(*text)));
-  }
-  task->form = PromptForm::kChat;
-  Tokenize(task, std::make_shared<const Prompt>(std::move(std::get<ChatPrompt>(request->prompt))));
+  if (options_.served_name == nullptr ||
+      options_.served_name(&task->input, [this, task] { Tokenize(task); }))
+    Tokenize(task);
 }
 
-void Picker::Tokenize(std::shared_ptr<Task> task, std::shared_ptr<const Prompt> prompt) {
+void Picker::Tokenize(std::shared_ptr<Task> task) {
+  if (task->prompt == nullptr) return Route(task);
   if (tokenizer_ == nullptr) {
     return task->callback(RefusalOf(WithErrorCode(
         absl::NotFoundError("no tokenizer is configured: send token ids, or set --models"),
         kTokenizerNotFound)));
   }
-  TokenizeMeetingEngines(frontend_, tokenizer_, {.model = task->model, .tenant = task->tenant},
-                         std::move(prompt), options_.tokenize_deadline,
+  TokenizeMeetingEngines(frontend_, tokenizer_, task->input.domain, std::move(task->prompt),
+                         options_.tokenize_deadline,
                          [this, task](absl::StatusOr<PromptTokens> answer) {
                            if (!answer.ok())
                              return task->callback(RefusalOf(AboutTokenizer(answer.status())));
-                           task->bos = answer->bos;
-                           Route(task, std::move(answer->tokens));
+                           task->input.bos = answer->bos;
+                           task->input.tokens = std::move(answer->tokens);
+                           Route(task);
                          });
 }
 
-void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
-  RouteInput input{.domain = {.model = task->model, .tenant = task->tenant},
-                   .tokens = std::move(tokens),
-                   .cache_salt = task->cache_salt,
-                   .unknown_prompt = task->by_load,
-                   .form = task->form,
-                   .bos = task->bos,
-                   .session_id = task->session_id,
-                   .tenant = task->owner,
-                   .expected_output_tokens = task->output_tokens,
-                   .end_follows = true,
-                   .trace = task->trace};
-  if (task->subset.has_value()) input.allowed_workers = endpoints_->NamesAt(*task->subset);
-  frontend_->RouteAsync(std::move(input), [this, task](absl::StatusOr<RouteResult> result) {
+void Picker::Route(std::shared_ptr<Task> task) {
+  if (task->subset.has_value()) {
+    const std::vector<std::string> there = endpoints_->NamesAt(*task->subset);
+    if (!there.empty()) AllowOnly(there, &task->input);
+  }
+  frontend_->RouteAsync(std::move(task->input), [this, task](absl::StatusOr<RouteResult> result) {
     task->callback(Choose(*task, std::move(result)));
   });
 }

@@ -1,7 +1,7 @@
 // Which endpoint should this HTTP request go to? From the body of an inference call to the header that a gateway's endpoint picker
 // sets; nothing of Envoy's protocol is here.
 //
-//   body ─▶ model, prompt ─▶ tokens (ids as they are, or a tokenizer) ─▶ Frontend::RouteAsync ─▶ worker ─▶ IP:PORT
+//   body ─▶ model, prompt ─▶ served name ─▶ tokens (ids as they are, or a tokenizer) ─▶ Frontend::RouteAsync ─▶ worker ─▶ IP:PORT
 //
 // *Truth*: the worker that the frontend chose (who decodes, where another one prefills), if its endpoint is known and eligible; else the best of its candidates whose
 // endpoint is; else, where the gateway named a subset, one of that by turns: what it names is there. The choice counts in
@@ -30,6 +30,7 @@
 #include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/endpoints.h"
 #include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
@@ -43,6 +44,8 @@ namespace kvatlas {
 struct PickerOptions {
   uint32_t endpoints_best = 1;  // named in one answer: the chosen one, then those to retry
   Duration tokenize_deadline = std::chrono::seconds(2);
+  // For names of models that leaves know as others, as adapters are. Null: there are none.
+  ServedNameFinder served_name = nullptr;
 };
 
 // What is known of a request before it goes anywhere.
@@ -106,8 +109,8 @@ class Picker {
  private:
   struct Task;
   std::shared_ptr<Task> NewTask();
-  void Tokenize(std::shared_ptr<Task> task, std::shared_ptr<const Prompt> prompt);
-  void Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens);
+  void Tokenize(std::shared_ptr<Task> task);
+  void Route(std::shared_ptr<Task> task);
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
   PickResult Without(const Task& task, const std::string& why);
   std::string OneOf(const std::vector<std::string>& endpoints);

@@ -8,7 +8,6 @@
 // *Threads*: everything on the thread of `io`.
 // *Bounds*: `kModelsEnginesMax` engines asked at once, each once (HOST:PORT); `kModelsAnswerBytesMax` of an answer;
 // `ProxyOptions::models_timeout` for all together.
-// *Lifetime*: a question keeps itself until its callback has been called.
 
 #ifndef KVATLAS_FRONTEND_DOORS_HTTP_MODELS_LIST_H_
 #define KVATLAS_FRONTEND_DOORS_HTTP_MODELS_LIST_H_
@@ -28,7 +27,6 @@
 namespace kvatlas {
 
 inline constexpr size_t kModelsEnginesMax = 64;
-inline constexpr size_t kModelsAnswerBytesMax = 4 << 20;
 
 // Nothing: no engine answered with a list.
 using ModelsCallback = std::function<void(std::optional<std::string> body)>;
@@ -38,8 +36,8 @@ void AskModels(boost::asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
                Duration timeout, ModelsCallback callback);
 
-// The union of such bodies; nothing: none of them is a list.
-std::optional<std::string> MergeModels(const std::vector<std::string>& bodies);
+// The union of such bodies (`models_question.h`); nothing: none of them is a list.
+std::optional<std::string> MergeModels(const std::vector<std::optional<std::string>>& bodies);
 
 // The entry of such a list that has this id.
 std::optional<std::string> ModelIn(const std::string& list, const std::string& id);

@@ -37,6 +37,19 @@ absl::StatusOr<UrlsByModel> ParseUrls(const std::vector<std::string>& entries) {
   return urls;
 }
 
+absl::StatusOr<ServedNames> ParseAdapters(const std::vector<std::string>& entries) {
+  ServedNames adapters;
+  for (const std::string& entry : entries) {
+    const size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == entry.size())
+      return absl::InvalidArgumentError("'" + entry + "' is not ADAPTER=MODEL");
+    const ServedName served = {.model = entry.substr(equals + 1), .adapter = true};
+    if (!adapters.emplace(entry.substr(0, equals), served).second)
+      return absl::InvalidArgumentError("'" + entry + "' names its adapter again");
+  }
+  return adapters;
+}
+
 // The engines that the flags name, or else those that serve the model; suspects only where there are no others.
 std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& frontend,
                                  const std::string& model) {
@@ -75,6 +88,15 @@ void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
            "engines that are asked for tokens, [MODEL=]http://HOST:PORT; none: those of the "
            "model's workers whose url is known")
       .Check([](const std::string& text) { return ParseUrls(Elements(text)).status(); });
+  flags
+      .Add("adapters", &to->adapters,
+           "adapters (LoRA) that any engine of the model takes: ADAPTER=MODEL,…; others are those "
+           "that engines list at /v1/models")
+      .Check([](const std::string& text) { return ParseAdapters(Elements(text)).status(); });
+  flags.Add("engine_models_every", &to->engine_models_every,
+            "how often engines are asked for their models while adapters, or further names of a "
+            "model, are asked for; 0: never, then only --adapters are known",
+            Duration(0));
   flags.Add("tokenize_threads", &to->router.threads,
             "threads that read prompts and make tokens of them", 1u, 256u);
   flags.Add("tokenize_deadline", &to->router.tokenize_deadline, "for tokens of one prompt",
@@ -83,14 +105,21 @@ void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
             "of prompts that engines made tokens of, and these tokens");
 }
 
-absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(const PromptFlags& flags,
-                                                               const EngineReach& reach,
-                                                               Frontend* frontend,
-                                                               PromptTokenizer* local) {
+absl::StatusOr<ServedNames> AdaptersOf(const PromptFlags& flags) {
+  absl::StatusOr<ServedNames> adapters = ParseAdapters(flags.adapters);
+  if (!adapters.ok()) return Wrong("--adapters", adapters.status());
+  return adapters;
+}
+
+absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(
+    const PromptFlags& flags, const EngineReach& reach, Frontend* frontend, PromptTokenizer* local,
+    std::function<std::vector<Domain>()> domains) {
   absl::StatusOr<TokenizeWays> ways = ParseTokenizeWays(flags.tokenize);
   if (!ways.ok()) return Wrong("--tokenize", ways.status());
   absl::StatusOr<UrlsByModel> urls = ParseUrls(flags.tokenizer_urls);
   if (!urls.ok()) return Wrong("--tokenizer_url", urls.status());
+  absl::StatusOr<ServedNames> adapters = AdaptersOf(flags);
+  if (!adapters.ok()) return adapters.status();
   if (local == nullptr) WarnOfNoTokenizer(*ways);
   std::unique_ptr<PromptParts> parts(new PromptParts);
   RemoteTokenizerOptions remote;
@@ -107,7 +136,15 @@ absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(const PromptFlags
                                                     {"render", parts->render_.get()}};
   if (local != nullptr) by_way["local"] = local;
   parts->choice_ = std::make_unique<TokenizerChoice>(*std::move(ways), std::move(by_way));
-  parts->router_ = std::make_unique<PromptRouter>(flags.router, frontend, parts->choice_.get());
+  EngineNamesOptions names;
+  names.given = *std::move(adapters);
+  names.every = flags.engine_models_every;
+  names.call.reach = reach;
+  names.domains = std::move(domains);
+  parts->names_ = std::make_unique<EngineNames>(std::move(names), frontend);
+  PromptRouterOptions router = flags.router;
+  router.served_name = parts->names_->finder();
+  parts->router_ = std::make_unique<PromptRouter>(router, frontend, parts->choice_.get());
   return parts;
 }
 

@@ -9,6 +9,7 @@
 #ifndef KVATLAS_FRONTEND_DOORS_HTTP_PROMPT_FLAGS_H_
 #define KVATLAS_FRONTEND_DOORS_HTTP_PROMPT_FLAGS_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,11 +20,15 @@
 #include "absl/status/statusor.h"
 #include "frontend/doors/http/proxy.h"
 #include "frontend/peers/engine_reach.h"
+#include "frontend/prompt/engine_names.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/remote_tokenizer.h"
+#include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/prompt/tokenizer_choice.h"
 #include "frontend/route/frontend.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
 #include "indexer/service/address.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
@@ -34,19 +39,24 @@ namespace kvatlas {
 struct PromptFlags {
   std::vector<std::string> tokenize = {"local+engine"};
   std::vector<std::string> tokenizer_urls;  // URL or MODEL=URL
+  std::vector<std::string> adapters;        // ADAPTER=MODEL
+  Duration engine_models_every = EngineNamesOptions().every;
   PromptRouterOptions router;
   size_t remote_cache_bytes = RemoteTokenizerOptions().cache_bytes;
 };
 void AddPromptFlags(FlagSet& flags, PromptFlags* to);
 
+// INVALID_ARGUMENT: --adapters.
+absl::StatusOr<ServedNames> AdaptersOf(const PromptFlags& flags);
+
 class PromptParts {
  public:
-  // `local`: tokenizers from files; may be null. INVALID_ARGUMENT: a flag.
-  static absl::StatusOr<std::unique_ptr<PromptParts>> Make(const PromptFlags& flags,
-                                                           const EngineReach& reach,
-                                                           Frontend* frontend,
-                                                           PromptTokenizer* local);
+  // `local`: tokenizers from files; may be null. `domains`: see `EngineNamesOptions`. INVALID_ARGUMENT: a flag.
+  static absl::StatusOr<std::unique_ptr<PromptParts>> Make(
+      const PromptFlags& flags, const EngineReach& reach, Frontend* frontend,
+      PromptTokenizer* local, std::function<std::vector<Domain>()> domains);
   PromptTokenizer* tokenizer() { return choice_.get(); }
+  EngineNames* names() { return names_.get(); }
   PromptRouter* router() { return router_.get(); }
 
  private:
@@ -54,6 +64,7 @@ class PromptParts {
   std::unique_ptr<RemoteTokenizer> engine_;
   std::unique_ptr<RemoteTokenizer> render_;
   std::unique_ptr<TokenizerChoice> choice_;
+  std::unique_ptr<EngineNames> names_;
   std::unique_ptr<PromptRouter> router_;
 };
 

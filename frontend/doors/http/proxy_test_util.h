@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,12 +19,14 @@
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/http/proxy.h"
 #include "frontend/doors/http/socket_test_util.h"
+#include "frontend/prompt/engine_names.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/route/finders.h"
 #include "frontend/route/frontend.h"
 #include "frontend/route/route_observer.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/metrics.h"
 
@@ -38,6 +41,12 @@ class OneCell : public CellFinder, public OverlapFinder {
   }
   void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
                     OverlapFinder::Callback callback) override {
+    if (!model.empty() && question.domain->model != model)
+      return callback(absl::NotFoundError("no such domain"));
+    {
+      MutexLock lock(&mutex_);
+      asked_.assign(question.sequence.begin(), question.sequence.end());
+    }
     WorkersAnswer answer{.workers = {}, .block_size = 4};
     auto labels = std::make_shared<LabelsByWorker>();
     for (size_t i = 0; i < urls.size(); ++i) {
@@ -53,9 +62,19 @@ class OneCell : public CellFinder, public OverlapFinder {
     answer.labels = labels;
     callback(std::move(answer));
   }
+  // The blocks that it was asked for last.
+  std::vector<SequenceHash> asked() {
+    MutexLock lock(&mutex_);
+    return asked_;
+  }
   std::vector<std::string> urls;
   std::vector<std::string> roles;
   std::vector<uint32_t> ranks;  // of one worker, one for each url; empty: workers of one rank
+  std::string model;            // that it knows; empty: any
+
+ private:
+  Mutex mutex_;
+  std::vector<SequenceHash> asked_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A token for each letter; and what it was asked.
@@ -145,6 +164,7 @@ class Gate {
 class ProxyTest : public testing::Test {
  protected:
   ~ProxyTest() override {
+    if (names_ != nullptr) names_->Stop();
     if (proxy_ != nullptr) proxy_->Stop();
   }
 
@@ -163,7 +183,14 @@ class ProxyTest : public testing::Test {
     options.overload = overload_;
     options.engines = engines_;
     frontend_ = std::make_unique<Frontend>(options, &cell_, &cell_, &Clock::Real());
-    router_ = std::make_unique<PromptRouter>(PromptRouterOptions(), frontend_.get(), &tokenizer_);
+    PromptRouterOptions prompts;
+    if (names_options_.has_value()) {
+      // However slow a test is, an engine that is there has listed its models in time.
+      names_options_->timeout = std::chrono::minutes(1);
+      names_ = std::make_unique<EngineNames>(*names_options_, frontend_.get());
+      prompts.served_name = names_->finder();
+    }
+    router_ = std::make_unique<PromptRouter>(prompts, frontend_.get(), &tokenizer_);
     options_.listen = {"127.0.0.1", 0};
     // However slow a test is, its engine sees no idle connection close.
     options_.engine.keep_idle = std::chrono::hours(1);
@@ -188,6 +215,8 @@ class ProxyTest : public testing::Test {
   OverloadThresholds overload_;
   std::map<std::string, std::string> engines_;  // `FrontendOptions::engines`
   std::unique_ptr<Frontend> frontend_;
+  std::optional<EngineNamesOptions> names_options_;  // nothing: a model has no other names
+  std::unique_ptr<EngineNames> names_;
   std::unique_ptr<PromptRouter> router_;
   std::unique_ptr<Proxy> proxy_;
 };

@@ -1,0 +1,82 @@
+// Is this name one under which engines serve a model? Adapters (LoRA), loaded at start or later, and further names: as the engines' own
+// `GET /v1/models` lists them, an adapter with its base as `parent`. They are asked when a client names a model that no leaf knows.
+//
+//   Find ─┬─ given (--adapters), known to leaves, or looked up lately ─▶ done
+//         ╰─ a route that only learns: no leaf knows it ─▶ Look ─▶ later
+//   Look  ── peers ─▶ domains ─▶ such routes, which meet their engines ─▶ GET /v1/models of all that were met ─▶ table
+//
+// *Truth*: a name that is refused was in no answer of an engine `again_after` ago; one that is found was listed three times `every` ago, or
+// later. While names of the table are asked for, the engines are asked once in `every`: who loads or unloads an adapter is noticed. An
+// engine that does not answer keeps what it said last. Only engines that the frontend has met are asked: in a fleet of many cells, those of
+// cells that routes were sent to. A name of several models is the first model's, by name; a model that leaves know is no name of another.
+// *Threads*: any; one of its own looks, and calls back. *Cost*: of a model that leaves know, a look into a table under a shared lock.
+// *Bounds*: `kNamingEnginesMax` engines, each once (HOST:PORT), `timeout` for all; `kNamesMax` names of `kModelIdBytesMax` bytes; `kWaitingMax`
+// requests that wait for a look, others go on as they are; `kDomainsMetMax` domains met at once.
+// *Lifetime*: the frontend outlives it. `Stop` answers what waits; after it nothing is asked.
+//
+// Example:
+//   EngineNames names({.call = {.reach = reach}}, &frontend);
+//   PromptRouter router({.served_name = names.finder()}, &frontend, &tokenizer);
+
+#ifndef KVATLAS_FRONTEND_PROMPT_ENGINE_NAMES_H_
+#define KVATLAS_FRONTEND_PROMPT_ENGINE_NAMES_H_
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "frontend/peers/engine_call.h"
+#include "frontend/prompt/served_names.h"
+#include "frontend/route/frontend.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kNamingEnginesMax = 1024;
+inline constexpr size_t kNamesMax = 65536;
+inline constexpr size_t kWaitingMax = 1024;
+inline constexpr size_t kDomainsMetMax = 64;
+
+struct EngineNamesOptions {
+  ServedNames given = {};                          // before what engines say
+  Duration every = std::chrono::seconds(5);        // 0: engines are not asked
+  Duration again_after = std::chrono::seconds(1);  // so long a name that was not found is none
+  Duration wanted_for = std::chrono::minutes(1);
+  Duration timeout = std::chrono::seconds(1);
+  EngineCallOptions call = {};
+  // Domains that peers say there are, for engines that no route has met. May wait; of the own thread. Null: none.
+  std::function<std::vector<Domain>()> domains = nullptr;
+};
+
+class EngineNames {
+ public:
+  EngineNames(EngineNamesOptions options, Frontend* frontend, const Clock* clock = &Clock::Real());
+  ~EngineNames();  // stops
+
+  EngineNames(const EngineNames&) = delete;
+  EngineNames& operator=(const EngineNames&) = delete;
+
+  // As `ServedNameFinder`.
+  bool Find(RouteInput* input, std::function<void()> later);
+  ServedNameFinder finder() {
+    return [this](RouteInput* input, std::function<void()> later) {
+      return Find(input, std::move(later));
+    };
+  }
+  void SetGiven(ServedNames given);
+  // What is given, and what engines said last.
+  ServedNames Known() const;
+  // Idempotent.
+  void Stop();
+
+ private:
+  class Impl;
+  const std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_ENGINE_NAMES_H_

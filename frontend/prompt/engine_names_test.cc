@@ -1,0 +1,236 @@
+// Names that engines on real sockets serve, and a leaf that knows their model alone.
+
+#include "frontend/prompt/engine_names.h"
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frontend/doors/http/models_engine_test_util.h"
+#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/prompt/served_names.h"
+#include "frontend/route/finders.h"
+#include "frontend/route/frontend.h"
+#include "gtest/gtest.h"
+#include "indexer/base/await.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+
+namespace kvatlas {
+namespace {
+
+using Workers = std::vector<std::string>;
+
+// A leaf that knows workers of one model.
+class OneModel : public CellFinder, public OverlapFinder {
+ public:
+  void FindCells(const std::string&, const CellQuestion&, Duration,
+                 CellFinder::Callback callback) override {
+    callback(absl::UnavailableError("no hierarchy"));
+  }
+  void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
+                    OverlapFinder::Callback callback) override {
+    if (away) return callback(absl::UnavailableError("away"));
+    if (question.domain->model != "m") return callback(absl::NotFoundError("no such domain"));
+    WorkersAnswer answer{.workers = {}, .block_size = 4};
+    auto labels = std::make_shared<LabelsByWorker>();
+    for (const auto& [name, url] : urls) {
+      const HolderId worker = {name, 0, ""};
+      answer.workers.push_back({.worker = worker});
+      (*labels)[worker] = {{kUrlLabel, url}};
+    }
+    answer.labels = labels;
+    callback(std::move(answer));
+  }
+  std::map<std::string, std::string> urls;
+  bool away = false;
+};
+
+class EngineNamesTest : public testing::Test {
+ protected:
+  EngineNamesTest() {
+    // However slow a test is: an engine that is there has answered in time, and what was looked up is old at once.
+    options_.timeout = std::chrono::minutes(1);
+    options_.again_after = Duration(-1);
+    options_.every = std::chrono::hours(1);
+  }
+
+  void Start() {
+    FrontendOptions options;
+    options.deadline = std::chrono::minutes(1);
+    options.leaves = {{"cell", "leaf"}};
+    options.engines = engines_;
+    frontend_ = std::make_unique<Frontend>(options, &leaf_, &leaf_, &Clock::Real());
+    names_ = std::make_unique<EngineNames>(options_, frontend_.get());
+  }
+
+  // A request for the model itself, by which the engines are met.
+  void MeetEngines() {
+    const auto route = frontend_->Route({.domain = {"m", ""}, .unknown_prompt = true});
+    ASSERT_TRUE(route.ok()) << route.status();
+  }
+
+  RouteInput Find(const std::string& name) {
+    RouteInput input;
+    input.domain.model = name;
+    std::atomic<bool> done = false;
+    if (names_->Find(&input, [&] { done = true; })) return input;
+    EXPECT_TRUE(Await([&] { return done.load(); }, std::chrono::seconds(60)));
+    return input;
+  }
+
+  OneModel leaf_;
+  std::map<std::string, std::string> engines_;  // `FrontendOptions::engines`
+  EngineNamesOptions options_;
+  std::unique_ptr<Frontend> frontend_;
+  std::unique_ptr<EngineNames> names_;
+};
+
+TEST_F(EngineNamesTest, AnAdapterIsOfTheModelThatLeavesKnowAtEnginesThatListIt) {
+  ModelsEngine with({"ad-a"}), without;
+  leaf_.urls = {{"w0", without.url()}, {"w1", with.url()}};
+  Start();
+  MeetEngines();
+  const RouteInput input = Find("ad-a");
+  EXPECT_EQ(input.domain.model, "m");
+  EXPECT_EQ(input.lora_name, "ad-a");
+  EXPECT_EQ(input.allowed_workers, Workers{"w1"});
+  EXPECT_EQ(with.lists_asked(), 1);
+  // It is in the table from now on.
+  EXPECT_EQ(Find("ad-a").lora_name, "ad-a");
+  EXPECT_EQ(with.lists_asked(), 1);
+}
+
+TEST_F(EngineNamesTest, AnAdapterThatIsLoadedLaterIsFound) {
+  ModelsEngine engine;
+  leaf_.urls = {{"w0", engine.url()}};
+  Start();
+  MeetEngines();
+  const RouteInput before = Find("ad-a");
+  EXPECT_EQ(before.domain.model, "ad-a");
+  EXPECT_EQ(before.lora_name, "");
+  EXPECT_TRUE(before.allowed_workers.empty());
+  engine.Load("ad-a");
+  EXPECT_EQ(Find("ad-a").lora_name, "ad-a");
+}
+
+TEST_F(EngineNamesTest, WhileAnAdapterIsAskedForItIsNoticedWhoLoadsAndUnloadsIt) {
+  ModelsEngine first({"ad-a"}), second;
+  leaf_.urls = {{"w0", first.url()}, {"w1", second.url()}};
+  options_.every = std::chrono::milliseconds(10);
+  Start();
+  MeetEngines();
+  EXPECT_EQ(Find("ad-a").allowed_workers, Workers{"w0"});
+  second.Load("ad-a");
+  EXPECT_TRUE(Await([&] { return Find("ad-a").allowed_workers == Workers{"w0", "w1"}; },
+                    std::chrono::seconds(60)));
+  first.Unload("ad-a");
+  EXPECT_TRUE(Await([&] { return Find("ad-a").allowed_workers == Workers{"w1"}; },
+                    std::chrono::seconds(60)));
+  // One that does not say its list has what it had.
+  second.Refuse();
+  const int asked = second.lists_asked();
+  EXPECT_TRUE(Await([&] { return second.lists_asked() > asked + 3; }, std::chrono::seconds(60)));
+  EXPECT_EQ(Find("ad-a").allowed_workers, Workers{"w1"});
+}
+
+TEST_F(EngineNamesTest, EnginesThatNoRouteHasMetAreMetWherePeersNameTheirDomains) {
+  ModelsEngine engine({"ad-a"});
+  leaf_.urls = {{"w0", engine.url()}};
+  options_.domains = [] { return std::vector<Domain>{{"gone", ""}, {"m", ""}}; };
+  Start();
+  EXPECT_EQ(Find("ad-a").domain.model, "m");
+  EXPECT_EQ(Find("neither").domain.model, "neither");
+  EXPECT_EQ(frontend_->stats().routes, 0u) << "those that meet engines do not count";
+  EXPECT_EQ(frontend_->stats().failed, 0u);
+}
+
+TEST_F(EngineNamesTest, PeersAreNotAskedAgainForEveryUnknownName) {
+  ModelsEngine engine;
+  leaf_.urls = {{"w0", engine.url()}};
+  std::atomic<int> asked = 0;
+  options_.domains = [&] {
+    return ++asked == 1 ? std::vector<Domain>() : std::vector<Domain>{{"m", ""}};
+  };
+  Start();
+  Find("neither");
+  EXPECT_EQ(engine.lists_asked(), 0) << "no peer has answered";
+  for (int i = 0; i < 3; ++i) Find("neither");
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(engine.lists_asked(), 3);
+}
+
+TEST_F(EngineNamesTest, NoEngineIsAskedAboutAModelThatLeavesKnow) {
+  ModelsEngine engine({"ad-a"});
+  leaf_.urls = {{"w0", engine.url()}};
+  Start();
+  EXPECT_EQ(Find("m").domain.model, "m");
+  EXPECT_EQ(Find("m").domain.model, "m");
+  EXPECT_EQ(engine.lists_asked(), 0);
+}
+
+TEST_F(EngineNamesTest, WhatIsGivenAnyEngineOfTheModelTakesWhateverItLists) {
+  ModelsEngine engine;
+  leaf_.urls = {{"w0", engine.url()}};
+  options_.given = {{"ad-g", {.model = "m", .adapter = true}}};
+  options_.every = Duration(0);
+  Start();
+  const RouteInput input = Find("ad-g");
+  EXPECT_EQ(input.domain.model, "m");
+  EXPECT_EQ(input.lora_name, "ad-g");
+  EXPECT_TRUE(input.allowed_workers.empty());
+  EXPECT_EQ(Find("ad-a").domain.model, "ad-a");
+  EXPECT_EQ(engine.lists_asked(), 0);
+  names_->SetGiven({});
+  EXPECT_EQ(Find("ad-g").domain.model, "ad-g");
+}
+
+TEST_F(EngineNamesTest, AFurtherNameOfAModelIsTheModel) {
+  ModelsEngine engine({"ad-a"}, /*model=*/"org/m");
+  leaf_.urls = {{"w0", engine.url()}};
+  Start();
+  MeetEngines();
+  EXPECT_EQ(Find("org/m").domain.model, "m");
+  EXPECT_EQ(Find("org/m").lora_name, "");
+  EXPECT_EQ(Find("ad-a").domain.model, "m") << "as leaves know it, not as its engine";
+}
+
+TEST_F(EngineNamesTest, AnAdapterOfGivenEnginesThatNoLeafKnowsIsOfTheirOwnModel) {
+  ModelsEngine engine({"ad-a"});
+  engines_ = {{"e0", engine.url()}};
+  leaf_.away = true;
+  Start();
+  const RouteInput input = Find("ad-a");
+  EXPECT_EQ(input.domain.model, "m");
+  EXPECT_EQ(input.allowed_workers, Workers{"e0"});
+  EXPECT_TRUE(Find("m").allowed_workers.empty());
+}
+
+TEST_F(EngineNamesTest, ItsEndAnswersWhoWaitsForAnEngine) {
+  std::atomic<bool> asked = false;
+  TestEngine silent([&](TestSocket& connection) {
+    while (!connection.ReadMessage().empty()) asked = true;
+  });
+  leaf_.urls = {{"w0", silent.url()}};
+  options_.timeout = std::chrono::hours(1);
+  Start();
+  MeetEngines();
+  RouteInput input;
+  input.domain.model = "ad-a";
+  std::atomic<int> answers = 0;
+  ASSERT_FALSE(names_->Find(&input, [&] { ++answers; }));
+  ASSERT_TRUE(Await([&] { return asked.load(); }, std::chrono::seconds(60)));
+  names_->Stop();
+  EXPECT_EQ(answers, 1);
+  EXPECT_EQ(input.domain.model, "ad-a");
+  EXPECT_TRUE(names_->Find(&input, [&] { ++answers; }));
+  EXPECT_EQ(answers, 1);
+}
+
+}  // namespace
+}  // namespace kvatlas
