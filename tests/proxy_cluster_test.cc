@@ -35,8 +35,9 @@ using Json = nlohmann::json;
 constexpr uint32_t kBlockSize = 16;
 
 // A conversation of so many turns; that of n turns begins with that of n-1.
-std::string Chat(uint32_t conversation, uint32_t turns, const std::string& more = "") {
-  Json body = {{"model", "mock"}, {"messages", Json::array()}};
+std::string Chat(uint32_t conversation, uint32_t turns, const std::string& more = "",
+                 const std::string& model = "mock") {
+  Json body = {{"model", model}, {"messages", Json::array()}};
   for (uint32_t turn = 0; turn < turns; ++turn) {
     const std::string words = absl::StrCat("conversation ", conversation, " turn ", turn, " ",
                                            std::string(400, static_cast<char>('a' + turn % 26)));
@@ -77,7 +78,7 @@ std::unique_ptr<Cluster> Start(std::vector<std::string> more_of_engines = {},
   options.engine_args = {"--http=127.0.0.1:0"};
   options.engine_args.insert(options.engine_args.end(), more_of_engines.begin(),
                              more_of_engines.end());
-  options.frontend_args = {"--proxy=127.0.0.1:0", "--tokenize=engine"};
+  options.frontend_args = {"--proxy=127.0.0.1:0", "--tokenize=engine", "--adapters=ad-a=mock"};
   absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   if (!cluster.ok()) return nullptr;
@@ -103,6 +104,18 @@ TEST(ProxyClusterTest, TheNextTurnGoesWhereTheConversationIsAndEnginesHaveWhatWa
     EXPECT_LE(promised * kBlockSize, cached);
   }
   EXPECT_GT(promised, 0u);
+}
+
+// The first requests of the frontend, which has met no engine yet.
+TEST(ProxyClusterTest, AnAdapterIsItsModelsAndWhatIsNeitherModelNorAdapterIsNotFound) {
+  std::unique_ptr<Cluster> cluster = Start();
+  ASSERT_NE(cluster, nullptr);
+  const Address proxy = ProxyOf(*cluster);
+  const std::string none = Ask(proxy, Chat(7, 1, "", "neither"));
+  EXPECT_THAT(none, StartsWith("HTTP/1.1 404 "));
+  EXPECT_EQ(Json::parse(BodyOf(none))["error"]["code"], "model_not_found") << none;
+  for (int i = 0; i < 2; ++i)
+    EXPECT_THAT(Ask(proxy, Chat(7, 1, "", "ad-a")), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
 // Clients that ask without pause; what they see.
