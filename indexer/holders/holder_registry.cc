@@ -88,10 +88,16 @@ class RestoredHolderImpl : public RestoredHolder {
   bool finished_ = false;
 };
 
+HolderRegistryOptions WithOneClock(HolderRegistryOptions options) {
+  options.receiver.clock = options.clock;
+  return options;
+}
+
 }  // namespace
 
 struct HolderRegistry::State {
-  explicit State(HolderRegistryOptions given) : options(std::move(given)), quotas(options.peer) {}
+  explicit State(HolderRegistryOptions given)
+      : options(WithOneClock(std::move(given))), quotas(options.peer) {}
 
   // Null: unknown.
   DomainPtr Find(const Domain& domain) const {

@@ -328,6 +328,39 @@ TEST_F(HolderRegistryTest, AnEpochMoreThanADayAheadIsRefused) {
   EXPECT_TRUE(later.Say(HelloOf("w0", kLlama, clock_.WallNs() + day)).ok());
 }
 
+// With the epoch of a clock that is set right since, a sender would lock out every later one.
+TEST_F(HolderRegistryTest, AnEpochOfAClockThatRanAheadDoesNotCount) {
+  class SetClock : public Clock {
+   public:
+    explicit SetClock(const Clock* right) : right_(right) {}
+    Time Now() const override { return right_->Now(); }
+    uint64_t WallNs() const override { return right_->WallNs() + ahead_ns; }
+    uint64_t ahead_ns = uint64_t{48 * 3600} * 1'000'000'000;
+
+   private:
+    const Clock* const right_;
+  };
+  SetClock clock(&clock_);
+  HolderRegistryOptions options = Options();
+  options.clock = &clock;
+  HolderRegistry registry(options);
+  Connection before(&registry);
+  const Hello of_before = HelloOf("w0", kLlama, clock.WallNs());
+  ASSERT_TRUE(before.Say(of_before).ok());
+  ASSERT_TRUE(before.Say(StoredBatch(1, Sequence(1, 4))).ok());
+  clock.ahead_ns = 0;
+  EXPECT_TRUE(before.Say(StoredBatch(2, Sequence(1, 5))).ok()) << "its connection goes on";
+  Hello hello = HelloOf("w0", kLlama, clock.WallNs());
+  hello.instance_id = 100;
+  Connection after(&registry);
+  EXPECT_TRUE(after.Say(hello).ok());
+  ASSERT_TRUE(after.Last<Welcome>().has_value());
+  EXPECT_EQ(registry.StatsOf(kLlama)->holders[0].epoch, hello.epoch);
+  Connection again(&registry);
+  EXPECT_TRUE(absl::IsFailedPrecondition(again.Say(Again(of_before, 2))));
+  EXPECT_EQ(again.Last<Refuse>()->epoch, 0u) << "it is to go back to its clock";
+}
+
 TEST_F(HolderRegistryTest, AnImageWithAnEpochMoreThanADayAheadIsNotRestored) {
   HolderRegistry registry(Options());
   HolderImage image;

@@ -142,11 +142,13 @@ void StreamReceiver::Restore(const ReceiverPosition& position, Time heard, Time 
 
 // --- Hello -------------------------------------------------------------------------------------------
 
-// 1. An older epoch, or this one from another instance, is refused.  2. A younger one is adopted: `Adopt`.  3. The
+// 1. An older epoch, or this one from another instance, is refused, unless ours is of a clock that was wrong: no sender could go above it
+// (`CheckEpoch`).  2. A younger one is adopted, or any other one in place of such: `Adopt`.  3. The
 // sender is told the next batch, or that nothing but a snapshot helps; until its latest batch is here, it is missing.
 void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
-  const bool older = known && hello.epoch < epoch;
-  const bool other = known && hello.epoch == epoch && hello.instance_id != instance_id;
+  const bool counts = known && CheckEpoch(epoch, options.clock->WallNs()).ok();
+  const bool older = counts && hello.epoch < epoch;
+  const bool other = counts && hello.epoch == epoch && hello.instance_id != instance_id;
   if (older || other) {
     ++stats.hellos_refused;
     out->push_back(
@@ -162,7 +164,8 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   }
   // A sender that never sent what was kept of it is another one, whatever it calls itself.
   const bool lost_history = restored && hello.last_sent < applied;
-  if (!known || hello.epoch > epoch || lost_history) Adopt(hello, now);
+  if (!known || hello.epoch > epoch || lost_history || (!counts && hello.epoch != epoch))
+    Adopt(hello, now);
   restored = false;
   // Of a later batch, perhaps: one that ends it comes later still.
   if (hello.degraded) sender_degraded = true;

@@ -62,6 +62,7 @@ struct ReceiverOptions {
   // That a snapshot may name, a block once for each tier; where `blocks_max` is a limit, it follows from that.
   uint64_t snapshot_blocks_max = 1 << 26;
   Duration snapshot_time_max = std::chrono::minutes(10);  // from its first part to its last
+  const Clock* clock = &Clock::Real();                    // its wall time alone (`CheckEpoch`)
 };
 
 // A holder of `blocks_max` blocks has four times as many side blocks at most, each of them in any tier.
@@ -112,7 +113,8 @@ class StreamReceiver {
   void Restore(const ReceiverPosition& position, Time heard, Time lease_from);
 
   // A message from the sender; answers are appended to `out`. A `Hello` may come at any time (a new
-  // connection): it is welcomed or refused by epoch and instance id; contract, block size and schedule are
+  // connection): it is welcomed or refused by epoch and instance id, of which an epoch that is too far ahead of the clock, taken
+  // while that was wrong, does not count; contract, block size and schedule are
   // the caller's to check before. INVALID_ARGUMENT: what no correct sender would say (before a hello, over a
   // bound); nothing changed, and the caller closes the connection. RESOURCE_EXHAUSTED: a snapshot beyond its bounds was
   // dropped, and the caller closes the connection.

@@ -84,6 +84,7 @@ struct StreamSender::State {
   absl::Status On(const Need& need, Time now);
   absl::Status Acknowledge(BatchNumber applied);
   void RaiseEpoch(Epoch above);
+  void BringBackEpoch();
   void Replaced(const Refuse& refuse, Time now);
   Duration ReplacedWait() const;
 
@@ -312,7 +313,10 @@ absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
     if (refuse.epoch == identity.epoch && refuse.instance_id == identity.instance_id) {
       return absl::OkStatus();
     }
-    const bool may_take_over = !ever_welcomed || (replaced_in_a_row > 0 && refuse.lapsed);
+    const bool is_ours =
+        refuse.instance_id == identity.instance_id;  // from before it was brought back
+    const bool may_take_over =
+        !ever_welcomed || is_ours || (replaced_in_a_row > 0 && refuse.lapsed);
     if (may_take_over && refuse.epoch < kEpochMax) {
       RaiseEpoch(refuse.epoch);
     } else {
@@ -321,6 +325,7 @@ absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
     return absl::OkStatus();
   }
   if (phase == Phase::kWelcomed) return absl::OkStatus();
+  if (refuse.code == absl::StatusCode::kFailedPrecondition) BringBackEpoch();
   phase = Phase::kRefused;
   refusal = absl::Status(refuse.code, refuse.reason);
   hello_at = now + options.hello_timeout * (1 << std::min(refused_in_a_row++, 4));
@@ -331,6 +336,12 @@ absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
 void StreamSender::State::RaiseEpoch(Epoch above) {
   identity.epoch = above + 1;
   phase = Phase::kHelloDue;
+}
+
+// It may be the epoch that is refused, as too far ahead of the receiver's clock. It was raised above one of a time when a clock was
+// wrong, which does not count any more, or our own clock was.
+void StreamSender::State::BringBackEpoch() {
+  identity.epoch = std::min(identity.epoch, Epoch{options.clock->WallNs()});
 }
 
 void StreamSender::State::Replaced(const Refuse& refuse, Time now) {

@@ -7,7 +7,8 @@
 //   (else possibly empty) batch carries a digest; a silent stream sends heartbeats.  6. `Refuse` with a younger epoch: a
 //   sender that is just starting raises its own above it. One that ran before has been replaced: it says hello again after
 //   `replaced_retry`, later and later, with the epoch that it has, and takes the stream again, with an epoch above, only when
-//   it is told that the other one was not heard for a lease. So two live senders of one name do not fight: one of them has the
+//   it is told that the other one was not heard for a lease. Refused with an epoch that is ahead of its own clock, raised above one that
+//   was made while a clock was wrong, it goes back to its clock's. So two live senders of one name do not fight: one of them has the
 //   stream, and the other one says so (`refusal`, `SenderStats::replaced`).
 //
 // *Place*: one per parent in a publisher (to its leaf replicas) and in a leaf (to its parents).
@@ -67,6 +68,8 @@ struct SenderOptions {
   // row up to the second.
   Duration replaced_retry = std::chrono::seconds(30);
   Duration replaced_retry_max = std::chrono::minutes(5);
+  const Clock* clock =
+      &Clock::Real();  // its wall time alone, for the epoch; a `SenderPump` fills in its own
 };
 
 struct SenderStats {

@@ -21,6 +21,11 @@ bool IsRefusal(const absl::Status& why) {
   }
 }
 
+SenderOptions WithClock(SenderOptions options, const Clock* clock) {
+  options.clock = clock;
+  return options;
+}
+
 }  // namespace
 
 // Locks in this order: `resident_mutex`, then `mutex`. The link is written under both, which never blocks, so that messages
@@ -31,7 +36,7 @@ struct SenderPump::State {
       : resident_mutex(resident_mutex_in),
         link(std::move(link_in)),
         clock(clock_in),
-        sender(options, std::move(identity), resident) {}
+        sender(WithClock(options, clock_in), std::move(identity), resident) {}
 
   Mutex* const resident_mutex;
   const std::unique_ptr<SenderLink> link;

@@ -1,5 +1,5 @@
 // Do sender and receiver converge whatever the network does? Seeded histories of stores, removals, clears, layouts, lost,
-// doubled, reordered and late messages, broken connections, and restarts of either end, with time that is told.
+// doubled, reordered and late messages, broken connections, restarts of either end, and wall clocks that jump, with time that is told.
 //
 // After every step: what a receiver holds under exact trust is what the sender held after the batch that
 // the receiver says it has applied. After the faults stop: both ends are equal within bounded simulated time.
@@ -27,6 +27,7 @@
 #include "indexer/stream/receiver.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
+#include "indexer/stream/validate.h"
 
 namespace kvatlas {
 namespace {
@@ -102,6 +103,21 @@ class Holdings : public HoldingsSink {
   CacheLayout layout_;
 };
 
+// A host's: the wall time may be wrong.
+class HostClock : public Clock {
+ public:
+  explicit HostClock(const Clock* right) : right_(right) {}
+  Time Now() const override { return right_->Now(); }
+  uint64_t WallNs() const override {
+    return right_->WallNs() + static_cast<uint64_t>(ahead_ / Duration(1));
+  }
+  void SetAhead(std::chrono::hours ahead) { ahead_ = ahead; }
+
+ private:
+  const Clock* const right_;
+  std::chrono::hours ahead_{0};
+};
+
 // What a sender held after a batch.
 struct Truth {
   Contents contents;
@@ -119,6 +135,8 @@ class Simulation {
     ordered_ = Below(2) == 0;
     drift_ = Below(3) == 0;
     shedding_ = Below(5) == 0;
+    jumping_ = Below(3) == 0;
+    sender_options_.clock = &sender_clock_;
     const uint64_t any = 1 + Below(3);
     receivers_ = std::vector<Receiver>(receivers == 0 ? any : receivers);
     senders_.resize(receivers_.size());
@@ -170,6 +188,7 @@ class Simulation {
     Time latest_up{0}, latest_down{0};
   };
   struct Receiver {
+    std::unique_ptr<HostClock> clock;
     std::unique_ptr<Holdings> holdings;
     std::unique_ptr<StreamReceiver> stream;
     bool touched = false;  // the test damaged what it holds
@@ -190,7 +209,7 @@ class Simulation {
     if (!keep && Below(3) == 0) resident_->SetLayout(RandomLayout());
     last_load_.reset();
     // Clocks of machines go back: the epoch may be below the one before.
-    const Epoch epoch = 1000 + static_cast<Epoch>(now().count() / 1000000) - Below(500);
+    const Epoch epoch = sender_clock_.WallNs() - Below(500) * 1'000'000;
     instance_ = random_();
     for (Sender& sender : senders_) {
       Break(&sender, static_cast<size_t>(&sender - senders_.data()));
@@ -211,8 +230,10 @@ class Simulation {
   void StartReceiver(Receiver* receiver) {
     Break(&senders_[receiver - receivers_.data()], receiver - receivers_.data());
     receiver->holdings = std::make_unique<Holdings>(shedding_ ? 60 : 1 << 20);
-    receiver->stream =
-        std::make_unique<StreamReceiver>(receiver_options_, receiver->holdings.get());
+    if (receiver->clock == nullptr) receiver->clock = std::make_unique<HostClock>(&clock_);
+    ReceiverOptions options = receiver_options_;
+    options.clock = receiver->clock.get();
+    receiver->stream = std::make_unique<StreamReceiver>(options, receiver->holdings.get());
     receiver->touched = false;
   }
 
@@ -236,6 +257,17 @@ class Simulation {
       }
     }
     if (Percent(2)) clock_.Advance(std::chrono::seconds(Below(60)));
+    if (jumping_ && Percent(4)) SetClocks(/*right=*/false);
+  }
+
+  // Of one host, or of all at once.
+  void SetClocks(bool right) {
+    const bool all = right || Below(2) == 0;
+    const uint64_t which = right ? 0 : Below(receivers_.size() + 1);
+    const std::chrono::hours ahead(right || Below(2) == 0 ? 0 : 20 + 10 * Below(4));
+    for (size_t i = 0; i < receivers_.size(); ++i)
+      if (all || which == i) receivers_[i].clock->SetAhead(ahead);
+    if (all || which == receivers_.size()) sender_clock_.SetAhead(ahead);
   }
 
   // With up to two more side classes than before, which keep their places.
@@ -378,6 +410,10 @@ class Simulation {
       const bool hello = std::holds_alternative<Hello>(*next.up);
       if (!hello && !sender.session_welcomed) continue;  // the hello is still under way, or lost
       std::vector<ReceiverMessage> out;
+      if (const absl::Status bad = CheckClock(*next.up, *receivers_[i].clock); !bad.ok()) {
+        Reply(&sender, {Refuse{.code = bad.code(), .reason = std::string(bad.message())}});
+        continue;
+      }
       ASSERT_TRUE(receivers_[i].stream->OnMessage(*next.up, now(), &out).ok());
       if (hello) {
         for (const ReceiverMessage& reply : out) {
@@ -387,6 +423,12 @@ class Simulation {
       Reply(&sender, std::move(out));
       Check(i);
     }
+  }
+
+  // As a registry does before its receiver is asked.
+  static absl::Status CheckClock(const SenderMessage& message, const Clock& clock) {
+    const Hello* const hello = std::get_if<Hello>(&message);
+    return hello == nullptr ? absl::OkStatus() : CheckEpoch(hello->epoch, clock.WallNs());
   }
 
   void Check(size_t i) {
@@ -416,6 +458,7 @@ class Simulation {
   // No more faults: two and a half minutes for time-outs, digests, snapshots after shedding, and all must be equal.
   void Calm() {
     faults_ = false;
+    SetClocks(/*right=*/true);
     for (Receiver& receiver : receivers_) receiver.holdings->SetBlocksMax(1 << 20);
     for (int step = 0; step < 3000 && !Failed(); ++step) {
       Pass(std::chrono::milliseconds(50));
@@ -438,6 +481,7 @@ class Simulation {
 
   std::mt19937_64 random_;
   ManualClock clock_;
+  HostClock sender_clock_{&clock_};
   SenderOptions sender_options_;
   ReceiverOptions receiver_options_;
   int loss_ = 0;
@@ -445,6 +489,7 @@ class Simulation {
   bool ordered_ = true;
   bool drift_ = false;
   bool shedding_ = false;
+  bool jumping_ = false;  // clocks
   bool faults_ = true;
   int snapshots_to_lose_ = 0;
 

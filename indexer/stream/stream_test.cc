@@ -554,6 +554,40 @@ TEST_F(SenderTest, StartingSenderRaisesItsEpoch) {
   EXPECT_EQ(std::get<Hello>(*sender.Poll(now)).epoch, 501u);
 }
 
+// The epoch above which it raised its own was made by a clock that ran ahead.
+TEST_F(SenderTest, ARaisedEpochThatIsRefusedGoesBackToTheClock) {
+  const ManualClock clock;
+  StreamSender starting({.clock = &clock}, Identity(), &resident);
+  const auto hello = [&] {
+    now += std::chrono::minutes(1);
+    return std::get<Hello>(*starting.Poll(now)).epoch;
+  };
+  const auto refuse = [&](Epoch epoch, uint64_t instance_id) {
+    EXPECT_TRUE(starting
+                    .OnMessage(Refuse{.code = absl::StatusCode::kFailedPrecondition,
+                                      .reason = "not this epoch",
+                                      .epoch = epoch,
+                                      .instance_id = instance_id},
+                               now)
+                    .ok());
+  };
+  const Epoch ahead = 2 * clock.WallNs();
+  starting.OnConnected(now);
+  EXPECT_EQ(hello(), Identity().epoch);
+  refuse(ahead, 1);
+  EXPECT_EQ(hello(), ahead + 1);
+  refuse(0, 0);
+  EXPECT_EQ(hello(), clock.WallNs());
+  // Where its raised epoch was taken, and still counts, it is not another sender's.
+  EXPECT_TRUE(starting.OnMessage(Welcome{.next = 1, .credit = 64}, now).ok());
+  starting.OnDisconnected(now);
+  starting.OnConnected(now);
+  EXPECT_EQ(hello(), clock.WallNs());
+  refuse(ahead + 1, Identity().instance_id);
+  EXPECT_EQ(hello(), ahead + 2);
+  EXPECT_EQ(starting.stats().replaced, 0u);
+}
+
 TEST_F(SenderTest, RefusedAsInvalidStopsForGood) {
   sender.OnConnected(now);
   sender.Poll(now);

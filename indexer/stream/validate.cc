@@ -163,7 +163,7 @@ absl::Status CheckEpoch(Epoch epoch, uint64_t wall_ns) {
   return absl::FailedPreconditionError(
       "epoch " + std::to_string(epoch) + " is " + std::to_string((epoch - wall_ns) / kHourNs) +
       " hours ahead of the receiver's clock, at most " + std::to_string(kHoursMax) +
-      " are taken: set the clocks right and start the sender again");
+      " are taken: set the clocks right");
 }
 
 absl::Status ValidateLoad(const Load& load) {

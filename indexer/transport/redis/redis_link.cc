@@ -478,10 +478,9 @@ void RedisLink::Core::OnHelloReply(uint64_t connection, const Reply& reply) {
                                        .lapsed = fields.size() > 3 && fields[3].text == "1"});
   }
   if (fields.size() == 1 && fields[0].text == "ahead") {
-    return observer_->OnMessage(
-        Refuse{.code = absl::StatusCode::kFailedPrecondition,
-               .reason = "the epoch is more than a day ahead of Redis' clock: set the clocks right "
-                         "and start the sender again"});
+    return observer_->OnMessage(Refuse{
+        .code = absl::StatusCode::kFailedPrecondition,
+        .reason = "the epoch is more than a day ahead of Redis' clock: set the clocks right"});
   }
   const auto last = fields.size() < 4 ? std::nullopt : RedisEntryId::Parse(fields[1].text);
   if (!last.has_value()) {
