@@ -57,7 +57,8 @@ const std::vector<FleetFindingName>& FleetFindingNames() {
 
 bool IsWithoutRedis(const SurveyedNode& node) {
   const v1::RedisStats& redis = node.stats.redis();
-  return node.stats.has_redis() && (!redis.connected() || !redis.reason().empty());
+  return node.stats.has_redis() &&
+         (!redis.connected() || !redis.reason().empty() || !redis.writes_refused().empty());
 }
 
 void FindingList::Error(std::string id, std::string where, std::string what, std::string remedy) {

@@ -50,7 +50,7 @@ std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& o
 
 // ---- Its parts ----
 
-// A leaf whose Redis is away: what it says of workers that publish through it is about Redis.
+// A leaf whose Redis is away, or full: what it says of workers that publish through it is about Redis.
 bool IsWithoutRedis(const SurveyedNode& node);
 
 class FindingList {

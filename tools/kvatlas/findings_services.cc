@@ -213,7 +213,7 @@ void CheckRoutes(const SurveyedPage& page, FindingList* findings) {
 }
 
 // Frontends see that workers of such a cell are silent, and not why.
-bool ItsRedisIsAway(const Survey& survey, const std::string& cell) {
+bool ItIsWithoutRedis(const Survey& survey, const std::string& cell) {
   return std::any_of(survey.nodes.begin(), survey.nodes.end(), [&](const SurveyedNode& node) {
     return node.is_leaf() && node.stats.cell() == cell && IsWithoutRedis(node);
   });
@@ -244,7 +244,7 @@ void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* 
   for (const Json& finding : ListIn(page.diagnosis, "findings")) {
     const std::string worker = TextIn(finding, "worker");
     if (TextIn(finding, "cause") == "publisher_dead" &&
-        ItsRedisIsAway(survey, TextIn(finding, "cell")))
+        ItIsWithoutRedis(survey, TextIn(finding, "cell")))
       continue;
     findings->Warning("prediction",
                       worker.empty()

@@ -58,11 +58,12 @@ void CheckRefused(const SurveyedNode& node, FindingList* findings) {
 // Publishers through it are not heard, whatever they do.
 void CheckRedis(const SurveyedNode& node, FindingList* findings) {
   const v1::RedisStats& redis = node.stats.redis();
-  if (IsWithoutRedis(node))
+  if (!IsWithoutRedis(node)) return;
+  if (redis.writes_refused().empty() || !redis.reason().empty())
     findings->Error("redis_unreachable", node.Name(),
                     absl::StrCat("it hears no worker through its Redis: ", redis.reason()),
                     "bring Redis back, or mend --redis; workers need no restart");
-  else if (!redis.writes_refused().empty())
+  else
     findings->Error("redis_unreachable", node.Name(),
                     absl::StrCat("its Redis takes no writes, so that publishers are not heard: ",
                                  redis.writes_refused()),

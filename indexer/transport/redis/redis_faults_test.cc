@@ -202,7 +202,10 @@ TEST(RedisFaultsTest, OutOfMemoryIsWaitedOut) {
   running.worker.Apply(RunOf(2001, 50));
   AwaitTrue([&] { return absl::IsResourceExhausted(running.worker.link().Stats().last_loss); });
   running.worker.Apply(RunOf(3001, 50));
+  // The leaf has nothing to say meanwhile, and knows it all the same.
+  AwaitTrue([&] { return absl::IsResourceExhausted(running.leaf.reader_stats().writes); });
   ASSERT_TRUE(running.client.Call({"CONFIG", "SET", "maxmemory", "0"}).ok());
+  AwaitTrue([&] { return running.leaf.reader_stats().writes.ok(); });
   running.ExpectHealed();
 }
 

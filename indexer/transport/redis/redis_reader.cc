@@ -138,9 +138,9 @@ void RedisReader::Impl::AskOf(const Stream& stream, RedisArgs args,
 }
 
 void RedisReader::Impl::Tell(RedisArgs args) {
-  // A Redis that is away says so by `OnRedis`.
-  const auto note = [this](const Reply& reply) {
-    if (absl::IsUnavailable(reply.status())) return;
+  // Of a Redis that is away `OnRedis` is told, and one that is full takes what needs no memory.
+  const auto note = [this, adds = args.front() == "XADD"](const Reply& reply) {
+    if (!adds || absl::IsUnavailable(reply.status())) return;
     Count([&](RedisReaderStats& stats) { stats.writes = reply.status(); });
   };
   client_->Send(std::move(args), note).IgnoreError();
@@ -258,6 +258,8 @@ void RedisReader::Impl::OnShards(const Reply& reply) {
 // lost them and its clock went back, they start below what was read.
 void RedisReader::Impl::Find(uint32_t shard) {
   const uint64_t life = redis_life_;
+  // Something is written each time, so that a Redis that takes no writes is known to be one (`RedisReaderStats::writes`).
+  Tell({"XADD", shards_[shard].wake_key, "MAXLEN", "1", "*", "w", "1"});
   Tell({"PEXPIRE", shards_[shard].wake_key, kWakeTtlMs});
   shards_[shard].wake_from = "0-0";
   Ask({"XREVRANGE", shards_[shard].news_key, "+", "-", "COUNT", "1"},
