@@ -52,7 +52,8 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
             kBlockSizeMax);
   flags.Add("contract_seed", &o.contract.seed,
             "seed S of the hash contract, as in the leaves' --contract_seed");
-  flags.Add("deadline", &o.deadline, "of a route that names none", std::chrono::milliseconds(1));
+  flags.Add("deadline", &o.deadline, "time for a route that names no deadline",
+            std::chrono::milliseconds(1));
   flags.Group("Envoy");
   AddExtProcFlags(flags, &f->ext_proc);
   flags.Group("Prompts");
@@ -65,14 +66,16 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
   AddProxyFlags(flags, &f->proxy);
   flags.Group("Weights");
   flags.Add("zone", &o.zone, "cells labelled with another zone are farther away");
-  flags.Add("zone_distance", &o.zone_distance, "by so many blocks of prefill", 0);
+  flags.Add("zone_distance", &o.zone_distance, "distance to such a cell, in blocks of prefill", 0);
   flags.Add("prefill_weight", &o.weights.prefill, "cost of a block to prefill", 0);
   flags.Add("queue_weight", &o.weights.queue, "cost of a block of prefill waiting ahead", 0);
   flags.Add("decode_weight", &o.weights.decode, "cost of a request at the worker", 0);
   flags.Add("memory_weight", &o.weights.memory, "cost of a block that the worker's pool lacks", 0);
-  flags.Add("fetch_host", &o.weights.fetch_host, "cost of a block fetched from host memory,", 0);
-  flags.Add("fetch_disk", &o.weights.fetch_disk, "from the worker's disk,", 0);
-  flags.Add("fetch_remote", &o.weights.fetch_remote, "from another machine", 0);
+  flags.Add("fetch_host", &o.weights.fetch_host, "cost of a block fetched from host memory", 0);
+  flags.Add("fetch_disk", &o.weights.fetch_disk, "cost of a block fetched from the worker's disk",
+            0);
+  flags.Add("fetch_remote", &o.weights.fetch_remote, "cost of a block fetched from another machine",
+            0);
   flags.Add("session_weight", &o.weights.session, "cost of leaving the session's worker", 0);
   flags.Add("siblings_weight", &o.weights.siblings,
             "cost of a block that another worker was just sent, when siblings go together", 0);
@@ -81,32 +84,39 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
       "cost of a block to store, where a pool of blocks more than the average was lately stored",
       0);
   flags.Add("transfer_weight", &o.weights.transfer,
-            "cost of a block sent to a worker of the same cell that decodes,", 0);
-  flags.Add("transfer_far_weight", &o.weights.transfer_far, "and to one of another cell", 0);
+            "cost of a block sent to a worker of the same cell that decodes", 0);
+  flags.Add("transfer_far_weight", &o.weights.transfer_far,
+            "cost of a block sent to a worker of another cell that decodes", 0);
   flags.Add(
       "model_weights", &f->model_weights,
       "a JSON file, {\"MODEL\": {\"prefill\": 2, …}, …}: weights of models that have their own");
   flags.Group("Choice");
-  flags.AddChoice("policy", &o.policy, "by what a worker is chosen", PolicyNames());
+  flags.AddChoice("policy", &o.policy, "rule by which a worker is chosen", PolicyNames());
   flags.Add("siblings_together", &o.siblings_together,
             "requests of one prefix go to one worker before its events are back");
-  flags.Add("sibling_ttl", &o.sibling_ttl, "so long is a prompt expected to be where it was sent",
-            Duration(0));
-  flags.Add("session_ttl", &o.sessions.ttl, "a session unheard of for so long is new");
+  flags.Add("sibling_ttl", &o.sibling_ttl,
+            "how long a prompt is expected at the worker that it was sent to", Duration(0));
+  flags.Add("session_ttl", &o.sessions.ttl,
+            "time without a request after which a session is forgotten");
   flags.Add("overload_queue", &o.overload.queue_blocks,
-            "a worker with so many blocks to prefill gets no more requests; 0: no such threshold");
-  flags.Add("overload_requests", &o.overload.requests, "nor one with so many requests", 0);
-  flags.Add("overload_used", &o.overload.used_share, "nor one whose pool is in use to this share",
-            0.0, 1.0);
+            "blocks to prefill from which on a worker gets no more requests; 0: no such threshold");
+  flags.Add("overload_requests", &o.overload.requests,
+            "requests at a worker from which on it gets no more; 0: no such threshold", 0);
+  flags.Add(
+      "overload_used", &o.overload.used_share,
+      "share of its pool in use from which on a worker gets no more requests; 0: no such threshold",
+      0.0, 1.0);
   flags.Add("queue_wait", &o.queue_wait,
-            "a route waits so long for a worker below the thresholds; 0: it is refused at once",
+            "how long a route waits for a worker below the thresholds; 0: it is refused at once",
             Duration(0));
   flags.Add("queue_max", &o.queue_max, "routes that wait at once", 0);
   flags.Add("draining", &f->draining, "workers, by name, that get no requests");
   flags.Group("Weights");
   flags.Add("temperature", &o.weights.temperature,
-            "0 takes the cheapest; T: costing T more is e times rarer", 0);
-  flags.Add("seed", &o.weights.seed, "of tie-breaks and of the temperature");
+            "spread of the choice: a worker that costs T more is chosen e times less often; 0: the "
+            "cheapest",
+            0);
+  flags.Add("seed", &o.weights.seed, "seed of tie-breaks and of the temperature");
   flags.Group("Choice");
   flags.Add("in_flight_ttl", &o.memory.in_flight_ttl, "how long a choice counts without a report");
   TruthOptions& t = f->truth;

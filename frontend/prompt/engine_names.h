@@ -5,8 +5,7 @@
 //         ╰─ a route that only learns: no leaf knows it ─▶ Look ─▶ later
 //   Look  ── peers ─▶ domains ─▶ such routes, which meet their engines ─▶ GET /v1/models of all that were met ─▶ table
 //
-// *Truth*: a name that is refused was in no answer of an engine `again_after` ago; one that is found was listed three times `every` ago, or
-// later. While names of the table are asked for, the engines are asked once in `every`: who loads or unloads an adapter is noticed. An
+// *Truth*: a refusal relies on lists that are at most `again_after` old, a hit on lists that are at most three times `every` old. While names of the table are asked for, the engines are asked once in `every`: who loads or unloads an adapter is noticed. An
 // engine that does not answer keeps what it said last. Only engines that the frontend has met are asked: in a fleet of many cells, those of
 // cells that routes were sent to. A name of several models is the first model's, by name; a model that leaves know is no name of another.
 // *Threads*: any; one of its own looks, and calls back. *Cost*: of a model that leaves know, a look into a table under a shared lock.

@@ -1,4 +1,4 @@
-// As what does a leaf know the model that a client names? Engines serve adapters (LoRA) as models of their own, and a model under
+// Which model of the leaves, and which adapter, is meant by the model name of a client's request? Engines serve adapters (LoRA) as models of their own, and a model under
 // further names; their blocks are in the domain of the model by which their workers are known, those of an adapter under its seed.
 //
 // *Place*: the table is filled by `engine_names.h`, or by the probes of `kvatlas serve`.
@@ -30,8 +30,8 @@ void AsServed(const ServedNames& names, RouteInput* input);
 // Only these workers may be chosen, and of them only those that `input` allows already.
 void AllowOnly(const std::vector<std::string>& workers, RouteInput* input);
 
-// `AsServed`, where the table may have to be asked for. True: it is done. False: `later` is called exactly once when it is, from
-// another thread or before this returns; until then the caller leaves `input` alone.
+// `AsServed`, where the table may have to be asked for. Returns true if `input` is resolved. Otherwise calls `later` exactly once, after
+// it was resolved, from another thread or before this returns; until then the caller leaves `input` alone.
 using ServedNameFinder = std::function<bool(RouteInput* input, std::function<void()> later)>;
 
 }  // namespace kvatlas

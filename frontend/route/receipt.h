@@ -20,7 +20,8 @@ enum class Fallback {
   kNone = 0,
   kLastGoodCells = 1,  // the hierarchy did not help
   kOwnCell = 2,        // nor did remembered cells: the configured leaves were asked
-  kLoadOnly = 3,       // no leaf answered: by remembered workers and load alone
+  // By load alone, among remembered workers or those of --engines: no leaf answered, or none had a worker that may be trusted.
+  kLoadOnly = 3,
 };
 
 inline constexpr int kFallbacks = 4;

@@ -161,9 +161,11 @@ class EngineDirectory {
   std::optional<EngineEntry> Find(const std::string& instance) const;
   // Null: no such instance. Its worker as it is now, whatever becomes of the instance.
   std::shared_ptr<const EngineWorker> WorkerOf(const std::string& instance) const;
-  // Instances of a checkpoint (`ResumeFrom`, `earlier`) that are not caught up with: their engine was not heard yet, or replays. Since
-  // `Open` an engine that is not there is waited for as long as a lease, one that cannot replay until it is heard; one that
-  // replays until that ends, in vain too; one that is not read (paused, failed) not at all.
+  // Instances of a checkpoint (`ResumeFrom`, `earlier`) that readiness waits for:
+  //   an engine that is not connected: up to one lease after `Open`;
+  //   one without a replay endpoint: until its first message;
+  //   one that replays: until the replay ends or fails.
+  // A stream that is paused or has failed is not waited for.
   size_t Unsettled();
   // Streams that no engine is connected to, those aside that bind.
   size_t Unconnected() const;

@@ -145,7 +145,8 @@ void EngineDirectory::Open() {
       for (uint32_t rank : instance->holders->ranks()) {
         const auto listener = instance->listeners.find(rank);
         const bool listens = listener != instance->listeners.end();
-        // A rank that only batches named came with one of the streams: of one that does not go on below.
+        // A rank without a stream of its own was named by batches of one of the others. It is doubted only if none of those goes on
+        // from where it was.
         if (!listens && (instance->unconfirmed || !instance->settled.empty())) continue;
         const bool can_replay = listens && !listener->second.source.replay_endpoint.empty();
         if (!instance->settled.contains(rank) && (can_replay || !instance->unconfirmed))

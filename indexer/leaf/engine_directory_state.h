@@ -49,8 +49,8 @@ struct Instance {
   Time adopted{0};
   std::set<uint32_t>
       settled;  // ranks whose stream goes on from where that peer was, or was heard since
-  std::set<uint32_t> resumed;  // of an earlier time; each until it is caught up with
-  std::set<uint32_t> awaited;  // restored from an earlier time, and in no answer before it is heard
+  std::set<uint32_t> resumed;  // restored from a checkpoint, and their stream has not caught up yet
+  std::set<uint32_t> awaited;  // restored from a checkpoint and not heard yet: in no answer
 
   // Of `Tick` alone.
   Time look_at{0};
@@ -434,7 +434,7 @@ struct EngineDirectory::State {
     bool forget = false;
     {
       MutexLock lock(&mutex);
-      // It may have gone since `Tick` took it from the list: who forgets it again takes its namesake away.
+      // It may have gone since `Tick` took it from the list; ending it twice would remove a new instance of the same name.
       if (instance->busy || Find(instance->of.instance) != instance) return;
       listeners = instance->listeners;
       awaited = instance->awaited;
@@ -468,7 +468,8 @@ struct EngineDirectory::State {
     for (uint32_t rank : instance->holders->ranks())
       if (!listeners.contains(rank)) instance->holders->SetAlive(rank, any_heard, any_alive);
     if (heard_first.empty()) return;
-    MutexLock lock(&mutex);  // only now: what is awaited no more is in answers
+    MutexLock lock(
+        &mutex);  // after `SetAlive`: readiness must not see a rank settled that is not in answers yet
     for (uint32_t rank : heard_first) instance->awaited.erase(rank);
   }
 
@@ -476,7 +477,7 @@ struct EngineDirectory::State {
     return stats.status == ListenerStatus::kActive || stats.status == ListenerStatus::kPending;
   }
 
-  // Whether that stream, of an earlier time, is still to be waited for.
+  // Whether readiness still waits for that stream, which was restored from a checkpoint.
   bool IsBehind(const Listener& listener, bool is_awaited, Duration since_opened) const {
     const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
     if (!stats.ok() || !IsRead(*stats)) return false;

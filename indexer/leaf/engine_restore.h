@@ -26,10 +26,10 @@
 
 namespace kvatlas {
 
-// Whether this process's flags name this stream, which is not registered yet. Null: what flags name is registered before.
+// Whether this process's flags name this stream, which is not registered yet. Null: all engines of flags are registered already.
 using NamedByFlags = std::function<bool(const EngineEntry&, const EngineListener&)>;
 
-// Registers what is not; what cannot be is told, and goes on without.
+// Registers the listeners that are not registered yet. Logs those that cannot be, and continues.
 void RegisterEngines(EngineDirectory* directory, const EngineEntry& entry);
 
 class EngineRestorer : public SnapshotVisitor {

@@ -142,8 +142,8 @@ void StreamReceiver::Restore(const ReceiverPosition& position, Time heard, Time 
 
 // --- Hello -------------------------------------------------------------------------------------------
 
-// 1. An older epoch, or this one from another instance, is refused, unless ours is of a clock that was wrong: no sender could go above it
-// (`CheckEpoch`).  2. A younger one is adopted, or any other one in place of such: `Adopt`.  3. The
+// 1. An older epoch is refused, and so is the same epoch of another instance. Exception: a known epoch that is too far ahead of the
+// clock (`CheckEpoch`) does not count, since no sender could exceed it.  2. Any other epoch is adopted: `Adopt`.  3. The
 // sender is told the next batch, or that nothing but a snapshot helps; until its latest batch is here, it is missing.
 void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   const bool counts = known && CheckEpoch(epoch, options.clock->WallNs()).ok();

@@ -338,8 +338,8 @@ void StreamSender::State::RaiseEpoch(Epoch above) {
   phase = Phase::kHelloDue;
 }
 
-// It may be the epoch that is refused, as too far ahead of the receiver's clock. It was raised above one of a time when a clock was
-// wrong, which does not count any more, or our own clock was.
+// The epoch may be refused because it is too far ahead of the receiver's clock: it was raised above an epoch made under a wrong clock,
+// or our own clock was wrong.
 void StreamSender::State::BringBackEpoch() {
   identity.epoch = std::min(identity.epoch, Epoch{options.clock->WallNs()});
 }

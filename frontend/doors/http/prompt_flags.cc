@@ -99,10 +99,10 @@ void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
             Duration(0));
   flags.Add("tokenize_threads", &to->router.threads,
             "threads that read prompts and make tokens of them", 1u, 256u);
-  flags.Add("tokenize_deadline", &to->router.tokenize_deadline, "for tokens of one prompt",
-            std::chrono::milliseconds(1));
+  flags.Add("tokenize_deadline", &to->router.tokenize_deadline,
+            "time to make the tokens of one prompt", std::chrono::milliseconds(1));
   flags.Add("tokenize_cache_bytes", &to->remote_cache_bytes,
-            "of prompts that engines made tokens of, and these tokens");
+            "memory for prompts that engines made tokens of, and for these tokens");
 }
 
 absl::StatusOr<ServedNames> AdaptersOf(const PromptFlags& flags) {
@@ -170,12 +170,12 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
            "calls passed on to engines beside inference, such as 'POST /v1/tokenize,GET "
            "/v1/files/*'")
       .Check([](const std::string& text) { return ProxiedPaths::With(Elements(text)).status(); });
-  flags.Add("proxy_body_bytes_max", &proxy.body_bytes_max, "of a request's body", size_t{1});
-  flags.Add("proxy_tenant", &proxy.tenant, "of requests without a header x-kvatlas-tenant");
+  flags.Add("proxy_body_bytes_max", &proxy.body_bytes_max, "largest body of a request", size_t{1});
+  flags.Add("proxy_tenant", &proxy.tenant, "tenant of requests without a header x-kvatlas-tenant");
   flags.Add("proxy_connect_timeout", &proxy.engine.connect_timeout,
-            "until an engine takes a connection", std::chrono::milliseconds(1));
-  flags.Add("proxy_answer_timeout", &proxy.engine.head_timeout, "until an engine begins to answer",
-            std::chrono::milliseconds(1));
+            "time for an engine to take a connection", std::chrono::milliseconds(1));
+  flags.Add("proxy_answer_timeout", &proxy.engine.head_timeout,
+            "time for an engine to begin its answer", std::chrono::milliseconds(1));
   flags.Add("proxy_silence_timeout", &proxy.engine.idle_timeout,
             "between two pieces of an engine's answer", std::chrono::milliseconds(1));
 }

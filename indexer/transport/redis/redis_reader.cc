@@ -138,7 +138,7 @@ void RedisReader::Impl::AskOf(const Stream& stream, RedisArgs args,
 }
 
 void RedisReader::Impl::Tell(RedisArgs args) {
-  // Of a Redis that is away `OnRedis` is told, and one that is full takes what needs no memory.
+  // XADD alone counts: `OnRedis` is told of a lost connection, and a full Redis still takes commands that need no memory.
   const auto note = [this, adds = args.front() == "XADD"](const Reply& reply) {
     if (!adds || absl::IsUnavailable(reply.status())) return;
     Count([&](RedisReaderStats& stats) { stats.writes = reply.status(); });
