@@ -107,9 +107,10 @@ absl::StatusOr<std::vector<ServedModel>> ReadModels(std::string_view body) {
   for (const Json& entry : json["data"]) {
     if (!entry.is_object()) continue;
     std::string id = Text(entry, "id");
-    if (id.empty() || id.size() > kModelIdBytesMax) continue;
+    std::string parent = Text(entry, "parent");
+    if (id.empty() || std::max(id.size(), parent.size()) > kModelIdBytesMax) continue;
     models.push_back(
-        {.id = std::move(id), .root = Text(entry, "root"), .parent = Text(entry, "parent")});
+        {.id = std::move(id), .root = Text(entry, "root"), .parent = std::move(parent)});
   }
   // The engine's own come before adapters.
   std::stable_partition(models.begin(), models.end(),

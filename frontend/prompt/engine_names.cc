@@ -35,7 +35,8 @@ EngineCallOptions Within(EngineCallOptions call, Duration timeout) {
 
 // A worker whose engine is at an address.
 struct Served {
-  std::string model;  // of its domain; empty: no leaf has named it
+  std::optional<std::string> tenant;  // of its domain; nothing: no leaf has named it
+  std::string model;
   std::string worker;
   auto operator<=>(const Served&) const = default;
 };
@@ -78,7 +79,8 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
 
   bool Find(RouteInput* input, std::function<void()> later) {
     const std::string& name = input->domain.model;
-    Table given, table;
+    Given given;
+    Table table;
     {
       MutexLock lock(&mutex_);
       given = given_;
@@ -87,12 +89,13 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
       AsServed(*given, input);
       return true;
     }
-    if (name.empty() || options_.every <= Duration(0) || frontend_->KnowsModel(name)) return true;
+    if (name.empty() || options_.every <= Duration(0) || frontend_->Knows(input->domain))
+      return true;
     {
       MutexLock lock(&mutex_);
       if (stopping_) return true;
       const Time now = clock_->Now();
-      const bool listed = table_->contains(name);
+      const bool listed = NamesFor(*table_, input->domain) != nullptr;
       if (listed) Want(now);
       if (!IsFresh(listed, now)) {
         if (waiting_count_ >= kWaitingMax) return true;
@@ -102,13 +105,13 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
       }
     }
     if (table != nullptr) {
-      AsServed(*table, input);
+      AsListed(*table, input);
       return true;
     }
     frontend_->RouteAsync(ToLearn(input->domain),
                           [self = shared_from_this(), input,
                            later = std::move(later)](const absl::StatusOr<RouteResult>&) mutable {
-                            if (!self->frontend_->KnowsModel(input->domain.model))
+                            if (!self->frontend_->Knows(input->domain))
                               return self->Wait({.input = input, .later = std::move(later)});
                             self->Over();
                             later();
@@ -124,20 +127,38 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   ServedNames Known() const {
     MutexLock lock(&mutex_);
     ServedNames known = *given_;
-    known.insert(table_->begin(), table_->end());
+    for (const auto& [tenant, names] : *table_) known.insert(names.begin(), names.end());
     return known;
   }
 
  private:
-  using Table = std::shared_ptr<const ServedNames>;
+  using Given = std::shared_ptr<const ServedNames>;
+  // By tenant; nothing: of engines that no leaf has named, for all.
+  using Listed = std::map<std::optional<std::string>, ServedNames>;
+  using Table = std::shared_ptr<const Listed>;
   struct Waiting {
     RouteInput* input;
     std::function<void()> later;
   };
 
+  // A look that met no engines says nothing of a name that is not listed.
   bool IsFresh(bool listed, Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const std::optional<Time>& at = listed ? looked_at_ : looked_widely_at_;
     const Duration fresh = listed ? kLooksFresh * options_.every : options_.again_after;
-    return looked_at_.has_value() && now - *looked_at_ <= fresh;
+    return at.has_value() && now - *at <= fresh;
+  }
+
+  // Null: the name is not listed for the domain's tenant.
+  static const ServedNames* NamesFor(const Listed& listed, const Domain& domain) {
+    for (const std::optional<std::string>& tenant :
+         {std::optional<std::string>(domain.tenant), std::optional<std::string>()}) {
+      const auto names = listed.find(tenant);
+      if (names != listed.end() && names->second.contains(domain.model)) return &names->second;
+    }
+    return nullptr;
+  }
+  static void AsListed(const Listed& listed, RouteInput* input) {
+    if (const ServedNames* const names = NamesFor(listed, input->domain)) AsServed(*names, input);
   }
 
   void Want(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -182,24 +203,25 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
       }
       const std::vector<Waiting> waiting = std::exchange(waiting_, {});
       mutex_.Unlock();
-      const auto table = std::make_shared<const ServedNames>(Look(waited_for));
+      const auto table = std::make_shared<const Listed>(Look(waited_for));
       mutex_.Lock();
       table_ = table;
       looked_at_ = clock_->Now();
+      if (waited_for) looked_widely_at_ = looked_at_;
       Answer(waiting, table);
     }
-    Answer(std::exchange(waiting_, {}), std::make_shared<const ServedNames>());
+    Answer(std::exchange(waiting_, {}), std::make_shared<const Listed>());
   }
 
   void Answer(const std::vector<Waiting>& waiting, const Table& table)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     waiting_count_ -= waiting.size();
     for (const Waiting& one : waiting)
-      if (table->contains(one.input->domain.model)) Want(clock_->Now());
+      if (NamesFor(*table, one.input->domain) != nullptr) Want(clock_->Now());
     mutex_.Unlock();
     for (const Waiting& one : waiting) {
       // A leaf that has told of it meanwhile knows it better.
-      if (!frontend_->KnowsModel(one.input->domain.model)) AsServed(*table, one.input);
+      if (!frontend_->Knows(one.input->domain)) AsListed(*table, one.input);
       one.later();
     }
     mutex_.Lock();
@@ -210,7 +232,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     return stopping_;
   }
 
-  ServedNames Look(bool meet) {
+  Listed Look(bool meet) {
     if (meet && options_.domains != nullptr) MeetEngines();
     std::map<std::string, std::set<Served>> at;  // by `EngineUrl::authority`
     std::vector<EngineUrl> urls;
@@ -222,7 +244,10 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
         if (urls.size() == kNamingEnginesMax) continue;
         urls.push_back(*std::move(url));
       }
-      at[authority].insert({.model = engine.domain.model, .worker = engine.worker.name});
+      const Domain& domain = engine.domain;
+      Served served{.tenant = {}, .model = domain.model, .worker = engine.worker.name};
+      if (!domain.model.empty()) served.tenant = domain.tenant;
+      at[authority].insert(std::move(served));
     }
     Ask(urls);
     std::erase_if(listed_, [&](const auto& one) { return !at.contains(one.first); });
@@ -232,15 +257,18 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   // Peers are asked once in `every` at most, whatever names clients say.
   void MeetEngines() {
     const Time now = clock_->Now();
-    if (met_at_.has_value() && now - *met_at_ < options_.every) return;
+    const Duration wait =
+        peers_told_ ? options_.every : std::min(options_.every, options_.again_after);
+    if (met_at_.has_value() && now - *met_at_ < wait) return;
     const std::vector<Domain> told = options_.domains();
-    if (!told.empty()) met_at_ = now;
+    met_at_ = now;
+    peers_told_ = !told.empty();
     const std::vector<Domain> known = frontend_->Domains();
     std::set<Domain> met(known.begin(), known.end());
     size_t left = kDomainsMetMax;
     for (const Domain& domain : told) {
       if (domain.model.empty() || !met.insert(domain).second) continue;
-      if (left-- == 0 || stopping()) return;
+      if (left-- == 0 || stopping() || clock_->Now() - now > options_.timeout) return;
       (void)frontend_->Route(ToLearn(domain));
     }
   }
@@ -248,18 +276,20 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   void Ask(const std::vector<EngineUrl>& urls) {
     bool answered = false;
     io_.restart();
-    end_question_ = AskForModels(&io_, &pool_, urls, {}, options_.timeout,
-                                 [&](const std::vector<std::optional<std::string>>& bodies) {
-                                   answered = true;
-                                   for (size_t i = 0; i < bodies.size(); ++i) {
-                                     if (!bodies[i].has_value() || IsNestedTooDeep(*bodies[i]))
-                                       continue;
-                                     absl::StatusOr<std::vector<ServedModel>> models =
-                                         ReadModels(*bodies[i]);
-                                     if (models.ok())
-                                       listed_[urls[i].authority()] = *std::move(models);
-                                   }
-                                 });
+    end_question_ =
+        AskForModels(&io_, &pool_, urls, {}, options_.timeout,
+                     [&](const std::vector<std::optional<std::string>>& bodies) {
+                       answered = true;
+                       for (size_t i = 0; i < bodies.size(); ++i) {
+                         if (stopping()) return;
+                         if (!bodies[i].has_value() || IsNestedTooDeep(*bodies[i])) continue;
+                         absl::StatusOr<std::vector<ServedModel>> models = ReadModels(*bodies[i]);
+                         if (!models.ok()) continue;
+                         if (models->size() > kNamesPerEngineMax)
+                           models->erase(models->begin() + kNamesPerEngineMax, models->end());
+                         listed_[urls[i].authority()] = *std::move(models);
+                       }
+                     });
     if (stopping()) end_question_();
     while (!answered && io_.run_one() > 0) {
     }
@@ -267,18 +297,22 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     end_question_ = nullptr;
   }
 
-  ServedNames MakeTable(const std::map<std::string, std::set<Served>>& at) const {
-    ServedNames names;
+  Listed MakeTable(const std::map<std::string, std::set<Served>>& at) const {
+    Listed listed;
+    size_t count = 0;
     for (const auto& [authority, models] : listed_) {
       for (const Served& served : at.at(authority)) {
         for (const ServedModel& model : models) {
           const bool adapter = !model.parent.empty();
           // What no leaf has named is known by its engine's own name.
-          const std::string& own = served.model.empty() ? OwnName(models) : served.model;
+          const bool named = served.tenant.has_value();
+          const std::string& own = named ? served.model : OwnName(models);
           const bool is_own = model.id == own;
-          if (is_own && (adapter || !served.model.empty())) continue;
-          if (!is_own && !adapter && frontend_->KnowsModel(model.id)) continue;
-          if (names.size() == kNamesMax && !names.contains(model.id)) continue;
+          if (is_own && (adapter || named)) continue;
+          if (!is_own && !adapter && frontend_->Knows({model.id, served.tenant.value_or("")}))
+            continue;
+          ServedNames& names = listed[served.tenant];
+          if (!names.contains(model.id) && ++count > kNamesMax) continue;
           ServedName& name = names[model.id];
           if (!name.model.empty() && name.model < own) continue;
           if (name.model != own) name = {.model = own, .adapter = adapter};
@@ -287,11 +321,14 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
         }
       }
     }
-    for (auto& [id, name] : names) {
-      std::sort(name.workers.begin(), name.workers.end());
-      name.workers.erase(std::unique(name.workers.begin(), name.workers.end()), name.workers.end());
+    for (auto& [tenant, names] : listed) {
+      for (auto& [id, name] : names) {
+        std::vector<std::string>& workers = name.workers;
+        std::sort(workers.begin(), workers.end());
+        workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
+      }
     }
-    return names;
+    return listed;
   }
 
   const EngineNamesOptions options_;
@@ -302,14 +339,17 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   // Of the own thread: what each engine listed last, by `EngineUrl::authority`; and what ends the question under way.
   std::map<std::string, std::vector<ServedModel>> listed_;
   std::function<void()> end_question_;
-  std::optional<Time> met_at_;  // when peers told of domains
+  std::optional<Time> met_at_;  // when peers were asked for domains
+  bool peers_told_ = false;     // of some
   std::thread thread_;
 
   mutable Mutex mutex_;
   CondVar wake_;
-  Table given_ ABSL_GUARDED_BY(mutex_);
-  Table table_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const ServedNames>();
+  Given given_ ABSL_GUARDED_BY(mutex_);
+  Table table_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const Listed>();
   std::optional<Time> looked_at_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Time> looked_widely_at_
+      ABSL_GUARDED_BY(mutex_);  // with engines that no route had met
   Time wanted_until_ ABSL_GUARDED_BY(mutex_){0};
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t waiting_count_ ABSL_GUARDED_BY(mutex_) = 0;  // those whose route is under way included

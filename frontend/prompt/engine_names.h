@@ -7,9 +7,10 @@
 //
 // *Truth*: a refusal relies on lists that are at most `again_after` old, a hit on lists that are at most three times `every` old. While names of the table are asked for, the engines are asked once in `every`: who loads or unloads an adapter is noticed. An
 // engine that does not answer keeps what it said last. Only engines that the frontend has met are asked: in a fleet of many cells, those of
-// cells that routes were sent to. A name of several models is the first model's, by name; a model that leaves know is no name of another.
+// cells that routes were sent to. A name of several models is the first model's, by name; a model that leaves know is no name of another. Each tenant has
+// the names of its own engines, and of engines that no leaf has named.
 // *Threads*: any; one of its own looks, and calls back. *Cost*: of a model that leaves know, a look into a table under a shared lock.
-// *Bounds*: `kNamingEnginesMax` engines, each once (HOST:PORT), `timeout` for all; `kNamesMax` names of `kModelIdBytesMax` bytes; `kWaitingMax`
+// *Bounds*: `kNamingEnginesMax` engines, each once (HOST:PORT), `timeout` for all; `kNamesMax` names of `kModelIdBytesMax` bytes, `kNamesPerEngineMax` of an engine; `kWaitingMax`
 // requests that wait for a look, others go on as they are; `kDomainsMetMax` domains met at once.
 // *Lifetime*: the frontend outlives it. `Stop` answers what waits; after it nothing is asked.
 //
@@ -36,6 +37,7 @@ namespace kvatlas {
 
 inline constexpr size_t kNamingEnginesMax = 1024;
 inline constexpr size_t kNamesMax = 65536;
+inline constexpr size_t kNamesPerEngineMax = 4096;
 inline constexpr size_t kWaitingMax = 1024;
 inline constexpr size_t kDomainsMetMax = 64;
 

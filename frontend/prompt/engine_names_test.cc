@@ -36,10 +36,12 @@ class OneModel : public CellFinder, public OverlapFinder {
   void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
                     OverlapFinder::Callback callback) override {
     if (away) return callback(absl::UnavailableError("away"));
-    if (question.domain->model != "m") return callback(absl::NotFoundError("no such domain"));
+    const auto of = of_tenants.find(*question.domain);
+    if (of == of_tenants.end() && *question.domain != Domain{"m", ""})
+      return callback(absl::NotFoundError("no such domain"));
     WorkersAnswer answer{.workers = {}, .block_size = 4};
     auto labels = std::make_shared<LabelsByWorker>();
-    for (const auto& [name, url] : urls) {
+    for (const auto& [name, url] : of == of_tenants.end() ? urls : of->second) {
       const HolderId worker = {name, 0, ""};
       answer.workers.push_back({.worker = worker});
       (*labels)[worker] = {{kUrlLabel, url}};
@@ -48,6 +50,7 @@ class OneModel : public CellFinder, public OverlapFinder {
     callback(std::move(answer));
   }
   std::map<std::string, std::string> urls;
+  std::map<Domain, std::map<std::string, std::string>> of_tenants;  // of other domains
   bool away = false;
 };
 
@@ -75,9 +78,9 @@ class EngineNamesTest : public testing::Test {
     ASSERT_TRUE(route.ok()) << route.status();
   }
 
-  RouteInput Find(const std::string& name) {
+  RouteInput Find(const std::string& name, const std::string& tenant = "") {
     RouteInput input;
-    input.domain.model = name;
+    input.domain = {name, tenant};
     std::atomic<bool> done = false;
     if (names_->Find(&input, [&] { done = true; })) return input;
     EXPECT_TRUE(Await([&] { return done.load(); }, std::chrono::seconds(60)));
@@ -104,6 +107,25 @@ TEST_F(EngineNamesTest, AnAdapterIsOfTheModelThatLeavesKnowAtEnginesThatListIt) 
   // It is in the table from now on.
   EXPECT_EQ(Find("ad-a").lora_name, "ad-a");
   EXPECT_EQ(with.lists_asked(), 1);
+}
+
+// Neither to be found out, nor to be taken for each other.
+TEST_F(EngineNamesTest, AdaptersOfATenantAreNoOthers) {
+  ModelsEngine of_a({"pirate", "of-a"}), of_b({"pirate", "of-b"}, "b-model");
+  leaf_.of_tenants[{"m", "a"}] = {{"w0", of_a.url()}};
+  leaf_.of_tenants[{"b-model", "b"}] = {{"w1", of_b.url()}};
+  options_.domains = [] { return std::vector<Domain>{{"m", "a"}, {"b-model", "b"}}; };
+  Start();
+  EXPECT_EQ(Find("pirate", "a").domain, (Domain{"m", "a"}));
+  EXPECT_EQ(Find("pirate", "a").allowed_workers, Workers{"w0"});
+  EXPECT_EQ(Find("pirate", "b").domain, (Domain{"b-model", "b"}));
+  EXPECT_EQ(Find("pirate", "b").allowed_workers, Workers{"w1"});
+  EXPECT_EQ(Find("of-b", "a").domain, (Domain{"of-b", "a"})) << "stays unknown";
+  EXPECT_EQ(Find("pirate", "c").domain, (Domain{"pirate", "c"}));
+  // A model of another tenant with the adapter's name is none of this one.
+  leaf_.of_tenants[{"of-a", "b"}] = {{"w1", of_b.url()}};
+  ASSERT_TRUE(frontend_->Route({.domain = {"of-a", "b"}, .unknown_prompt = true}).ok());
+  EXPECT_EQ(Find("of-a", "a").lora_name, "of-a");
 }
 
 TEST_F(EngineNamesTest, AnAdapterThatIsLoadedLaterIsFound) {

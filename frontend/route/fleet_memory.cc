@@ -215,6 +215,8 @@ void FleetMemory::SetBlockSize(const Domain& domain, uint32_t block_size, Time n
   Touch(domain, now).block_size = block_size;
 }
 
+bool FleetMemory::Knows(const Domain& domain) const { return domains_.contains(domain); }
+
 std::vector<Domain> FleetMemory::Domains() const {
   std::vector<Domain> domains;
   domains.reserve(domains_.size());

@@ -143,6 +143,7 @@ class FleetMemory {
   std::vector<KnownCell> Cells(const Domain& domain) const;
   // In no particular order.
   std::vector<Domain> Domains() const;
+  bool Knows(const Domain& domain) const;
   // By cell.
   std::vector<KnownWorker> Workers(const Domain& domain) const;
   // The same as they were answered; not copied.

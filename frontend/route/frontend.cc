@@ -234,7 +234,12 @@ void Frontend::SetLeaves(std::vector<ConfiguredLeaf> leaves) {
 
 std::vector<ConfiguredLeaf> Frontend::leaves() const { return *fleet_->leaves.Get(); }
 
-bool Frontend::KnowsModel(const std::string& model) const { return fleet_->Knows(model); }
+bool Frontend::Knows(const Domain& domain) const {
+  if (!fleet_->Knows(domain.model)) return false;
+  const std::shared_ptr<ModelFleet> model = fleet_->Model(domain.model);
+  MutexLock lock(&model->mutex);
+  return model->memory.Knows(domain);
+}
 
 bool Frontend::HasUpstreams() const {
   return !fleet_->hierarchies.Get()->empty() || !fleet_->leaves.Get()->empty();

@@ -329,8 +329,8 @@ class Frontend {
   void SetLeaves(std::vector<ConfiguredLeaf> leaves);
   std::vector<ConfiguredLeaf> leaves() const;
 
-  // Leaves or hierarchies have told of it, under any tenant. *Cost*: a look into a table.
-  bool KnowsModel(const std::string& model) const;
+  // Leaves or hierarchies have told of it. *Cost*: two looks into tables.
+  bool Knows(const Domain& domain) const;
 
   // Some hierarchy node or leaf is known to be asked.
   bool HasUpstreams() const;

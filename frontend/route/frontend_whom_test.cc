@@ -219,12 +219,12 @@ TEST_F(FrontendTest, ARouteThatOnlyLearnsMeetsEnginesAndCountsNothing) {
   EXPECT_EQ(route->decision_id, 0u);
   ASSERT_EQ(frontend().Engines(9).size(), 1u);
   EXPECT_EQ(frontend().Engines(9)[0].cell, "a");
-  EXPECT_TRUE(frontend().KnowsModel("m"));
+  EXPECT_TRUE(frontend().Knows({"m", ""}));
   fleet_.cells["h"] = {};
   RouteInput other = learns;
   other.domain.model = "other";
   EXPECT_EQ(frontend().Route(other).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(frontend().KnowsModel("other"));
+  EXPECT_FALSE(frontend().Knows({"other", ""}));
   EXPECT_EQ(frontend().stats().routes, 0u);
   EXPECT_EQ(frontend().stats().failed, 0u);
   EXPECT_EQ(frontend().stats().in_flight, 0u);

@@ -292,7 +292,7 @@ TEST_F(ExtProcServiceTest, EnginesThatAreAwayAreLookedForAgain) {
   });
   EXPECT_EQ(Refused(Completion(), kText), 503);
   EXPECT_THAT(refused_why_, HasSubstr("connection refused"));
-  EXPECT_TRUE(frontend_->KnowsModel("m")) << "a leaf was asked";
+  EXPECT_TRUE(frontend_->Knows({"m", ""})) << "a leaf was asked";
   EXPECT_EQ(frontend_->stats().routes, 0u);
   away = false;
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kText)), "10.0.0.1:8000");
