@@ -1,6 +1,7 @@
 #include "indexer/leaf/http_access_log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,10 +26,13 @@ absl::Status HttpAccessLog::Open() {
     return absl::UnavailableError(
         absl::StrCat("cannot open ", file_name_, ": ", std::strerror(errno)));
   }
+  struct stat before = {}, now = {};
   MutexLock lock(&mutex_);
+  const bool is_same = file_ >= 0 && fstat(file_, &before) == 0 && fstat(file, &now) == 0 &&
+                       before.st_ino == now.st_ino && before.st_dev == now.st_dev;
   if (file_ >= 0) close(file_);
   file_ = file;
-  cut_ = false;
+  cut_ = cut_ && is_same;
   return absl::OkStatus();
 }
 

@@ -107,12 +107,28 @@ void EngineFleet::State::Unregister(Engine* engine) {
   engine->namespace_at = Time(0);
 }
 
+// An engine that a checkpoint brought back and that never answered is known to the directory alone.
+void EngineFleet::State::UnregisterRestored(
+    const std::string& name, const std::map<std::string, std::shared_ptr<Engine>>& now) {
+  for (const auto& [url, engine] : now)
+    if (engine->spec.name == name) return;  // `Restored` looks at it
+  if (const std::optional<EngineEntry> entry = directory->Find(name); entry.has_value())
+    (void)directory->Unregister(name, entry->domain.model, std::nullopt, std::nullopt);
+}
+
 std::set<uint32_t> EngineFleet::State::Restored(const Engine& engine) {
   const std::optional<EngineEntry> entry = directory->Find(engine.spec.name);
   if (!entry.has_value()) return {};
   std::set<uint32_t> ranks;
-  for (const EngineListener& listener : entry->listeners) ranks.insert(listener.rank);
-  const bool is_wanted = entry->domain.model == engine.facts->models.front().id &&
+  // The list may have changed since the checkpoint was restored.
+  const NamedByFlags named = NamedBy({engine.spec});
+  bool is_where_the_list_says = true;
+  for (const EngineListener& listener : entry->listeners) {
+    ranks.insert(listener.rank);
+    is_where_the_list_says = is_where_the_list_says && named(*entry, listener);
+  }
+  const bool is_wanted = is_where_the_list_says &&
+                         entry->domain.model == engine.facts->models.front().id &&
                          (ranks.empty() || *ranks.rbegin() < engine.WantedRanks());
   if (is_wanted) return ranks;
   (void)directory->Unregister(entry->instance, entry->domain.model, std::nullopt, std::nullopt);
@@ -241,6 +257,7 @@ void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
     const auto kept = now.find(url);
     if (kept != now.end() && kept->second == engine) continue;
     state_->Unregister(engine.get());
+    state_->UnregisterRestored(engine->spec.name, now);
     if (kept == now.end()) state_->Say(engine.get(), false, "is no longer in the list");
   }
   state_->engines = std::move(now);

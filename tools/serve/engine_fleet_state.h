@@ -102,6 +102,8 @@ struct EngineFleet::State {
   absl::Status Register(Engine* engine);
   // The ranks that a checkpoint brought back; another model, or a rank that the engine no longer has, ends them all.
   std::set<uint32_t> Restored(const Engine& engine);
+  void UnregisterRestored(const std::string& name,
+                          const std::map<std::string, std::shared_ptr<Engine>>& now);
   // To the leaf, for its own answers and those of its cell.
   void TellLoads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Look(Engine* engine);

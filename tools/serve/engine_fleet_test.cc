@@ -152,6 +152,7 @@ TEST_F(EngineFleetTest, AnEngineThatACheckpointBroughtBackIsNotRegisteredAgain) 
   registration.model = "m";
   registration.block_size = 16;
   registration.endpoint = "tcp://127.0.0.1:9";
+  registration.replay_endpoint = engine_.spec().ReplayOf(0);
   ASSERT_TRUE(directory_.Register(registration).ok());
   EXPECT_TRUE(Await(
       [&] {
@@ -162,6 +163,41 @@ TEST_F(EngineFleetTest, AnEngineThatACheckpointBroughtBackIsNotRegisteredAgain) 
   ASSERT_EQ(directory_.List().size(), 1u);
   EXPECT_EQ(directory_.List()[0].block_size, 16u) << "it is the restored one";
   EXPECT_THAT(lines_, Not(Contains(HasSubstr("cannot be read"))));
+}
+
+// The list changed between the restore and the engine's first answer.
+TEST_F(EngineFleetTest, AnEngineThatACheckpointBroughtBackElsewhereIsRegisteredWhereTheListSays) {
+  EngineRegistration registration;
+  registration.instance = "e";
+  registration.model = "m";
+  registration.block_size = 16;
+  registration.endpoint = "tcp://127.0.0.1:8";
+  ASSERT_TRUE(directory_.Register(registration).ok());
+  EXPECT_TRUE(Await(
+      [&] {
+        fleet_->Tick();
+        return fleet_->answering() == 1 && !lines_.empty();
+      },
+      std::chrono::seconds(60)));
+  const std::optional<EngineEntry> entry = directory_.Find("e");
+  ASSERT_TRUE(entry.has_value());
+  ASSERT_EQ(entry->listeners.size(), 1u);
+  EXPECT_EQ(entry->listeners[0].endpoint, "tcp://127.0.0.1:9");
+}
+
+TEST_F(EngineFleetTest, AnEngineThatNeverAnsweredIsForgottenWithItsPlaceInTheList) {
+  EngineSpec silent = engine_.spec();
+  silent.name = "silent";
+  silent.url = "http://127.0.0.1:1";
+  fleet_->SetEngines({silent});
+  EngineRegistration registration;
+  registration.instance = "silent";
+  registration.model = "m";
+  registration.block_size = 16;
+  registration.endpoint = "tcp://127.0.0.1:8";
+  ASSERT_TRUE(directory_.Register(registration).ok());
+  fleet_->SetEngines({});
+  EXPECT_FALSE(directory_.Find("silent").has_value());
 }
 
 }  // namespace
