@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "indexer/base/mutex.h"
+#include "indexer/engines/registered_worker.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/rank_holders.h"
 #include "indexer/service/log.h"
@@ -222,7 +223,7 @@ struct EngineDirectory::State {
         registry, domain, learns ? kProvisionalBlockSize : instance->block_size.load(),
         registration.instance, hide, registration.url);
     EngineWorkerOptions worker = options.worker;
-    worker.name = registration.instance;
+    SetRegistered(registration, &worker);
     worker.block_size = learns ? 0 : instance->block_size.load();
     if (learns) {
       worker.learn_block_size = [this, domain, self = registration.instance](uint32_t found) {
@@ -230,14 +231,6 @@ struct EngineDirectory::State {
       };
     }
     worker.contract = options.contract;
-    worker.lora_name = registration.lora_name;
-    worker.additional_salt = registration.additional_salt;
-    worker.image_token = registration.image_token;
-    worker.counts_copies = registration.counts_copies;
-    worker.drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
-    worker.chunk_tokens = registration.chunk_tokens;
-    worker.window_tokens = registration.window_tokens;
-    worker.hybrid = registration.hybrid;
     if (!(domain == options.pages_of)) worker.page_names = nullptr;
     worker.is_sglang =
         absl::EqualsIgnoreCase(absl::string_view(registration.engine_type), "sglang");

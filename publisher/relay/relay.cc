@@ -11,6 +11,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/found_leaves.h"
+#include "indexer/engines/registered_worker.h"
 #include "indexer/service/connection_watch.h"
 #include "indexer/service/log.h"
 #include "indexer/service/redis_client.h"
@@ -215,7 +216,7 @@ struct Relay::State {
     instance->of = registration;
     instance->domain = domain;
     EngineWorkerOptions worker = options.worker;
-    worker.name = registration.instance;
+    SetRegistered(registration, &worker);
     if (registration.block_size != kBlockSizeAuto) instance->block_size = registration.block_size;
     worker.block_size = instance->block_size.load();
     // As below: it belongs to the instance.
@@ -223,14 +224,6 @@ struct Relay::State {
       return LearnBlockSize(of, found);
     };
     worker.contract = options.contract;
-    worker.lora_name = registration.lora_name;
-    worker.additional_salt = registration.additional_salt;
-    worker.image_token = registration.image_token;
-    worker.counts_copies = registration.counts_copies;
-    worker.drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
-    worker.chunk_tokens = registration.chunk_tokens;
-    worker.window_tokens = registration.window_tokens;
-    worker.hybrid = registration.hybrid;
     worker.keep_local_hashes = false;
     worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {
       return Resolve(domain, self, hash);

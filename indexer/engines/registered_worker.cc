@@ -1,0 +1,19 @@
+#include "indexer/engines/registered_worker.h"
+
+#include <optional>
+
+namespace kvatlas {
+
+void SetRegistered(const EngineRegistration& registration, EngineWorkerOptions* worker) {
+  worker->name = registration.instance;
+  worker->lora_name = registration.lora_name;
+  worker->additional_salt = registration.additional_salt;
+  worker->image_token = registration.image_token;
+  worker->counts_copies = registration.counts_copies;
+  worker->drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
+  worker->chunk_tokens = registration.chunk_tokens;
+  worker->window_tokens = registration.window_tokens;
+  worker->hybrid = registration.hybrid;
+}
+
+}  // namespace kvatlas
