@@ -13,22 +13,24 @@
 namespace kvatlas {
 namespace {
 
-// An engine's own events, as its leaf hears them.
-// Where the leaf was told of the engine.
-std::string ListOf(const SurveyedNode& leaf) {
-  return leaf.stats.process().program() == "kvatlas-serve" ? "--engine" : "--workers";
+// Where the engine was told of.
+std::string ListOf(bool in_serve) { return in_serve ? "--engine" : "--workers"; }
+
+// Of an engine with other blocks than its domain's. `serve` learns the size itself, and has no flag for it.
+std::string BlockSizeRemedy(bool in_serve) {
+  const std::string restart =
+      "start the engine with the domain's (vLLM --block-size, SGLang --page-size)";
+  if (in_serve) return restart;
+  return "register it with the block size that it has (--block_size=auto learns it), or " + restart;
 }
 
 // Tells of blocks of another size than the domain's. True: it was its events that said so.
 bool CheckBlockSize(const std::string& where, const v1::DomainStats& domain,
-                    const v1::HolderStats& holder, FindingList* findings) {
-  constexpr char kRemedy[] =
-      "register it with the block size that it has (--block_size=auto learns it), or start the "
-      "engine with the domain's (vLLM --block-size, SGLang --page-size)";
+                    const v1::HolderStats& holder, bool in_serve, FindingList* findings) {
   const v1::EngineStats& engine = holder.engine();
   if (absl::StrContains(holder.reason(), "tokens, and the domain's") ||
       absl::StrContains(holder.reason(), "block size")) {
-    findings->Error("block_size_mismatch", where, holder.reason(), kRemedy);
+    findings->Error("block_size_mismatch", where, holder.reason(), BlockSizeRemedy(in_serve));
     return true;
   }
   if (const auto odd = engine.refused().find("block_size"); odd != engine.refused().end()) {
@@ -37,7 +39,7 @@ bool CheckBlockSize(const std::string& where, const v1::DomainStats& domain,
         "block_size_mismatch", where,
         absl::StrCat(odd->second, " of its events have blocks of another size than ",
                      "the domain, and are left out", told ? ": " + engine.last_refusal() : ""),
-        kRemedy);
+        BlockSizeRemedy(in_serve));
     return true;
   }
   if (engine.block_size() != 0 && domain.block_size() != 0 &&
@@ -50,18 +52,19 @@ bool CheckBlockSize(const std::string& where, const v1::DomainStats& domain,
   return false;  // of a registration alone too: its events may be missing as well
 }
 
+// An engine's own events, as its leaf hears them.
 void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                  const v1::HolderStats& holder, FindingList* findings) {
   const std::string where =
       absl::StrCat("worker ", HolderText(holder.holder()), " of ", leaf.Name());
   const std::string& state = holder.state();
-  if (!CheckBlockSize(where, domain, holder, findings) &&
+  if (!CheckBlockSize(where, domain, holder, leaf.in_serve(), findings) &&
       (state == "unreachable" || state == "refused" || state == "failed")) {
     findings->Error("engine_stream", where,
                     absl::StrCat("its events are ", state, ": ", holder.reason()),
                     "start the engine with KV events on (vLLM, SGLang: --kv-events-config), or "
                     "mend its endpoint in " +
-                        ListOf(leaf));
+                        ListOf(leaf.in_serve()));
   }
   if (const uint64_t lost = holder.engine().messages_lost(); lost > 0) {
     findings->Warning("messages_lost", where,
@@ -78,12 +81,12 @@ void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                       "it has no replay endpoint: after a lost message its blocks are dropped",
                       "set replay_endpoint in the engine's --kv-events-config, and "
                       "\";replay=tcp://HOST:PORT\" in " +
-                          ListOf(leaf));
+                          ListOf(leaf.in_serve()));
   } else if (replay == "unreachable" || replay == "refused") {
     findings->Warning(
         "engine_no_replay", where,
         absl::StrCat("its replay endpoint is ", replay, ": ", holder.engine().replay_reason()),
-        "mend replay_endpoint of the engine, or \";replay=\" in " + ListOf(leaf));
+        "mend replay_endpoint of the engine, or \";replay=\" in " + ListOf(leaf.in_serve()));
   }
 }
 
@@ -97,12 +100,13 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
   }
   if (facts.block_size != 0 && engine.block_size != 0 && facts.block_size != engine.block_size &&
       !(sglang && facts.block_size == 1)) {
-    findings->Error("block_size_mismatch", where,
-                    absl::StrCat("it has blocks of ", facts.block_size,
-                                 " tokens, and the domain of ", engine.block_size),
-                    sglang ? absl::StrCat("start it with --page-size ", engine.block_size)
-                           : absl::StrCat("start it with --block-size ", engine.block_size,
-                                          ", or register it with block_size=auto"));
+    findings->Error(
+        "block_size_mismatch", where,
+        absl::StrCat("it has blocks of ", facts.block_size, " tokens, and the domain of ",
+                     engine.block_size),
+        sglang ? absl::StrCat("start it with --page-size ", engine.block_size)
+               : absl::StrCat("start it with --block-size ", engine.block_size,
+                              engine.in_serve ? "" : ", or register it with block_size=auto"));
   }
   if (facts.kv_events == false) {
     findings->Error("engine_no_events", where, "it publishes no KV events",
@@ -112,15 +116,17 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
     findings->Warning("engine_no_replay", where, "its KV events have no replay endpoint",
                       "add \"replay_endpoint\" to its --kv-events-config");
   }
-  // vLLM does not say: prompts were computed, and nothing came of them.
-  if (!facts.kv_events.has_value() && engine.batches == uint64_t{0} && engine.block_size != 0 &&
-      facts.prompt_tokens >= uint64_t{2} * engine.block_size) {
+  // vLLM does not say: prompts were computed, and nothing came of them. Before its first event its own metrics tell its size.
+  const uint32_t block_size = engine.block_size != 0 ? engine.block_size : facts.block_size;
+  if (!facts.kv_events.has_value() && engine.batches == uint64_t{0} && block_size != 0 &&
+      facts.prompt_tokens >= uint64_t{2} * block_size) {
     findings->Error("engine_no_events", where,
                     absl::StrCat("it has computed ", facts.prompt_tokens,
                                  " tokens of prompts, and no event of it came"),
                     "start it with --kv-events-config '{\"enable_kv_cache_events\": true, "
                     "\"publisher\": \"zmq\"}' and with prefix caching, and look at its endpoint "
-                    "in --workers");
+                    "in " +
+                        ListOf(engine.in_serve));
   }
   const bool serves = std::any_of(facts.models.begin(), facts.models.end(),
                                   [&](const ServedModel& of) { return of.id == engine.model; });
@@ -153,8 +159,10 @@ void CheckEngines(const Survey& survey, FindingList* findings) {
                         "--ignore=engine_asks_for_key");
     } else {
       findings->Error("engine_unreachable", where, std::string(engine.facts.status().message()),
-                      "start the engine, or mend the url of its worker (\";url=\" in --workers, "
-                      "the label url of a publisher, --engines of the frontend)");
+                      engine.in_serve ? "start the engine, or mend its url in --engine"
+                                      : "start the engine, or mend the url of its worker "
+                                        "(\";url=\" in --workers, the label url of a publisher, "
+                                        "--engines of the frontend)");
     }
   }
 }

@@ -276,6 +276,51 @@ TEST(FindingsTest, AnEngineThatIsNotReachedIsOneFindingThatNamesTheFlagOfItsProg
   }
 }
 
+// A leaf's engine with blocks of 64 tokens, as its own metrics have it.
+Survey WithEngineOf64(const std::string& program, uint32_t learned) {
+  Survey survey = Healthy();
+  v1::StatsResponse& stats = survey.nodes[1].stats;
+  stats.mutable_process()->set_program(program);
+  v1::HolderStats* holder = stats.mutable_domains(0)->mutable_holder_stats(0);
+  holder->mutable_engine()->set_replay("connected");
+  holder->mutable_engine()->set_block_size(learned);
+  (*holder->mutable_labels())["url"] = "http://10.0.0.5:8000";
+  survey.engines = EnginesNamedIn(survey);
+  for (SurveyedEngine& engine : survey.engines)
+    engine.facts = EngineFacts{.kind = kVllm, .block_size = 64};
+  return survey;
+}
+
+// Until then its domain has a size that only stands in for it.
+TEST(FindingsTest, AHealthyEngineBeforeItsFirstEventHasNoOtherBlockSize) {
+  Survey survey = WithEngineOf64("kvatlas-serve", 0);
+  ASSERT_EQ(survey.engines.size(), 1u);
+  EXPECT_TRUE(Check(survey).empty()) << Check(survey)[0].what;
+  // That it computes and announces nothing is told as before.
+  survey.engines[0].facts->prompt_tokens = 500;
+  EXPECT_EQ(Only(survey).id, "engine_no_events");
+}
+
+TEST(FindingsTest, ARemedyNamesFlagsThatTheProgramHas) {
+  for (const auto& [program, registers] :
+       {std::pair("kvatlas-leaf", true), std::pair("kvatlas-serve", false)}) {
+    Survey survey = WithEngineOf64(program, 16);
+    const FleetFinding by_metrics = Only(survey);
+    EXPECT_EQ(by_metrics.id, "block_size_mismatch");
+    EXPECT_EQ(by_metrics.remedy.find("block_size=auto") != std::string::npos, registers)
+        << by_metrics.remedy;
+    survey.engines.clear();
+    v1::EngineStats* engine =
+        survey.nodes[1].stats.mutable_domains(0)->mutable_holder_stats(0)->mutable_engine();
+    (*engine->mutable_refused())["block_size"] = 2;
+    const FleetFinding by_events = Only(survey);
+    EXPECT_EQ(by_events.id, "block_size_mismatch");
+    EXPECT_EQ(by_events.remedy.find("block_size=auto") != std::string::npos, registers)
+        << by_events.remedy;
+    EXPECT_NE(by_events.remedy.find("--block-size"), std::string::npos) << by_events.remedy;
+  }
+}
+
 TEST(FindingsTest, AnEngineWithAnApiKeyIsNoEngineThatIsAway) {
   Survey survey = Healthy();
   SurveyedEngine engine;

@@ -94,10 +94,6 @@ class Surveyor {
   void FollowNode(const SurveyedNode& node);
   void FollowFrontend(const SurveyedPage& page);
   void FollowRelay(const SurveyedPage& page);
-  void AddEngines();
-  void AddEngine(const std::string& url, const std::string& of, const std::string& model,
-                 uint32_t block_size, std::optional<uint64_t> batches);
-  bool KnowsEngineOf(const std::string& url) const;
 
   const SurveyOptions& options_;
   Survey survey_;
@@ -126,7 +122,7 @@ Survey Surveyor::Run() {
     for (size_t i = 0; i < wave.size(); ++i) Take(wave[i], std::move(answers[i]));
   }
   if (!options_.engines) return std::move(survey_);
-  AddEngines();
+  survey_.engines = EnginesNamedIn(survey_);
   AtOnce(survey_.engines.size(), [&](size_t i) {
     survey_.engines[i].facts = ProbeEngine(survey_.engines[i].url, options_.timeout);
   });
@@ -344,51 +340,22 @@ void Surveyor::FollowRelay(const SurveyedPage& page) {
 
 // ---- Engines ----
 
-bool Surveyor::KnowsEngineOf(const std::string& url) const {
-  return std::any_of(survey_.engines.begin(), survey_.engines.end(),
-                     [&](const SurveyedEngine& engine) { return engine.url == url; });
-}
-
-void Surveyor::AddEngine(const std::string& url, const std::string& of, const std::string& model,
-                         uint32_t block_size, std::optional<uint64_t> batches) {
-  for (SurveyedEngine& known : survey_.engines) {
-    if (known.url != url) continue;
-    known.of.push_back(of);
-    // Ranks and replicas: what any of them has heard.
-    if (batches.has_value()) known.batches = std::max(known.batches.value_or(0), *batches);
+// One of several ranks or replicas, or the first.
+void AddEngine(SurveyedEngine engine, std::vector<SurveyedEngine>* engines) {
+  for (SurveyedEngine& known : *engines) {
+    if (known.url != engine.url) continue;
+    known.of.push_back(std::move(engine.of.front()));
+    // What any of them has heard.
+    if (engine.batches.has_value())
+      known.batches = std::max(known.batches.value_or(0), *engine.batches);
     return;
   }
-  survey_.engines.push_back(
-      {.url = url, .of = {of}, .model = model, .block_size = block_size, .batches = batches});
+  engines->push_back(std::move(engine));
 }
 
-void Surveyor::AddEngines() {
-  std::map<std::string, std::string> given;  // urls that frontends were told, by worker
-  for (const SurveyedPage& page : survey_.pages)
-    for (const Json& engine : ListIn(page.status, "engines"))
-      given.emplace(TextIn(engine, "worker"), TextIn(engine, "url"));
-  for (const SurveyedNode& node : survey_.nodes) {
-    if (!node.is_leaf()) continue;
-    for (const v1::DomainStats& domain : node.stats.domains()) {
-      for (const v1::HolderStats& holder : domain.holder_stats()) {
-        const std::string& worker = holder.holder().name();
-        const auto label = holder.labels().find("url");
-        std::string url = label == holder.labels().end() ? "" : label->second;
-        if (const auto of = given.find(worker); url.empty() && of != given.end()) url = of->second;
-        if (url.empty()) continue;
-        AddEngine(url, absl::StrCat("worker ", worker, " of ", node.Name()),
-                  domain.domain().model(), domain.block_size(), holder.batches());
-      }
-    }
-  }
-  for (const SurveyedPage& page : survey_.pages) {
-    for (const Json& engine : ListIn(page.status, "engines")) {
-      const std::string url = TextIn(engine, "url");
-      if (url.empty() || KnowsEngineOf(url)) continue;
-      AddEngine(url, absl::StrCat("worker ", TextIn(engine, "worker"), " of ", page.Name()),
-                TextIn(engine, "model"), 0, std::nullopt);
-    }
-  }
+// Until an engine's first block is announced its leaf has no block size of it, and its domain a provisional one.
+bool IsLearning(const v1::HolderStats& holder) {
+  return holder.has_engine() && holder.engine().block_size() == 0;
 }
 
 }  // namespace
@@ -421,6 +388,46 @@ size_t Survey::Count(const std::string& kind) const {
 const SurveyedNode* Survey::NodeAt(const std::string& address) const {
   const auto found = node_at.find(address);
   return found == node_at.end() ? nullptr : &nodes[found->second];
+}
+
+std::vector<SurveyedEngine> EnginesNamedIn(const Survey& survey) {
+  std::vector<SurveyedEngine> engines;
+  std::map<std::string, std::string> given;  // urls that frontends were told, by worker
+  for (const SurveyedPage& page : survey.pages)
+    for (const Json& engine : ListIn(page.status, "engines"))
+      given.emplace(TextIn(engine, "worker"), TextIn(engine, "url"));
+  for (const SurveyedNode& node : survey.nodes) {
+    if (!node.is_leaf()) continue;
+    for (const v1::DomainStats& domain : node.stats.domains()) {
+      for (const v1::HolderStats& holder : domain.holder_stats()) {
+        const std::string& worker = holder.holder().name();
+        const auto label = holder.labels().find("url");
+        std::string url = label == holder.labels().end() ? "" : label->second;
+        if (const auto of = given.find(worker); url.empty() && of != given.end()) url = of->second;
+        if (url.empty()) continue;
+        AddEngine({.url = url,
+                   .of = {absl::StrCat("worker ", worker, " of ", node.Name())},
+                   .model = domain.domain().model(),
+                   .block_size = IsLearning(holder) ? 0 : domain.block_size(),
+                   .batches = holder.batches(),
+                   .in_serve = node.in_serve()},
+                  &engines);
+      }
+    }
+  }
+  for (const SurveyedPage& page : survey.pages) {
+    for (const Json& engine : ListIn(page.status, "engines")) {
+      const std::string url = TextIn(engine, "url");
+      const bool is_known = std::any_of(engines.begin(), engines.end(),
+                                        [&](const auto& known) { return known.url == url; });
+      if (url.empty() || is_known) continue;
+      AddEngine({.url = url,
+                 .of = {absl::StrCat("worker ", TextIn(engine, "worker"), " of ", page.Name())},
+                 .model = TextIn(engine, "model")},
+                &engines);
+    }
+  }
+  return engines;
 }
 
 Survey LookAround(const SurveyOptions& options) { return Surveyor(options).Run(); }

@@ -63,6 +63,7 @@ struct SurveyedNode {
 
   bool is_leaf() const { return role == ServiceRole::kLeaf; }
   std::string Name() const;  // "leaf 127.0.0.1:7410 (cell a@1)"
+  bool in_serve() const { return stats.process().program() == "kvatlas-serve"; }
   // What it was told; empty: nothing, it has the default.
   std::string Flag(const std::string& name) const;
   // Where it listens for HTTP, at the host where it was asked.
@@ -85,9 +86,11 @@ struct SurveyedEngine {
   std::string url;
   std::vector<std::string> of;  // "worker w0 at leaf 127.0.0.1:7410 (cell a)"
   std::string model;
-  uint32_t block_size = 0;               // of its domain; 0: unknown
+  // Of its domain; 0: unknown, or its leaf has not learned it yet.
+  uint32_t block_size = 0;
   std::optional<uint64_t> batches = {};  // that its leaf has of it; nothing: no leaf was asked
   absl::StatusOr<EngineFacts> facts = absl::UnknownError("not asked");
+  bool in_serve = false;  // `kvatlas serve` was told of it
 };
 
 // An address at which nothing of ours answered.
@@ -119,6 +122,9 @@ struct Survey {
 };
 
 Survey LookAround(const SurveyOptions& options);
+
+// The engines that leaves and frontends of the survey name; not asked.
+std::vector<SurveyedEngine> EnginesNamedIn(const Survey& survey);
 
 // Text of a JSON object's field; "" when it is none.
 std::string TextIn(const nlohmann::json& json, const char* field);
