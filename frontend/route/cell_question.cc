@@ -125,8 +125,9 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
     return own_schedule() ? *request_->options().hierarchy_schedule : *request_->options().schedule;
   }
   std::vector<SequenceHash> Waypoints() const {
-    return own_schedule() ? schedule().Select(request_->prompt->sequence())
-                          : request_->prompt->waypoints();
+    const PreparedPrompt& prompt = *request_->prompt;
+    return own_schedule() && !prompt.cache_not_read() ? schedule().Select(prompt.sequence())
+                                                      : prompt.waypoints();
   }
 
   Questions ShardsThatMatter() const {

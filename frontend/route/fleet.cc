@@ -130,7 +130,8 @@ absl::Status FleetState::Prepare(RouteInput* input) {
        .eagle = input->eagle,
        .sequence_hashes = std::move(input->sequence_hashes),
        .prompt_tokens = input->prompt_tokens,
-       .unknown = input->unknown_prompt},
+       .unknown = input->unknown_prompt,
+       .cache_not_read = input->cache_not_read},
       block_size == 0 ? options.block_size : block_size, options.contract, *options.schedule);
   if (!prompt.ok()) return prompt.status();
   input->tokens.clear();

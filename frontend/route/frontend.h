@@ -134,6 +134,8 @@ struct FrontendOptions {
 // Where the tokens of a prompt come from: a diagnosis tells a template from a tokenizer by it.
 enum class PromptForm { kUnknown = 0, kCompletion = 1, kChat = 2 };
 
+inline constexpr size_t kTraitsMax = 16;
+
 // Exactly one of `tokens`, `sequence_hashes` and `prepared`.
 struct RouteInput {
   Domain domain;
@@ -147,12 +149,20 @@ struct RouteInput {
   uint32_t prompt_tokens = 0;
   // In the place of tokens and hashes: what the prompt is could not be found out. A worker by load; nothing is promised of it.
   bool unknown_prompt = false;
+  // The engine computes all of the prompt anew whatever it has cached, as vLLM does for `prompt_logprobs`: nothing is promised, no overlap is a
+  // reason to choose, and what was served says nothing of the index. The prompt's blocks are load, and are stored.
+  bool cache_not_read = false;
   // Asked for what the fleet tells of itself: the result is OK and empty where some leaf knows workers of the domain. No worker is chosen,
   // nothing is counted, and no observer hears of it.
   bool only_learns = false;
   Duration deadline{0};  // 0: the frontend's
   // For diagnoses alone.
   PromptForm form = PromptForm::kUnknown;
+  std::string tokenizer =
+      {};  // what made the tokens, as `PromptTokens::source` has it; empty: the caller had them
+  std::string no_tokens = {};  // why the prompt is unknown, where its tokens were wanted
+  // What of the request engines may read in different ways, a word or two each: "tools", "reasoning_effort". At most `kTraitsMax` are kept.
+  std::vector<std::string> traits = {};
   std::optional<TokenId> bos = {};  // the tokenizer's, where it is known
   // Requests of one session go where the last one went, unless another worker is clearly cheaper. Empty: none.
   std::string session_id = {};

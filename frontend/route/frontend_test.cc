@@ -265,6 +265,33 @@ TEST_F(FrontendTest, AnUnknownPromptHasNoBlockEvenWhereABlockIsOneToken) {
       absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(FrontendTest, OfAPromptWhoseCacheIsNotReadNothingIsPromisedAndLoadAloneChooses) {
+  fleet_.AddCell("a", 64, {Worker("deep", 64, {.running_requests = 1}), Worker("idle", 0)});
+  EXPECT_EQ(Route().worker.name, "deep");
+  std::shared_ptr<const RoutedPrompt> routed;
+  for (const std::string& tried : {"", "idle"}) {
+    absl::StatusOr<RouteResult> route = absl::UnknownError("not asked");
+    if (routed == nullptr) {
+      route = frontend().Route({.domain = kDomain,
+                                .sequence_hashes = Prompt(100),
+                                .prompt_tokens = 1601,
+                                .cache_not_read = true});
+    } else {
+      frontend().RouteAgain(routed, {CellWorker("a", Id(tried))}, seconds(0),
+                            [&](absl::StatusOr<RouteResult> again) { route = again; });
+    }
+    ASSERT_TRUE(route.ok()) << route.status();
+    EXPECT_EQ(route->worker.name, tried.empty() ? "idle" : "deep");
+    EXPECT_EQ(route->overlap_blocks, 0u);
+    // It is work all the same.
+    EXPECT_EQ(route->receipt.blocks, 100u);
+    EXPECT_EQ(route->receipt.candidates[0].cost.prefill, 100 * CostWeights().prefill);
+    EXPECT_EQ(fleet_.blocks_asked, 0u);
+    EXPECT_EQ(fleet_.waypoints_asked, 0u);
+    routed = route->routed;
+  }
+}
+
 TEST_F(FrontendTest, EnginesThatNoLeafKnowsAreChosenByTheLoadTheySay) {
   options_.engines = {{"w0", "http://10.0.0.1:8000"}, {"w1", "http://10.0.0.2:8000"}};
   std::string busy = "w0";

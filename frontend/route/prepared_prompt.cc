@@ -42,6 +42,7 @@ absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::Hash(std::shared_ptr<const P
         contract);
     prompt->hashed_ = SequenceHashes(LocalHashes(prompt->tokens(), blocking, seed), contract);
   }
+  if (prompt->cache_not_read()) return prompt;
   const size_t computed = blocks == 0 ? 0 : 1;  // of a prompt of whole blocks and no token more
   const size_t length = prompt->prompt_tokens();
   const size_t reusable = length == 0 ? blocks - computed : (length - 1) / block_size;

@@ -37,8 +37,9 @@ struct PromptSource {
   std::string cache_salt = {};
   bool eagle = false;
   std::vector<SequenceHash> sequence_hashes = {};
-  uint32_t prompt_tokens = 0;  // with `sequence_hashes`; 0: their blocks and no token more
-  bool unknown = false;        // it has no blocks, of any size
+  uint32_t prompt_tokens = 0;   // with `sequence_hashes`; 0: their blocks and no token more
+  bool unknown = false;         // it has no blocks, of any size
+  bool cache_not_read = false;  // its blocks are looked for nowhere, and none may be promised
 };
 
 class PreparedPrompt {
@@ -61,6 +62,7 @@ class PreparedPrompt {
     return std::span<const SequenceHash>(sequence()).first(reusable_blocks_);
   }
   const std::vector<SequenceHash>& waypoints() const { return waypoints_; }
+  bool cache_not_read() const { return source_->cache_not_read; }
 
   uint32_t blocks() const { return static_cast<uint32_t>(sequence().size()); }
   uint32_t reusable_blocks() const { return reusable_blocks_; }  // the most that may be promised
