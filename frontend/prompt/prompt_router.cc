@@ -82,7 +82,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     auto on_tokens = [this, self = shared_from_this(), task](absl::StatusOr<PromptTokens> tokens) {
       if (!tokens.ok()) return NoTokens(task, tokens.status());
       if (tokens->tokens.empty()) return NoTokens(task, absl::InvalidArgumentError("no tokens"));
-      task->answer.tokenizer = std::move(tokens->source);
+      task->answer.tokenizer = task->question.input.tokenizer = std::move(tokens->source);
       task->question.input.bos = tokens->bos;
       task->question.input.tokens = std::move(tokens->tokens);
       RouteOnCaller(task);
@@ -107,8 +107,14 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   void NoTokens(const std::shared_ptr<Task>& task, absl::Status why) {
     if (!task->question.by_load_without_tokens)
       return task->callback(AboutTokenizer(std::move(why)));
-    task->answer.no_tokens = std::move(why);
+    Without(std::move(why), task.get());
     RouteByLoad(task);
+  }
+
+  // Told with the answer, and to what diagnoses routes.
+  static void Without(absl::Status tokens, Task* task) {
+    task->question.input.no_tokens = std::string(tokens.message());
+    task->answer.no_tokens = std::move(tokens);
   }
 
   void RouteByLoad(const std::shared_ptr<Task>& task) {
@@ -133,7 +139,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     RouteInput& input = task->question.input;
     const absl::Status hashed = frontend_->Prepare(&input);
     if (!absl::IsResourceExhausted(hashed)) return;
-    task->answer.no_tokens = hashed;
+    Without(hashed, task);
     input.tokens.clear();
     input.unknown_prompt = true;
   }

@@ -9,6 +9,8 @@ namespace {
 
 // Of a string or a map's node beside its text: about.
 constexpr size_t kEach = 48;
+// Of a text that a caller gives.
+constexpr size_t kTextMax = 256;
 
 size_t BytesOf(const CellAsked& asked) {
   return sizeof(asked) + asked.cell.size() + asked.address.size() + asked.error.size();
@@ -20,7 +22,9 @@ size_t DecisionRecord::bytes() const {
   const Receipt& receipt = result.receipt;
   size_t bytes = sizeof(*this) + kEach + prompt.tokens.capacity() * sizeof(TokenId) +
                  leading.capacity() * sizeof(SequenceHash) + receipt.reason.size() +
-                 prompt.lora_name.size() + prompt.cache_salt.size() + report.error.size();
+                 prompt.lora_name.size() + prompt.cache_salt.size() + report.error.size() +
+                 tokenizer.size() + no_tokens.size();
+  for (const std::string& trait : traits) bytes += sizeof(trait) + trait.size();
   for (const CellAsked& asked : receipt.cells) bytes += BytesOf(asked);
   for (const CellAsked& asked : receipt.nodes) bytes += BytesOf(asked);
   for (const ReceiptCandidate& candidate : receipt.candidates) {
@@ -38,6 +42,11 @@ DecisionRecord DecisionLog::Describe(const Decided& decided) const {
   record.tenant = input.tenant.empty() ? input.domain.tenant : input.tenant;
   record.at = decided.at;
   record.form = input.form;
+  record.tokenizer = input.tokenizer.substr(0, kTextMax);
+  record.no_tokens = input.no_tokens.substr(0, kTextMax);
+  for (const std::string& trait : input.traits)
+    if (record.traits.size() < kTraitsMax) record.traits.push_back(trait.substr(0, kTextMax));
+  record.cache_not_read = input.cache_not_read;
   const PreparedPrompt& prompt = *decided.prompt;
   record.prompt_tokens = prompt.prompt_tokens();
   const size_t tokens = std::min(prompt.tokens().size(), options_.leading_tokens);
@@ -50,7 +59,7 @@ DecisionRecord DecisionLog::Describe(const Decided& decided) const {
       .block_size = prompt.block_size(),
       .contract = decided.contract};
   const std::vector<SequenceHash>& sequence = prompt.sequence();
-  const size_t blocks = std::min(sequence.size(), options_.leading_blocks);
+  const size_t blocks = std::min(sequence.size(), options_.checked_blocks);
   record.leading.assign(sequence.begin(), sequence.begin() + static_cast<ptrdiff_t>(blocks));
   return record;
 }
@@ -85,6 +94,15 @@ std::vector<uint64_t> DecisionLog::Latest(size_t max) const {
 
 void DecisionLog::Expire(Time now) {
   while (!by_age_.empty() && by_age_.front().first + options_.age_max <= now) DropOldest();
+}
+
+void DecisionLog::Shorten(DecisionRecord* record) {
+  if (record->leading.size() <= options_.leading_blocks) return;
+  record->leading.resize(options_.leading_blocks);
+  record->leading.shrink_to_fit();
+  bytes_ -= record->counted_bytes;
+  record->counted_bytes = record->bytes();
+  bytes_ += record->counted_bytes;
 }
 
 void DecisionLog::DropOldest() {

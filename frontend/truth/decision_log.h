@@ -6,12 +6,14 @@
 #ifndef KVATLAS_FRONTEND_TRUTH_DECISION_LOG_H_
 #define KVATLAS_FRONTEND_TRUTH_DECISION_LOG_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +34,7 @@ struct DecisionLogOptions {
   Duration age_max = std::chrono::minutes(15);
   size_t leading_tokens = 512;  // of a prompt that are kept
   size_t leading_blocks = 64;
+  size_t checked_blocks = 4096;  // until the engine's figures are compared, to ask the leaf about
 };
 
 struct DecisionRecord {
@@ -43,6 +46,10 @@ struct DecisionRecord {
   uint32_t prompt_tokens = 0;         // 0: only hashes were given
   PromptFacts prompt;                 // its head
   std::vector<SequenceHash> leading;  // of the route's question
+  std::string tokenizer;              // these are `RouteInput`'s
+  std::string no_tokens;
+  std::vector<std::string> traits;
+  bool cache_not_read = false;
   // What this frontend had sent that worker before.
   uint32_t sent_before_blocks = 0;
   Time sent_before_at{0};
@@ -53,6 +60,10 @@ struct DecisionRecord {
   size_t counted_bytes = 0;  // by the log
 
   size_t bytes() const;
+  // The first of `leading`, as many as are kept of every prompt.
+  std::span<const SequenceHash> Head(size_t blocks) const {
+    return std::span(leading).first(std::min(blocks, leading.size()));
+  }
 };
 
 class DecisionLog {
@@ -69,6 +80,8 @@ class DecisionLog {
   // The latest ones, the latest first.
   std::vector<uint64_t> Latest(size_t max) const;
   void Expire(Time now);
+  // It is compared: only its head is kept on.
+  void Shorten(DecisionRecord* record);
 
   size_t size() const { return records_.size(); }
   size_t bytes() const { return bytes_; }

@@ -24,6 +24,7 @@ std::vector<uint64_t> Latest(std::vector<uint64_t> decisions) {
 
 // From facts to guesses; each step goes on only with what the ones before left unexplained.
 std::vector<Finding> Diagnostician::Run() {
+  if (Unreachable()) return std::move(findings_);
   SelfContradictions();
   if (findings_.empty()) Silence();
   if (waits_) return {};
@@ -34,6 +35,7 @@ std::vector<Finding> Diagnostician::Run() {
   if (findings_.empty()) Blind();
   if (findings_.empty()) SilenceInStream();
   if (findings_.empty()) Diverging();
+  if (findings_.empty()) PromptDiffers();
   if (findings_.empty()) TooLittleServed();
   if (findings_.empty()) Unexplained();
   std::stable_sort(findings_.begin(), findings_.end(),
@@ -50,7 +52,8 @@ void Diagnostician::Add(Cause cause, double confidence, Evidence evidence, Decis
                        .evidence = std::move(evidence),
                        .decisions = Latest(std::move(decisions)),
                        .or_else = {},
-                       .workers = {}});
+                       .workers = {},
+                       .remedy = RemedyFor(cause)});
 }
 
 void Diagnostician::AddAlternatives(const std::vector<std::pair<Cause, double>>& causes,

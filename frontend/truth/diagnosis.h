@@ -10,6 +10,7 @@
 //   the engine's own count of the prompt        BOS (one more, always), template (chats alone), tokenizer (by length)
 //   cached_tokens in time                       never any; until a moment; too few now and then
 //   its greatest common divisor                 the engine's block size
+//   how far finished prompts are in the index   from which block on the engine read something else
 // A cause that explains the evidence silences those that would explain less of it. Where two fit, both are named, each in the
 // other's `or_else`.
 //
@@ -20,10 +21,13 @@
 #ifndef KVATLAS_FRONTEND_TRUTH_DIAGNOSIS_H_
 #define KVATLAS_FRONTEND_TRUTH_DIAGNOSIS_H_
 
+#include <optional>
 #include <vector>
 
 #include "frontend/truth/evidence.h"
 #include "frontend/truth/finding.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
 
 namespace kvatlas {
 
@@ -36,6 +40,11 @@ std::vector<Finding> Diagnose(const WorkerEvidence& evidence);
 // Of one domain's workers. A cause that at least two workers show, and all of which anything is known, is one finding about the
 // domain; where each worker alone shows too little, all together may.
 std::vector<Finding> DiagnoseDomain(const std::vector<WorkerEvidence>& workers);
+
+// Of a domain's latest routes. Nothing: tokens could be made for nearly all of them.
+std::optional<Finding> DiagnoseTokens(const Domain& domain, const std::vector<TokensMade>& made);
+
+Finding FindingOf(const UnreachableWorker& engine, Time now, double confidence);
 
 }  // namespace kvatlas
 

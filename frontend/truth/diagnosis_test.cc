@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -166,6 +167,165 @@ TEST(DiagnosisTest, AStreamThatStandsStillWhileRequestsFinishIsDead) {
   AddMissed(&worker, 3);
   for (Check& check : worker.checks) check.held = 10;
   EXPECT_THAT(CausesOf(Diagnose(worker)), ElementsAre(Cause::kPublisherDead));
+}
+
+// Its leaf has heard nothing of it for 20 s, since before its last requests were finished.
+WorkerEvidence Masked() {
+  WorkerEvidence worker = Worker();
+  for (int i = 0; i < 6; ++i) Add(&worker, 160, 160);
+  worker.leaf->masked = true;
+  worker.leaf->engine.emplace();
+  worker.leaf->at = seconds(922);
+  worker.leaf->age = seconds(20);
+  worker.now = seconds(922);
+  return worker;
+}
+
+TEST(DiagnosisTest, AnEngineThatEndedIsNoDeadPublisherOfALivingOne) {
+  WorkerEvidence worker = Masked();
+  // Its last request was finished 17 s ago: nothing says that it lives.
+  std::vector<Finding> findings = Diagnose(worker);
+  ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kPublisherDead));
+  EXPECT_THAT(findings[0].evidence, testing::Not(testing::Contains(HasSubstr("it lives"))));
+  EXPECT_THAT(findings[0].evidence, testing::Contains(HasSubstr("is not known")));
+  // A request failed to reach it.
+  worker.unreachable = UnreachableWorker{.domain = worker.domain,
+                                         .cell = worker.cell,
+                                         .worker = worker.worker,
+                                         .since = seconds(910),
+                                         .last = seconds(910),
+                                         .why = "connection refused"};
+  findings = Diagnose(worker);
+  ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kEngineUnreachable));
+  EXPECT_THAT(findings[0].evidence,
+              ElementsAre("it has not answered for 12.0 s: connection refused"));
+  // Who asks engines itself has told of it.
+  worker.asked_engine = true;
+  EXPECT_THAT(Diagnose(worker), IsEmpty());
+  worker.unreachable.reset();
+  findings = Diagnose(worker);
+  ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kPublisherDead));
+  EXPECT_THAT(findings[0].evidence, testing::Contains(HasSubstr("it lives")));
+}
+
+TEST(DiagnosisTest, AnEngineThatWasStartedWithoutEventsHasNoDeadPublisher) {
+  WorkerEvidence worker = Masked();
+  worker.leaf->blocks = worker.leaf->batches = 0;
+  worker.leaf->at = worker.now = seconds(930);
+  const std::vector<Finding> findings = Diagnose(worker);
+  ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kEventsOff));
+  EXPECT_THAT(findings[0].evidence, testing::Contains(HasSubstr("does not answer")));
+  // Neither does one that reports no usage.
+  for (Comparison& comparison : worker.comparisons) comparison.served.reset();
+  EXPECT_THAT(CausesOf(Diagnose(worker)), ElementsAre(Cause::kEventsOff));
+}
+
+TEST(DiagnosisTest, TokensThatTheEngineMadeAreNotToBeMadeByIt) {
+  WorkerEvidence worker = Worker();
+  for (uint32_t i = 0; i < 8; ++i) {
+    const uint32_t tokens = 200 + i * 100;
+    Add(&worker, 0, 160, tokens).engine_tokens = tokens + tokens / 10;
+  }
+  AddMissed(&worker, 3);
+  std::vector<Finding> findings = Diagnose(worker);
+  ASSERT_EQ(findings[0].cause, Cause::kTokenizer);
+  EXPECT_THAT(RemedyOf(findings[0]), HasSubstr("--tokenize=engine"));
+  for (Comparison& comparison : worker.comparisons)
+    comparison.tokenizer = "http://10.0.0.7:8000/tokenize";
+  findings = Diagnose(worker);
+  ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kPromptDiffers));
+  EXPECT_THAT(findings[0].evidence, testing::Contains(HasSubstr("10.0.0.7:8000/tokenize")));
+  EXPECT_THAT(RemedyOf(findings[0]), testing::Not(HasSubstr("--tokenize=engine")));
+  EXPECT_THAT(RemedyOf(findings[0]), HasSubstr("--tokenize=render"));
+}
+
+// Half of the requests have an effort, which the engine writes at token 30, and we do not.
+WorkerEvidence WithEffort() {
+  WorkerEvidence worker = Worker();
+  for (uint32_t i = 0; i < 6; ++i) {
+    Add(&worker, 320, 320);
+    Comparison& effort = Add(&worker, 320, 16);
+    effort.traits = {"tools", "reasoning_effort"};
+    effort.tokenizer = "http://10.0.0.7:8000/tokenize";
+    worker.comparisons[worker.comparisons.size() - 2].traits = {"tools"};
+    Check check;
+    check.decision = effort.decision;
+    check.at = effort.at + seconds(2);
+    check.after = seconds(2);
+    check.asked = check.held = check.first_held = 25;
+    check.settled = check.listed = true;
+    worker.checks.push_back(check);
+  }
+  return worker;
+}
+
+TEST(DiagnosisTest, BrokenPromisesOfRequestsWithSomethingInCommonAreNoStaleIndex) {
+  WorkerEvidence worker = WithEffort();
+  const std::vector<Finding> findings = Diagnose(worker);
+  ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kPromptDiffers));
+  EXPECT_THAT(
+      findings[0].evidence,
+      testing::Contains("of these 6 have reasoning_effort in the request, of the other 6 0"));
+  EXPECT_THAT(findings[0].evidence,
+              testing::Contains(HasSubstr("block 1 (tokens 16 to 31) of decision 12")));
+  for (Comparison& comparison : worker.comparisons) comparison.traits.clear();
+  EXPECT_THAT(CausesOf(Diagnose(worker)), testing::Contains(Cause::kStaleIndex));
+}
+
+TEST(DiagnosisTest, TheFirstBlockThatDiffersIsNamedWhereFinishedPromptsAreThereInPart) {
+  WorkerEvidence worker = Worker();
+  for (uint32_t i = 0; i < 12; ++i) {
+    Comparison& comparison = Add(&worker, 160, i % 3 == 0 ? 288 : 160);
+    Check check;
+    check.decision = comparison.decision;
+    check.at = comparison.at + seconds(20);
+    check.after = seconds(20);
+    check.asked = 25;
+    check.held = check.first_held = i % 2 == 0 ? 25 : 10 + i;
+    check.settled = check.listed = true;
+    if (i == 1) check.missing_tokens = {7, 8, 9};
+    worker.checks.push_back(check);
+  }
+  worker.no_batch_since = seconds(990);
+  std::vector<Finding> findings = Diagnose(worker);
+  ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kPromptDiffers));
+  EXPECT_THAT(
+      findings[0].evidence,
+      testing::Contains("the first that differs is block 11 (tokens 176 to 191) of decision "
+                        "2, where we have 7 8 9"));
+  // Hybrid models keep what they can go on from, and lost events leave gaps.
+  worker.leaf->hybrid = true;
+  EXPECT_THAT(CausesOf(Diagnose(worker)), testing::Not(testing::Contains(Cause::kPromptDiffers)));
+  worker.leaf->hybrid = false;
+  worker.leaf->trust = Trust::kDegraded;
+  EXPECT_THAT(CausesOf(Diagnose(worker)), testing::Not(testing::Contains(Cause::kPromptDiffers)));
+}
+
+TEST(DiagnosisTest, LengthsThatDifferInSomePromptsAreTold) {
+  WorkerEvidence worker = Worker();
+  for (uint32_t i = 0; i < 16; ++i)
+    if (Comparison& comparison = Add(&worker, 160, 160); i % 4 == 0) comparison.engine_tokens = 413;
+  const std::vector<Finding> findings = Diagnose(worker);
+  ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kPromptDiffers));
+  EXPECT_THAT(findings[0].evidence, testing::Contains(HasSubstr("4 of 16 prompts: 0 to +13")));
+}
+
+TEST(DiagnosisTest, PromptsWithoutTokensAreADomainsFinding) {
+  std::vector<TokensMade> made;
+  for (uint64_t i = 0; i < 54; ++i)
+    made.push_back({.decision = i,
+                    .at = seconds(i),
+                    .no_tokens = i % 6 == 0 ? "" : "the template refuses: string and undefined"});
+  const std::optional<Finding> finding = DiagnoseTokens({"m", ""}, made);
+  ASSERT_TRUE(finding.has_value());
+  EXPECT_EQ(finding->cause, Cause::kNoTokens);
+  EXPECT_EQ(finding->worker.name, "");
+  EXPECT_THAT(finding->evidence,
+              ElementsAre(HasSubstr("45 of 54 requests for m"),
+                          "the first reason: the template refuses: string and undefined"));
+  EXPECT_EQ(finding->decisions.front(), 53u);
+  made.resize(4);
+  EXPECT_FALSE(DiagnoseTokens({"m", ""}, made).has_value());
 }
 
 TEST(DiagnosisTest, ServedByIsBelieved) {

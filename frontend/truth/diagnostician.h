@@ -5,6 +5,7 @@
 //   mixup_diagnosis.cc   another rank, another worker
 //   blind_diagnosis.cc   the engine serves what the index does not know
 //   text_diagnosis.cc    the engine makes other tokens of a prompt
+//   prompt_diagnosis.cc  it does so of some prompts, from some block on
 //   served_diagnosis.cc  the index knows what the engine does not serve
 
 #ifndef KVATLAS_FRONTEND_TRUTH_DIAGNOSTICIAN_H_
@@ -33,14 +34,19 @@ class Diagnostician {
   using Evidence = std::vector<std::string>;  // sentences
   using Decisions = std::vector<uint64_t>;
 
+  // What fits how the tokens are made now; empty: what the cause says.
+  std::string RemedyFor(Cause cause) const;
   void Add(Cause cause, double confidence, Evidence evidence, Decisions decisions);
   // Causes that the same evidence fits, each with its confidence.
   void AddAlternatives(const std::vector<std::pair<Cause, double>>& causes,
                        const Evidence& evidence, const Decisions& decisions);
 
   // ---- Leaf ----
+  // Its requests fail, or it was asked and does not answer: what its stream and its figures say is of no matter then.
+  bool Unreachable();
   void SelfContradictions();
   void Silence();
+  void Masked();
   bool HeardNothing();
   bool HeardUseless();
   void SilenceInStream();
@@ -67,6 +73,15 @@ class Diagnostician {
   void Diverging();
   // Most prompts as routed begin with the same token twice.
   bool BeginTwice() const;
+  bool TokensAreTheEngines() const;
+
+  // ---- Prompt ----
+  void PromptDiffers();
+  // `wrong` and `right`: requests that show it, and that do not. False: nothing that they have in common tells them apart.
+  bool DiffersByTrait(const Comparisons& wrong, const Comparisons& right, Evidence evidence);
+  bool BrokenByTrait();
+  std::string FirstDifference(const Checks& parted) const;
+  std::string TokensText() const;
 
   // ---- Served ----
   void NothingServed();

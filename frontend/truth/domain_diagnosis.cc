@@ -36,6 +36,8 @@ WorkerEvidence Pool(const std::vector<const WorkerEvidence*>& workers) {
     if (!pool.leaf.has_value() || worker == workers.front()) continue;
     pool.leaf->blocks += worker->leaf->blocks;
     pool.leaf->batches += worker->leaf->batches;
+    pool.leaf->hybrid = pool.leaf->hybrid || worker->leaf->hybrid;
+    pool.leaf->trust = std::max(pool.leaf->trust, worker->leaf->trust);
   }
   if (pool.leaf.has_value()) {
     pool.leaf->masked = false;
@@ -57,6 +59,7 @@ bool ConcernsPrompts(Cause cause) {
     case Cause::kBosMissing:
     case Cause::kCacheSalt:
     case Cause::kLoraNamespace:
+    case Cause::kPromptDiffers:
       return true;
     default:
       return false;

@@ -51,6 +51,8 @@ struct Comparison {
   std::optional<bool> begins_with_bos = {};
   Trust trust = Trust::kExact;
   uint32_t age_ms = 0;
+  std::string tokenizer = {};            // `RouteInput::tokenizer`
+  std::vector<std::string> traits = {};  // `RouteInput::traits`
 };
 
 // One supposition, asked of the leaf after the request.
@@ -68,6 +70,7 @@ struct Check {
   bool has_lora = false;
   bool has_salt = false;
   PromptForm form = PromptForm::kUnknown;
+  uint32_t block_size = 16;
   uint32_t asked = 0;       // blocks, as they were hashed for the route
   uint32_t held = 0;        // by the chosen worker rank
   uint32_t first_held = 0;  // the same at the first time of asking
@@ -81,6 +84,8 @@ struct Check {
   std::optional<HolderId> turned_up = {};
   bool listed = false;  // the worker was in the answer
   std::vector<Supposed> supposed = {};
+  // Our tokens of the first block that the worker does not have, as far as the prompt's head is kept.
+  std::vector<TokenId> missing_tokens = {};
 
   // All but perhaps the block that the engine was still writing.
   bool whole() const { return held + 1 >= asked; }
@@ -116,7 +121,26 @@ struct LeafView {
   uint64_t epoch = 0;
   uint64_t blocks = 0;                   // held
   uint64_t batches = 0;                  // heard
+  bool hybrid = false;                   // windows or states beside full attention
   std::optional<LeafEngineView> engine;  // where it listens to the engine itself
+};
+
+// A worker whose engine takes no requests.
+struct UnreachableWorker {
+  Domain domain;
+  std::string cell;
+  HolderId worker;
+  Time since{0};  // the first try that failed; none has succeeded since
+  Time last{0};
+  size_t times = 1;
+  std::string why;
+};
+
+// What became of one route's prompt on its way to tokens.
+struct TokensMade {
+  uint64_t decision = 0;
+  Time at{0};
+  std::string no_tokens;  // why there are none; empty: there are
 };
 
 // Everything about one worker rank; in time order.
@@ -129,6 +153,9 @@ struct WorkerEvidence {
   std::optional<LeafView> leaf;         // the latest
   std::optional<LeafView> leaf_before;  // an earlier one
   std::optional<Time> no_batch_since;   // then the leaf's count of its batches grew last
+  // By requests that failed there; `asked_engine` where the engine itself was asked, and answers or not whatever requests tell.
+  std::optional<UnreachableWorker> unreachable = {};
+  bool asked_engine = false;
   std::string own_contract;
   Time now{0};
 };

@@ -27,7 +27,7 @@ constexpr std::array<Words, kCauses> kWords = {{
      "hashed differs."},
     {"tokenizer", "the engine makes other tokens of the same text",
      "Load the tokenizer.json of the model and revision that the engine serves, or let the engine "
-     "tokenize (its /tokenize).",
+     "make the tokens (--tokenize=engine).",
      "Send a plain completion prompt: if its token count differs from the engine's too, it is the "
      "tokenizer; if only chats differ, it is the template."},
     {"chat_template", "the engine renders chats with another template",
@@ -66,8 +66,9 @@ constexpr std::array<Words, kCauses> kWords = {{
      "what it missed; without either, clear the engine's prefix cache once.",
      "The leaf counts parked blocks for this worker (GET /workers?detail=1)."},
     {"publisher_dead", "the worker's event stream is silent while the worker is not known to stop",
-     "Restart the worker's publisher or mend the network between it and the leaf; if the engine "
-     "itself is gone, take the worker out.",
+     "Restart the worker's publisher or mend the network between it and the leaf; an engine that "
+     "publishes itself has to be started with its KV events on; if it is gone, take the worker "
+     "out.",
      "Reports of requests that the worker finished while its stream is silent: then the engine "
      "lives and its publisher does not."},
     {"stale_index", "the index learns of stores or evictions too late",
@@ -96,6 +97,19 @@ constexpr std::array<Words, kCauses> kWords = {{
      "a reset of the prefix cache must be announced (AllBlocksCleared) before new requests.",
      "Predictions were true until one moment and wrong after it, but for prompts sent again "
      "since."},
+    {"engine_unreachable", "the engine does not answer over HTTP",
+     "Start the engine, or mend its address where it is named (kvatlas serve: --engine; else the "
+     "url of its worker, or --engines of the frontend).",
+     "Ask the engine for /v1/models from the host of the frontend."},
+    {"no_tokens", "requests are routed by load alone, as no tokens could be made of their prompts",
+     "Mend what the reasons name, or let the other way make the tokens: the engine itself "
+     "(--tokenize=engine), or the model's files (--models).",
+     "The header x-kvatlas-fallback of such an answer says no_tokens and why."},
+    {"prompt_differs", "the engine reads other tokens of some requests than were hashed for them",
+     "Compare the tokens of such a request (GET /decisions/ID) with the engine's own, and let what "
+     "reads it as its chat does make them (--tokenize).",
+     "Send such a request twice: the second is served from the cache nearly whole, while the "
+     "index has its beginning only."},
     {"unexplained", "predictions and what the engine serves part, and no known cause fits",
      "Look at the decisions named (GET /decisions/ID) and compare the engine's tokens and events "
      "with the prompt.",
@@ -110,5 +124,9 @@ std::string_view CauseName(Cause cause) { return Of(cause).name; }
 std::string_view CauseMeaning(Cause cause) { return Of(cause).meaning; }
 std::string_view CauseRemedy(Cause cause) { return Of(cause).remedy; }
 std::string_view CauseTest(Cause cause) { return Of(cause).test; }
+
+std::string RemedyOf(const Finding& finding) {
+  return finding.remedy.empty() ? std::string(CauseRemedy(finding.cause)) : finding.remedy;
+}
 
 }  // namespace kvatlas

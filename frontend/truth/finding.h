@@ -34,6 +34,9 @@ enum class Cause : uint8_t {
   kPrefixCachingOff,
   kUsageNotReported,
   kEngineRestarted,
+  kEngineUnreachable,
+  kNoTokens,       // prompts are routed by load, as no tokens could be made of them
+  kPromptDiffers,  // of some requests the engine reads other tokens than were hashed
   kUnexplained,
 };
 
@@ -43,7 +46,7 @@ inline constexpr int kCauses = static_cast<int>(Cause::kUnexplained) + 1;
 std::string_view CauseName(Cause cause);
 // What it is, in a clause: "the engine cuts prompts into blocks of another size than the index".
 std::string_view CauseMeaning(Cause cause);
-// What to do, as a sentence.
+// What to do, as a sentence; a finding may know better (`RemedyOf`).
 std::string_view CauseRemedy(Cause cause);
 // How to tell this cause from others that the same evidence fits, as a sentence.
 std::string_view CauseTest(Cause cause);
@@ -59,7 +62,10 @@ struct Finding {
       decisions;                  // that show it, the latest first, at most `kFindingDecisionsMax`
   std::vector<Cause> or_else;     // what the same evidence fits too; each has a finding of its own
   std::vector<HolderId> workers;  // of a domain's finding: who shows it
+  std::string remedy = {};        // what to do here; empty: what the cause says
 };
+
+std::string RemedyOf(const Finding& finding);
 
 inline constexpr size_t kFindingDecisionsMax = 8;
 

@@ -61,6 +61,7 @@ LeafView ViewOf(const v1::HolderStats& stats) {
   view.epoch = stats.epoch();
   view.blocks = stats.blocks();
   view.batches = stats.batches();
+  view.hybrid = stats.has_layout();
   if (stats.has_engine()) view.engine = EngineOf(stats.engine());
   return view;
 }

@@ -15,8 +15,25 @@ namespace {
 
 // By then a worker's first events have come, however late they are.
 constexpr Duration kEventsDue = std::chrono::seconds(20);
+// So long after a request failed to reach it a worker is taken for gone, and so long after one was finished for alive.
+constexpr Duration kUnreachableFor = std::chrono::seconds(30);
+constexpr Duration kLivesFor = std::chrono::seconds(5);
 
 }  // namespace
+
+Finding FindingOf(const UnreachableWorker& engine, Time now, double confidence) {
+  std::string text = "it has not answered for " + SecondsText(now - engine.since);
+  if (!engine.why.empty()) text += ": " + engine.why;
+  return {.cause = Cause::kEngineUnreachable,
+          .confidence = confidence,
+          .domain = engine.domain,
+          .cell = engine.cell,
+          .worker = engine.worker,
+          .evidence = {std::move(text)},
+          .decisions = {},
+          .or_else = {},
+          .workers = {}};
+}
 
 void Diagnostician::SelfContradictions() {
   if (!leaf_.has_value() || e_.comparisons.empty()) return;
@@ -36,25 +53,43 @@ void Diagnostician::SelfContradictions() {
       DecisionsOf(other));
 }
 
+bool Diagnostician::Unreachable() {
+  if (!e_.unreachable.has_value()) return false;
+  if (e_.asked_engine) return true;  // told of once, whatever requests were sent there
+  const bool masked = leaf_.has_value() && leaf_->masked;
+  const bool lately = e_.unreachable->last + kUnreachableFor > e_.now;
+  if (!masked && (!lately || e_.unreachable->times < kConfirmedMin)) return false;
+  findings_.push_back(FindingOf(*e_.unreachable, e_.now, masked ? 0.95 : 0.85));
+  return true;
+}
+
 void Diagnostician::Silence() {
-  if (!leaf_.has_value()) return;
-  if (leaf_->known && leaf_->masked) {
-    size_t since = 0;
-    Decisions decisions;
-    for (const Comparison& c : e_.comparisons) {
-      if (c.at < leaf_->at - leaf_->age) continue;
-      ++since;
-      decisions.push_back(c.decision);
-    }
-    Evidence evidence = {"the leaf has not heard the worker for " + SecondsText(leaf_->age) +
-                         " and shows none of its " + Number(leaf_->blocks) + " blocks"};
-    if (since > 0)
-      evidence.push_back("its engine finished " + Number(since) + " requests since: it lives");
-    return Add(Cause::kPublisherDead, since > 0 ? 0.97 : 0.85, std::move(evidence),
-               std::move(decisions));
-  }
-  if (leaf_->known && HeardNothing()) return;
-  if (leaf_->known) HeardUseless();
+  if (!leaf_.has_value() || !leaf_->known) return;
+  const bool heard = leaf_->batches > 0 || leaf_->blocks > 0;
+  // An engine's own events that never came: it was started without them, or they are elsewhere.
+  if (leaf_->masked && (heard || !leaf_->engine.has_value())) return Masked();
+  if (HeardNothing()) return;
+  HeardUseless();
+}
+
+// Its events came, and do so no more.
+void Diagnostician::Masked() {
+  Comparisons since;
+  for (const Comparison& c : e_.comparisons)
+    if (c.at >= leaf_->at - leaf_->age) since.push_back(&c);
+  Evidence evidence = {"the leaf has not heard the worker for " + SecondsText(leaf_->age) +
+                       " and shows none of its " + Number(leaf_->blocks) + " blocks"};
+  if (leaf_->engine.has_value() && !leaf_->connected)
+    evidence.push_back("its registered event endpoint does not answer");
+  if (since.empty()) return Add(Cause::kPublisherDead, 0.85, std::move(evidence), {});
+  // Those that it ended with are of before.
+  const Duration ago = leaf_->at - since.back()->at;
+  const bool lives = ago <= kLivesFor || e_.asked_engine;
+  evidence.push_back("its engine finished " + Number(since.size()) + " requests since" +
+                     (lives ? ": it lives"
+                            : ", the last one " + SecondsText(ago) +
+                                  " before: whether it still runs is not known"));
+  Add(Cause::kPublisherDead, lives ? 0.97 : 0.7, std::move(evidence), DecisionsOf(since));
 }
 
 // A worker that the leaf knows and that never said anything.
@@ -77,6 +112,12 @@ bool Diagnostician::HeardNothing() {
     evidence.push_back("its engine served cached tokens in " +
                        Share(served.size(), e_.comparisons.size(), "requests"));
     Add(Cause::kEventsOff, 0.92, std::move(evidence), DecisionsOf(served));
+    return true;
+  }
+  if (leaf_->masked) {
+    evidence.push_back("its engine finished " + Number(e_.comparisons.size()) +
+                       " requests meanwhile");
+    Add(Cause::kEventsOff, 0.8, std::move(evidence), sight_.Decisions());
     return true;
   }
   if (sight_.missed.size() < kConfirmedMin || silent < e_.comparisons.size()) return false;

@@ -67,7 +67,7 @@ bool Diagnostician::Restarted() {
 }
 
 void Diagnostician::TooLittleServed() {
-  if (Restarted()) return;
+  if (BrokenByTrait() || Restarted()) return;
   Comparisons promises, broken;
   for (const Comparison& c : e_.comparisons) {
     if (!c.served.has_value() || Promised(c) < 2 * c.block_size) continue;

@@ -1,5 +1,8 @@
 // The engine makes other tokens of a prompt: BOS, template or tokenizer, by how many it counts.
 
+#include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "frontend/truth/diagnosis.h"
@@ -8,6 +11,12 @@
 #include "frontend/truth/patterns.h"
 
 namespace kvatlas {
+namespace {
+
+// `PromptTokens::source`: the URL that was asked, or a name and file.
+bool IsOfEngine(std::string_view tokenizer) { return tokenizer.starts_with("http"); }
+
+}  // namespace
 
 // The engine counts another number of tokens.
 void Diagnostician::NameText(const Lengths& lengths, bool chats_alone, Evidence evidence,
@@ -16,6 +25,10 @@ void Diagnostician::NameText(const Lengths& lengths, bool chats_alone, Evidence 
   evidence.push_back("the engine counts another number of tokens in " +
                      Share(lengths.differing, lengths.compared, "prompts") + ": " +
                      Signed(lengths.least) + " to " + Signed(lengths.most));
+  if (TokensAreTheEngines()) {
+    evidence.push_back(TokensText());
+    return Add(Cause::kPromptDiffers, 0.85, std::move(evidence), decisions);
+  }
   if (lengths.constant() && (lengths.least == lengths.most) &&
       (lengths.least == 1 || lengths.least == -1)) {
     return NameBos(lengths, std::move(evidence), decisions);
@@ -62,6 +75,31 @@ bool Diagnostician::BeginTwice() const {
   size_t twice = 0;
   for (const Comparison& c : e_.comparisons) twice += c.first_token_twice;
   return twice * 2 > e_.comparisons.size();
+}
+
+bool Diagnostician::TokensAreTheEngines() const {
+  size_t engines = 0;
+  for (const Comparison& c : e_.comparisons) engines += IsOfEngine(c.tokenizer);
+  return engines * 2 > e_.comparisons.size();
+}
+
+std::string Diagnostician::RemedyFor(Cause cause) const {
+  if (cause != Cause::kTokenizer && cause != Cause::kChatTemplate && cause != Cause::kPromptDiffers)
+    return "";
+  if (TokensAreTheEngines()) {
+    return "The engine's own /tokenize makes the tokens, and its chat reads such requests in "
+           "another "
+           "way: let its render endpoints make them, where it has some (--tokenize=render), or the "
+           "model's files (--tokenize=local).";
+  }
+  const bool are_local = std::any_of(e_.comparisons.begin(), e_.comparisons.end(),
+                                     [](const Comparison& c) { return !c.tokenizer.empty(); });
+  if (!are_local || cause == Cause::kTokenizer) return "";
+  return std::string(
+             cause == Cause::kChatTemplate
+                 ? CauseRemedy(cause)
+                 : "The model's files here do not make of such requests what its chat does.") +
+         " Or let the engine make the tokens (--tokenize=engine).";
 }
 
 // The heads are known, and behind them ours and the engine's prompts part.

@@ -33,14 +33,16 @@ void LogFinding(const Finding& finding) {
   const std::string domain = ToString(finding.domain);
   const std::string cause(CauseName(finding.cause));
   LogEvery(FindingLog(), cause + domain + finding.cell + worker, LogLevel::kWarning,
-           "index and engine disagree",
+           finding.cause == Cause::kNoTokens            ? "requests are routed by load alone"
+           : finding.cause == Cause::kEngineUnreachable ? "an engine does not answer"
+                                                        : "index and engine disagree",
            {{"cause", cause},
             {"confidence", finding.confidence},
             {"domain", domain},
             {"cell", finding.cell},
             {"worker", worker},
             {"evidence", absl::StrJoin(finding.evidence, "; ")},
-            {"remedy", CauseRemedy(finding.cause)}});
+            {"remedy", RemedyOf(finding)}});
 }
 
 // The deepest of the other ranks of the chosen worker, of those that the receipt has.
@@ -84,7 +86,9 @@ Comparison ComparisonOf(const DecisionRecord& record, Time now) {
                         .served = record.report.cached_tokens,
                         .sent_before = record.sent_before_blocks * prompt.block_size,
                         .sent_before_at = record.sent_before_at,
-                        .promised_sent_at = record.promised_sent_at};
+                        .promised_sent_at = record.promised_sent_at,
+                        .tokenizer = record.tokenizer,
+                        .traits = record.traits};
   if (comparison.engine_tokens == 0u) comparison.engine_tokens.reset();
   const std::vector<TokenId>& tokens = prompt.tokens;
   comparison.first_token_twice = tokens.size() >= 2 && tokens[0] == tokens[1];
@@ -96,6 +100,11 @@ Comparison ComparisonOf(const DecisionRecord& record, Time now) {
   if (comparison.other_worker_served) comparison.served.reset();
   return comparison;
 }
+
+// Of a caller's error, of routes of a domain, and of domains that are kept.
+constexpr size_t kReasonMax = 256;
+constexpr size_t kTokensMadeMax = 256;
+constexpr size_t kDomainsMax = 1024;
 
 template <typename T>
 void Push(T value, size_t max, std::deque<T>* values) {
@@ -131,9 +140,50 @@ void Truth::State::Compare(DecisionRecord* record, Time now) {
   if (!worker.leaf_address.empty()) leaves[{worker.leaf_address, record->domain}].used = now;
   Count(comparison, &worker, now);
   const HolderId& had_it = comparison.served_by.name.empty() ? result.worker : comparison.served_by;
-  sent.Sent(result.cell, had_it, record->leading, now);
+  sent.Sent(result.cell, had_it, record->Head(options.decisions.leading_blocks), now);
   if (!comparison.other_worker_served) PlanCheck(*record, comparison, &worker, now);
   Push(comparison, options.comparisons_max, &worker.comparisons);
+  decisions.Shorten(record);
+}
+
+// Requests whose prompts were to be hashed.
+void Truth::State::CountTokens(const DecisionRecord& record) {
+  if (record.no_tokens.empty() && record.prompt_tokens == 0) return;
+  if (!tokens_made.contains(record.domain) && tokens_made.size() >= kDomainsMax)
+    tokens_made.erase(tokens_made.begin());
+  Push<TokensMade>(
+      {.decision = record.result.decision_id, .at = record.at, .no_tokens = record.no_tokens},
+      kTokensMadeMax, &tokens_made[record.domain]);
+}
+
+void Truth::State::CountReached(const DecisionRecord& record, const RouteReport& report, Time at) {
+  const RouteResult& result = record.result;
+  const bool served = report.finished && report.error.empty() && !report.served_by.has_value();
+  const bool failed =
+      report.unreachable || (report.decode_unreachable && !result.decode.has_value());
+  if (failed) CountFailed({record.domain, result.cell, result.worker}, report, at);
+  if (served) CountServed({record.domain, result.cell, result.worker});
+  if (!result.decode.has_value()) return;
+  const WorkerKey decoder = {record.domain, result.decode->cell, result.decode->worker};
+  if (report.decode_unreachable) CountFailed(decoder, report, at);
+  if (served) CountServed(decoder);
+}
+
+void Truth::State::CountFailed(const WorkerKey& key, const RouteReport& report, Time at) {
+  std::optional<UnreachableWorker>& of = Touch(key, at).unreachable;
+  if (!of.has_value()) {
+    const auto& [domain, cell, worker] = key;
+    of = UnreachableWorker{
+        .domain = domain, .cell = cell, .worker = worker, .since = at, .times = 0, .why = {}};
+  }
+  of->last = at;
+  ++of->times;
+  of->why = report.error.substr(0, kReasonMax);
+}
+
+void Truth::State::CountServed(const WorkerKey& key) {
+  const auto found = workers.find(key);
+  if (found != workers.end()) found->second.unreachable.reset();
 }
 
 void Truth::State::Count(const Comparison& comparison, WorkerRecord* worker, Time now) {
@@ -177,26 +227,45 @@ std::vector<WorkerEvidence> Truth::State::Evidence(Time now) const {
                             .leaf = worker.leaf,
                             .leaf_before = worker.leaf_before,
                             .no_batch_since = worker.no_batch_since,
+                            .unreachable = worker.unreachable,
+                            .asked_engine = unreachable.has_value(),
                             .own_contract = worker.own_contract,
                             .now = now};
     for (const Comparison& comparison : worker.comparisons)
       if (comparison.at + options.window > now) evidence.comparisons.push_back(comparison);
     for (const Check& check : worker.checks)
       if (check.at + options.window > now) evidence.checks.push_back(check);
-    if (!evidence.comparisons.empty()) all.push_back(std::move(evidence));
+    if (evidence.asked_engine) {
+      evidence.unreachable.reset();
+      for (const UnreachableWorker& engine : *unreachable)
+        if (engine.cell == cell && engine.worker.name == id.name) evidence.unreachable = engine;
+    }
+    const bool failed =
+        evidence.unreachable.has_value() && evidence.unreachable->last + options.window > now;
+    if (!failed) evidence.unreachable.reset();
+    if (!evidence.comparisons.empty() || failed) all.push_back(std::move(evidence));
   }
   return all;
 }
 
 std::vector<KnownFinding> Truth::State::Judge(Time now) {
   std::vector<WorkerEvidence> all;
+  std::vector<Finding> found;
   {
     MutexLock lock(&mutex);
     judged = true;
     judged_at = now;
     all = Evidence(now);
+    for (const UnreachableWorker& engine : unreachable.value_or(std::vector<UnreachableWorker>()))
+      found.push_back(FindingOf(engine, now, 0.99));
+    for (const auto& [domain, made] : tokens_made) {
+      std::vector<TokensMade> lately;
+      for (const TokensMade& one : made)
+        if (one.at + options.window > now) lately.push_back(one);
+      if (std::optional<Finding> finding = DiagnoseTokens(domain, lately))
+        found.push_back(*std::move(finding));
+    }
   }
-  std::vector<Finding> found;
   std::map<Domain, std::vector<WorkerEvidence>> by_domain;
   for (WorkerEvidence& evidence : all) {
     const Domain domain = evidence.domain;
@@ -237,12 +306,13 @@ void Truth::OnDecided(const Decided& decided) {
   const HolderId& worker = record.result.worker;
   const std::string& cell = record.result.cell;
   MutexLock lock(&state.mutex);
-  const SentMemory::Reach reach = state.sent.Find(cell, worker, record.leading);
+  const std::span<const SequenceHash> head = record.Head(state.options.decisions.leading_blocks);
+  const SentMemory::Reach reach = state.sent.Find(cell, worker, head);
   record.sent_before_blocks = reach.blocks;
   record.sent_before_at = reach.at;
-  const size_t promised = std::min<size_t>(record.result.overlap_blocks, record.leading.size());
-  if (promised > 0)
-    record.promised_sent_at = state.sent.At(cell, worker, record.leading[promised - 1]);
+  const size_t promised = std::min<size_t>(record.result.overlap_blocks, head.size());
+  if (promised > 0) record.promised_sent_at = state.sent.At(cell, worker, head[promised - 1]);
+  state.CountTokens(record);
   state.decisions.Add(std::move(record), decided.at);
   ++state.stats.decisions;
 }
@@ -258,6 +328,7 @@ void Truth::OnReported(uint64_t decision_id, const RouteReport& report, Time at)
   }
   Merge(report, &record->report);
   record->reported_at = at;
+  state.CountReached(*record, report, at);
   if (record->compared) return;
   if (!report.error.empty()) {
     record->compared = true;
@@ -268,8 +339,18 @@ void Truth::OnReported(uint64_t decision_id, const RouteReport& report, Time at)
   }
   // Of a prompt that is unknown nothing was promised, whatever its engine counts.
   if (record->prompt_tokens == 0 && record->result.receipt.blocks == 0) return;
-  if (record->report.finished || record->report.cached_tokens.has_value())
-    state.Compare(record, at);
+  if (!record->report.finished && !record->report.cached_tokens.has_value()) return;
+  if (!record->cache_not_read) return state.Compare(record, at);
+  // Nothing was promised, and nothing served tells of the index. It has been stored.
+  record->compared = true;
+  state.sent.Sent(record->result.cell, record->result.worker,
+                  record->Head(state.options.decisions.leading_blocks), at);
+  state.decisions.Shorten(record);
+}
+
+void Truth::SetUnreachable(std::vector<UnreachableWorker> engines) {
+  MutexLock lock(&state_->mutex);
+  state_->unreachable = std::move(engines);
 }
 
 void Truth::Tick() {

@@ -116,6 +116,10 @@ class Truth : public RouteObserver {
   void OnDecided(const Decided& decided) override;
   void OnReported(uint64_t decision_id, const RouteReport& report, Time at) override;
 
+  // Engines that do not answer, of all that the caller asks itself: those are then told of by what it says alone, and not by requests
+  // that fail. Called when it has looked.
+  void SetUnreachable(std::vector<UnreachableWorker> engines);
+
   // Asks what is due, forgets what is too old, and judges every `diagnose_every`; new findings are logged.
   void Tick();
 

@@ -15,6 +15,8 @@ constexpr uint64_t kCheckOneIn = 16;
 constexpr size_t kChecksEnough = 4;
 // Suppositions are asked of a worker's prompts until so many checks have them.
 constexpr ptrdiff_t kSupposedEnough = 6;
+// Of the first block that a worker does not have, so many tokens are shown.
+constexpr uint32_t kMissingTokensMax = 16;
 constexpr size_t kLeavesMax = 1024;
 constexpr size_t kProbesAtOnce = 8;
 
@@ -53,6 +55,14 @@ std::vector<uint32_t> LikelyBlockSizes(const std::deque<Comparison>& comparisons
     if (divisor % 2 != 0) break;
   }
   return sizes;
+}
+
+std::vector<TokenId> TokensOfBlock(const PromptFacts& prompt, uint32_t block) {
+  const size_t begin = std::min<size_t>(size_t{block} * prompt.block_size, prompt.tokens.size());
+  const size_t end =
+      std::min(begin + std::min(prompt.block_size, kMissingTokensMax), prompt.tokens.size());
+  return {prompt.tokens.begin() + static_cast<ptrdiff_t>(begin),
+          prompt.tokens.begin() + static_cast<ptrdiff_t>(end)};
 }
 
 // The seed that the leaf's contract names.
@@ -101,6 +111,7 @@ void Truth::State::PlanCheck(const DecisionRecord& record, const Comparison& com
               .leaf_address = worker->leaf_address,
               .prompt = record.prompt,
               .leading = std::make_shared<const std::vector<SequenceHash>>(record.leading),
+              .head_blocks = options.decisions.leading_blocks,
               .has_lora = comparison.has_lora,
               .has_salt = comparison.has_salt,
               .form = comparison.form,
@@ -131,9 +142,9 @@ void Truth::State::Ask(Waiting one) {
 }
 
 bool Truth::State::IsAllAt(const Waiting& asked, const HolderId& holder, uint32_t held) const {
-  const size_t all = asked.leading->size();
-  return held + 1 >= all &&
-         sent.Find(std::get<1>(asked.worker), holder, *asked.leading).blocks + 1 < all;
+  const std::span<const SequenceHash> head = asked.head();
+  return held + 1 >= asked.leading->size() &&
+         sent.Find(std::get<1>(asked.worker), holder, head).blocks + 1 < head.size();
 }
 
 std::optional<HolderId> Truth::State::TurnedUp(const Waiting& asked, const Check& check) const {
@@ -160,9 +171,11 @@ void Truth::State::OnAnswer(const std::shared_ptr<Waiting>& asked, const Workers
                 .has_lora = asked->has_lora,
                 .has_salt = asked->has_salt,
                 .form = asked->form,
+                .block_size = asked->prompt.block_size,
                 .asked = static_cast<uint32_t>(asked->leading->size())};
     FillFrom(answer, id, &fresh);
     fresh.turned_up = TurnedUp(*asked, fresh);
+    fresh.missing_tokens = TokensOfBlock(asked->prompt, fresh.held);
     fresh.first_held = fresh.held;
     fresh.settled = fresh.whole() || asked->asked >= options.check_after.size();
     const auto before =

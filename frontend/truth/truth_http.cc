@@ -193,7 +193,8 @@ std::string TruthStatusJson(const Truth& truth) {
                                 {"cell", known.finding.cell},
                                 {"worker", known.finding.worker.name},
                                 {"rank", known.finding.worker.rank},
-                                {"remedy", CauseRemedy(known.finding.cause)}});
+                                {"evidence", known.finding.evidence},
+                                {"remedy", RemedyOf(known.finding)}});
   }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -82,7 +82,7 @@ std::string FindingText(const KnownFinding& known) {
   for (uint64_t id : finding.decisions)
     decisions += (decisions.empty() ? "" : " ") + std::to_string(id);
   if (!decisions.empty()) line("decisions", decisions);
-  line("remedy", std::string(CauseRemedy(finding.cause)));
+  line("remedy", RemedyOf(finding));
   for (Cause other : finding.or_else) {
     line("or else", std::string(CauseName(other)) + ": " + std::string(CauseMeaning(other)));
     line("to tell", std::string(CauseTest(finding.cause)));
@@ -119,7 +119,7 @@ Json FindingJson(const KnownFinding& known) {
                {"since_s", Seconds(known.since)},
                {"meaning", CauseMeaning(finding.cause)},
                {"evidence", finding.evidence},
-               {"remedy", CauseRemedy(finding.cause)},
+               {"remedy", RemedyOf(finding)},
                {"test", CauseTest(finding.cause)}};
   json["decisions"] = Json::array();
   for (uint64_t id : finding.decisions) json["decisions"].push_back(std::to_string(id));

@@ -31,7 +31,7 @@ void FillFinding(const KnownFinding& known, v1::Finding* out) {
   if (!finding.worker.name.empty()) ToProto(finding.worker, out->mutable_worker());
   for (const std::string& evidence : finding.evidence) out->add_evidence(evidence);
   for (uint64_t decision : finding.decisions) out->add_decisions(decision);
-  out->set_remedy(std::string(CauseRemedy(finding.cause)));
+  out->set_remedy(RemedyOf(finding));
   for (Cause other : finding.or_else) out->add_or_else(std::string(CauseName(other)));
   out->set_test(std::string(CauseTest(finding.cause)));
   out->set_since_ms(Milliseconds<uint64_t>(known.since));

@@ -5,12 +5,14 @@
 #ifndef KVATLAS_FRONTEND_TRUTH_TRUTH_STATE_H_
 #define KVATLAS_FRONTEND_TRUTH_TRUTH_STATE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -36,6 +38,7 @@ struct Truth::State : std::enable_shared_from_this<Truth::State> {
     std::optional<Time> no_batch_since;
     WorkerTally tally;
     std::string own_contract;
+    std::optional<UnreachableWorker> unreachable;  // by requests that failed
     Time touched{0};
   };
 
@@ -46,6 +49,11 @@ struct Truth::State : std::enable_shared_from_this<Truth::State> {
     std::string leaf_address;
     PromptFacts prompt;
     std::shared_ptr<const std::vector<SequenceHash>> leading;
+    // Of `leading`, what `sent` knows at most.
+    std::span<const SequenceHash> head() const {
+      return std::span(*leading).first(std::min(head_blocks, leading->size()));
+    }
+    size_t head_blocks = 0;
     bool has_lora = false, has_salt = false;
     PromptForm form = PromptForm::kUnknown;
     Time reported_at{0};
@@ -72,6 +80,12 @@ struct Truth::State : std::enable_shared_from_this<Truth::State> {
         check_tokens(options.checks_burst) {}
 
   // ---- truth.cc ----
+  void CountTokens(const DecisionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void CountReached(const DecisionRecord& record, const RouteReport& report, Time at)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void CountFailed(const WorkerKey& key, const RouteReport& report, Time at)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void CountServed(const WorkerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   WorkerRecord& Touch(const WorkerKey& key, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Compare(DecisionRecord* record, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Count(const Comparison& comparison, WorkerRecord* worker, Time now)
@@ -109,6 +123,8 @@ struct Truth::State : std::enable_shared_from_this<Truth::State> {
   double check_tokens ABSL_GUARDED_BY(mutex);
   Time check_tokens_as_of ABSL_GUARDED_BY(mutex){0};
   std::map<LeafKey, Leaf> leaves ABSL_GUARDED_BY(mutex);
+  std::map<Domain, std::deque<TokensMade>> tokens_made ABSL_GUARDED_BY(mutex);
+  std::optional<std::vector<UnreachableWorker>> unreachable ABSL_GUARDED_BY(mutex);  // as told
   TruthStats stats ABSL_GUARDED_BY(mutex);
 
   Time judged_at ABSL_GUARDED_BY(mutex){0};

@@ -110,6 +110,102 @@ TEST_F(TruthTest, ARequestThatWasRoutedWithoutItsPromptIsComparedWithNothing) {
   EXPECT_EQ(stats.exact + stats.less + stats.more + stats.without_figures, 0u);
 }
 
+// As with prompt_logprobs: the engine computes it anew, and serves nothing of what it has.
+TEST_F(TruthTest, WhatIsNotReadFromTheCacheIsNoBrokenPromise) {
+  Start();
+  for (const bool not_read : {true, false}) {
+    for (int i = 0; i < 12; ++i) {
+      const absl::StatusOr<RouteResult> route = frontend_->Route(
+          {.domain = kModel, .tokens = std::vector<TokenId>(100, 7), .cache_not_read = not_read});
+      ASSERT_TRUE(route.ok()) << route.status();
+      EXPECT_EQ(route->overlap_blocks, not_read ? 0u : 4u);
+      Report(route->decision_id, 0);
+      clock_.Advance(seconds(1));
+      truth_->Tick();
+    }
+    const TruthStats stats = truth_->stats();
+    EXPECT_EQ(stats.less, not_read ? 0u : 12u);
+    EXPECT_EQ(stats.exact + stats.more + stats.predicted_tokens, not_read ? 0u : 12u * 64);
+    EXPECT_EQ(truth_->Diagnose().empty(), not_read);
+  }
+}
+
+TEST_F(TruthTest, RequestsWithoutTokensAreAFindingWithTheFirstReason) {
+  Start();
+  for (int i = 0; i < 9; ++i) {
+    RouteInput input = {.domain = kModel, .unknown_prompt = true};
+    if (i % 3 != 0) input.no_tokens = "the template refuses: string and undefined";
+    ASSERT_TRUE(frontend_->Route(input).ok());
+  }
+  Route();
+  std::vector<KnownFinding> findings = truth_->Diagnose();
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].finding.cause, Cause::kNoTokens);
+  // What has no prompt to make tokens of, as embeddings, is not among them.
+  EXPECT_THAT(findings[0].finding.evidence,
+              ElementsAre(HasSubstr("6 of 7 requests for m"),
+                          "the first reason: the template refuses: string and undefined"));
+  EXPECT_THAT(PageText({.findings = findings, .workers = {}, .stats = {}}),
+              HasSubstr("--tokenize=engine"));
+  clock_.Advance(TruthOptions().window);
+  EXPECT_TRUE(truth_->Diagnose().empty());
+}
+
+TEST_F(TruthTest, AnEngineThatDoesNotAnswerIsToldOfByWhoAsksItOrByItsRequests) {
+  Start();
+  const UnreachableWorker gone{.domain = kModel,
+                               .cell = "c",
+                               .worker = {"w9", 0, ""},
+                               .since = clock_.Now(),
+                               .last = clock_.Now(),
+                               .why = "connection refused"};
+  truth_->SetUnreachable({gone});
+  clock_.Advance(seconds(3));
+  std::vector<KnownFinding> findings = truth_->Diagnose();
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].finding.cause, Cause::kEngineUnreachable);
+  EXPECT_EQ(findings[0].finding.worker.name, "w9");
+  EXPECT_THAT(TruthStatusJson(*truth_), HasSubstr("for 3.0 s: connection refused"));
+  // Requests that fail add nothing to what is known.
+  for (int i = 0; i < 3; ++i)
+    frontend_->Report(Route().decision_id, {.error = "reset", .unreachable = true});
+  truth_->SetUnreachable({});
+  EXPECT_TRUE(truth_->Diagnose().empty());
+
+  Start();
+  for (int i = 0; i < 3; ++i)
+    frontend_->Report(Route().decision_id, {.error = "reset", .unreachable = true});
+  findings = truth_->Diagnose();
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].finding.cause, Cause::kEngineUnreachable);
+  EXPECT_THAT(findings[0].finding.evidence, ElementsAre(HasSubstr("reset")));
+  // It took one.
+  for (const std::string& worker : {"w0", "w1"}) {
+    const absl::StatusOr<RouteResult> route = frontend_->Route(
+        {.domain = kModel, .tokens = std::vector<TokenId>(100, 7), .allowed_workers = {worker}});
+    ASSERT_TRUE(route.ok()) << route.status();
+    Report(route->decision_id, 64);
+  }
+  EXPECT_TRUE(truth_->Diagnose().empty());
+}
+
+// What follows the kept head is looked at too.
+TEST_F(TruthTest, FinishedPromptsAreAskedAboutToTheirEnd) {
+  Start();
+  leaf_.has = 200;
+  Report(Route(5000).decision_id, 0, 5000);
+  clock_.Advance(seconds(2));
+  truth_->Tick();
+  const std::vector<WorkerEvidence> evidence = truth_->evidence();
+  ASSERT_EQ(evidence.size(), 1u);
+  ASSERT_EQ(evidence[0].checks.size(), 1u);
+  EXPECT_EQ(evidence[0].checks[0].asked, 5000u / 16);
+  EXPECT_EQ(evidence[0].checks[0].held, 200u);
+  EXPECT_FALSE(evidence[0].checks[0].whole());
+  EXPECT_EQ(truth_->Find(truth_->LatestDecisions(1)[0])->leading.size(),
+            DecisionLogOptions().leading_blocks);
+}
+
 TEST_F(TruthTest, DecisionsAreForgottenByCountByBytesAndByAge) {
   TruthOptions options;
   options.decisions.count_max = 3;

@@ -68,7 +68,7 @@ Json JsonOf(const KnownFinding& known) {
   const Finding& finding = known.finding;
   Json json = {{"cause", CauseName(finding.cause)},
                {"meaning", CauseMeaning(finding.cause)},
-               {"remedy", CauseRemedy(finding.cause)},
+               {"remedy", RemedyOf(finding)},
                {"confidence", finding.confidence},
                {"cell", finding.cell},
                {"worker", finding.worker.name},
