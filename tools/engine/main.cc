@@ -147,7 +147,8 @@ int main(int argc, char** argv) {
   OpenAiHttpOptions openai{.listen = {},
                            .model = publishing.domain.model,
                            .token_time = token_time,
-                           .cache_salt = cache_salt};
+                           .cache_salt = cache_salt,
+                           .block_size = options.block_size};
   if (!http_listen.empty()) {
     const absl::StatusOr<Address> listen = Address::Parse(http_listen);
     if (!listen.ok()) return service.Fail(listen.status());

@@ -225,7 +225,10 @@ HttpResponse OpenAiHttp::MetricsText() {
   return {.content_type = "text/plain; version=0.0.4",
           .body = "# TYPE vllm:num_requests_running gauge\n" + running +
                   "# TYPE vllm:num_requests_waiting gauge\n" + waiting +
-                  "# TYPE vllm:kv_cache_usage_perc gauge\n" + used};
+                  "# TYPE vllm:kv_cache_usage_perc gauge\n" + used +
+                  absl::StrCat("# TYPE vllm:cache_config_info gauge\n"
+                               "vllm:cache_config_info{block_size=\"",
+                               options_.block_size, "\",enable_prefix_caching=\"True\"} 1.0\n")};
 }
 
 void OpenAiHttp::Serve(EngineRanks* engine) {

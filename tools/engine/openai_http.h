@@ -11,6 +11,7 @@
 #ifndef KVATLAS_TOOLS_ENGINE_OPENAI_HTTP_H_
 #define KVATLAS_TOOLS_ENGINE_OPENAI_HTTP_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,6 +36,7 @@ struct OpenAiHttpOptions {
   std::string model;
   Duration token_time{0};       // between two words of a stream, in real time
   std::string cache_salt = {};  // of requests without one
+  uint32_t block_size = 0;      // as /metrics has it
 };
 
 class OpenAiHttp {

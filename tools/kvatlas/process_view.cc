@@ -117,6 +117,20 @@ void ReadHolders(const Json& status, bool leaf, ProcessView* view) {
   }
 }
 
+// What it found wrong between index and engines (`kvatlas diagnose` has all of it).
+void ReadFindings(const Json& truth, ProcessView* view) {
+  for (const Json& finding : ListIn(truth, "findings")) {
+    std::string what = TextIn(finding, "cause");
+    for (const auto& [word, field] : {std::pair(" of ", "worker"), std::pair(" for ", "domain")}) {
+      const std::string of = TextIn(finding, field);
+      if (!of.empty()) what += word + of;
+    }
+    const Json& evidence = ListIn(finding, "evidence");
+    const bool said = !evidence.empty() && evidence.front().is_string();
+    view->attention.push_back(WithReason(what, said ? evidence.front().get<std::string>() : ""));
+  }
+}
+
 void ReadFrontend(const Json& status, ProcessView* view) {
   view->does = Count(Number(status, "routes"), "route");
   const Json& fallbacks = Field(status, "by_fallback");
@@ -130,6 +144,7 @@ void ReadFrontend(const Json& status, ProcessView* view) {
   if (!fallen.empty()) absl::StrAppend(&view->does, ", fallback: ", absl::StrJoin(fallen, ", "));
   view->holds = absl::StrCat(Count(Number(status, "workers_remembered"), "worker"), " seen, ",
                              Grouped(Number(status, "in_flight")), " in flight");
+  ReadFindings(Field(status, "truth"), view);
 }
 
 void ReadRelay(const Json& status, ProcessView* view) {

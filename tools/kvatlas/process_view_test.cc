@@ -52,6 +52,15 @@ TEST(ProcessViewTest, AFrontendSaysWhatItRouted) {
   EXPECT_THAT(view.attention, IsEmpty());
 }
 
+TEST(ProcessViewTest, AnEngineThatIsGoneIsSomethingToLookAt) {
+  const ProcessView view = ViewOf({ServiceRole::kFrontend, {"127.0.0.1", 8094}}, Json::parse(R"({
+    "routes": 12, "failed": 0, "by_fallback": {"none": 12}, "truth": {"findings": [
+    {"cause": "engine_unreachable", "confidence": 0.99, "domain": "m", "cell": "c", "worker": "a",
+     "rank": 0, "evidence": ["it has not answered for 3.0 s: connection refused"]}]}})"));
+  EXPECT_THAT(view.attention, ElementsAre("engine_unreachable of a for m: it has not answered for "
+                                          "3.0 s: connection refused"));
+}
+
 TEST(ProcessViewTest, ANodeSaysHowManyCellsItHas) {
   const ProcessView view = ViewOf({ServiceRole::kHierarchy, {"127.0.0.1", 8091}}, Json::parse(R"({
     "cell": "top", "queries": "1", "domains": [{"domain": {"model": "m", "tenant": "t"},

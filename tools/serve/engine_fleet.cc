@@ -84,6 +84,7 @@ void EngineFleet::State::Probe() {
     ++engine->probes;
     engine->last = facts.status();
     engine->misses = facts.ok() ? 0 : engine->misses + 1;
+    if (engine->misses == 1) engine->missed_at = Now();
     // One miss is looked into at once.
     engine->next_probe = Now() + (engine->misses == 1 ? kAskAgainAfter : options.probe_every);
     if (facts.ok()) {
@@ -104,6 +105,7 @@ void EngineFleet::State::Unregister(Engine* engine) {
   (void)directory->Unregister(engine->spec.name, engine->model, std::nullopt, std::nullopt);
   engine->model.clear();
   engine->ranks = 0;
+  engine->said_block_size = 0;
   engine->namespace_at = Time(0);
 }
 
@@ -181,6 +183,7 @@ void EngineFleet::State::Look(Engine* engine) {
     engine->events_at = Now();
     Say(engine, false, "answers again");
   }
+  if (engine->said_block_size == 0) engine->said_block_size = engine->facts->block_size;
   const std::string& model = engine->facts->models.front().id;
   if (engine->model == model && engine->ranks == engine->WantedRanks()) return;
   if (!engine->model.empty()) {
@@ -191,6 +194,7 @@ void EngineFleet::State::Look(Engine* engine) {
     Unregister(engine);
   }
   engine->events_at = Now();
+  engine->said_block_size = engine->facts->block_size;
   engine->condition.clear();
   const absl::Status bad = Register(engine);
   streams_due = true;
@@ -324,6 +328,29 @@ size_t EngineFleet::answering() const {
 size_t EngineFleet::size() const {
   MutexLock lock(&state_->mutex);
   return state_->engines.size();
+}
+
+std::optional<bool> EngineFleet::ready() const {
+  MutexLock lock(&state_->mutex);
+  bool none_answers = true;
+  for (const auto& [url, engine] : state_->engines) {
+    if (engine->answers()) return true;
+    none_answers = none_answers && engine->misses >= State::kMissesToGo;
+  }
+  return none_answers ? std::optional(false) : std::nullopt;
+}
+
+std::vector<UnreachableEngine> EngineFleet::Unreachable() const {
+  MutexLock lock(&state_->mutex);
+  std::vector<UnreachableEngine> unreachable;
+  for (const auto& [url, engine] : state_->engines) {
+    if (engine->answers() || engine->misses < State::kMissesToGo) continue;
+    unreachable.push_back({.name = engine->spec.name,
+                           .model = engine->model,
+                           .since = engine->missed_at,
+                           .why = std::string(engine->last.message())});
+  }
+  return unreachable;
 }
 
 bool EngineFleet::all_asked() const {

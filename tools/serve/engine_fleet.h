@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,14 @@ struct EngineView {
   const Engines* EnginesOf(const std::string& model) const;
   // `model` itself where it is not known.
   const std::string& ModelOf(const std::string& model) const;
+};
+
+// An engine of the list that does not answer over HTTP.
+struct UnreachableEngine {
+  std::string name;
+  std::string model;  // that it served; empty: it never answered
+  Time since{0};      // the first question that it did not answer
+  std::string why;
 };
 
 struct EngineFleetOptions {
@@ -100,6 +109,10 @@ class EngineFleet {
   size_t size() const;
   // Every engine was asked once.
   bool all_asked() const;
+  // Whether some engine answers. Nothing: none does so far, and one of them may yet: its first answer may take long, as the tokenizer of
+  // its model is read with it.
+  std::optional<bool> ready() const;
+  std::vector<UnreachableEngine> Unreachable() const;
 
  private:
   struct State;

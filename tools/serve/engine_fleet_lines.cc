@@ -40,6 +40,14 @@ std::string EngineFleet::State::About(const Engine& engine) const {
   return text;
 }
 
+// Of an engine that was started again with another size the leaf has the old one until its first block is announced.
+std::string EngineFleet::State::Blocks(const Engine& engine, const EngineEntry& entry) const {
+  if (entry.block_size == 0 || entry.block_size == kBlockSizeAuto) return "no block announced yet";
+  const uint32_t now = engine.facts->block_size, before = engine.said_block_size;
+  const bool changed = now != 0 && before != 0 && now != before;
+  return absl::StrCat("blocks of ", changed ? now : entry.block_size, " tokens");
+}
+
 EngineFleet::State::Condition EngineFleet::State::Unreachable(const Engine& engine) const {
   const bool was = engine.facts.has_value();
   return {.key = "unreachable " + std::string(engine.last.message()),
@@ -73,12 +81,10 @@ EngineFleet::State::Condition EngineFleet::State::ConditionOf(Engine& engine,
   }
   if (connected == engine.ranks) {
     engine.events_at = Now();
-    const bool known = entry->block_size != 0 && entry->block_size != kBlockSizeAuto;
-    return {.key = absl::StrCat("events ", known, " ", about),
-            .text = [this, &engine, entry, known] {
-              return absl::StrCat(About(engine), ", events from ", engine.spec.EventsOf(0),
-                                  known ? absl::StrCat(", blocks of ", entry->block_size, " tokens")
-                                        : ", no block announced yet");
+    const std::string blocks = Blocks(engine, *entry);
+    return {.key = absl::StrCat("events ", blocks, " ", about), .text = [this, &engine, blocks] {
+              return absl::StrCat(About(engine), ", events from ", engine.spec.EventsOf(0), ", ",
+                                  blocks);
             }};
   }
   if (Now() - engine.events_at < options.events_within) return {};

@@ -38,6 +38,7 @@ struct EngineFleet::State {
     Time next_probe{0};
     uint64_t probes = 0;
     uint32_t misses = 0;  // in a row
+    Time missed_at{0};    // the first of these
     absl::Status last;
     std::optional<EngineFacts> facts;  // of the last one that was answered
     std::string tokenizer;             // of its model, in words
@@ -45,6 +46,8 @@ struct EngineFleet::State {
     // Of `Tick`.
     std::string model;   // as registered; empty: it is not
     uint32_t ranks = 0;  // registered
+    // As its metrics had it first since then; 0: they do not say. Not the leaf's, which of some hybrid models is another one.
+    uint32_t said_block_size = 0;
     bool gone = false;
     Time events_at{0};  // when it was found, or its events were last connected
     uint64_t restarts = 0;
@@ -113,6 +116,7 @@ struct EngineFleet::State {
 
   std::string Head(const Engine& engine) const;
   std::string About(const Engine& engine) const;
+  std::string Blocks(const Engine& engine, const EngineEntry& entry) const;
   Condition Unreachable(const Engine& engine) const;
   Condition ConditionOf(Engine& engine, const EngineEntry* entry) const;
   void Say(Engine* engine, bool wrong, const std::string& text) const;

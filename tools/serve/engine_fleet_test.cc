@@ -28,7 +28,10 @@ using ::testing::Not;
 class FakeEngine {
  public:
   FakeEngine() : server_({.listen = {"127.0.0.1", 0}}) {
-    server_.Handle({.method = "GET", .path = "/v1/models", .handler = [](const HttpRequest&) {
+    server_.Handle({.method = "GET", .path = "/v1/models", .handler = [this](const HttpRequest&) {
+                      MutexLock lock(&mutex_);
+                      ++models_asked_;
+                      while (held_) free_.Wait(&mutex_);
                       return HttpResponse{.body = R"({"object":"list","data":[{"id":"m"}]})"};
                     }});
     server_.Handle({.method = "GET", .path = "/metrics", .handler = [this](const HttpRequest&) {
@@ -51,6 +54,16 @@ class FakeEngine {
     MutexLock lock(&mutex_);
     return asked_;
   }
+  int models_asked() {
+    MutexLock lock(&mutex_);
+    return models_asked_;
+  }
+  // Its answers wait meanwhile.
+  void Hold(bool held) {
+    MutexLock lock(&mutex_);
+    held_ = held;
+    free_.SignalAll();
+  }
   EngineSpec spec() const {
     return *EngineSpec::Parse("http://" + server_.address().ToString() +
                               ";name=e;events=tcp://127.0.0.1:9");
@@ -60,6 +73,9 @@ class FakeEngine {
   Mutex mutex_;
   std::string metrics_ ABSL_GUARDED_BY(mutex_);
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  int models_asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar free_;
   HttpServer server_;
 };
 
@@ -125,6 +141,35 @@ TEST_F(EngineFleetTest, AnEngineThatDoesNotSayItsRanksKeepsThem) {
       std::chrono::seconds(60)));
   EXPECT_EQ(Ranks(), 2u);
   EXPECT_THAT(lines_, Not(Contains(HasSubstr("no longer"))));
+}
+
+// A first answer may take long; only then does anything show whether requests can be taken.
+TEST_F(EngineFleetTest, BeforeTheFirstAnswerItIsNeitherReadyNorNot) {
+  FakeEngine slow;
+  slow.Hold(true);
+  fleet_ =
+      std::make_unique<EngineFleet>(EngineFleetOptions{.probe_every = milliseconds(10),
+                                                       .probe_timeout = std::chrono::seconds(60),
+                                                       .probe_threads = 2,
+                                                       .say = [](bool, const std::string&) {}},
+                                    &directory_);
+  EngineSpec dead = slow.spec();
+  dead.name = "dead";
+  dead.url = "http://127.0.0.1:1";
+  fleet_->SetEngines({slow.spec(), dead});
+  EXPECT_TRUE(Await([&] { return slow.models_asked() == 1 && fleet_->Unreachable().size() == 1; },
+                    std::chrono::seconds(60)));
+  EXPECT_EQ(fleet_->ready(), std::nullopt);
+  slow.Hold(false);
+  EXPECT_TRUE(Await([&] { return fleet_->ready().has_value(); }, std::chrono::seconds(60)));
+  EXPECT_EQ(fleet_->ready(), true);
+  const std::vector<UnreachableEngine> unreachable = fleet_->Unreachable();
+  ASSERT_EQ(unreachable.size(), 1u);
+  EXPECT_EQ(unreachable[0].name, "dead");
+  EXPECT_EQ(unreachable[0].model, "");
+  EXPECT_THAT(unreachable[0].why, HasSubstr("127.0.0.1:1"));
+  fleet_->SetEngines({dead});
+  EXPECT_TRUE(Await([&] { return fleet_->ready() == false; }, std::chrono::seconds(60)));
 }
 
 // A checkpoint brings back what was registered when it was written.

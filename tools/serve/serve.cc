@@ -28,6 +28,7 @@
 #include "frontend/prompt/tokenizer_choice.h"
 #include "frontend/route/frontend.h"
 #include "frontend/route/policy/policy.h"
+#include "frontend/truth/evidence.h"
 #include "frontend/truth/grpc_leaf_prober.h"
 #include "frontend/truth/truth.h"
 #include "frontend/truth/truth_http.h"
@@ -371,6 +372,7 @@ class Server {
     while (!service_.WaitForSignal(kTickEvery).has_value()) {
       RefreshEngines();
       LookAtEngines(frontend);
+      truth.SetUnreachable(Unreachable());
       truth.Tick();
       LookAtHealth(grpc, http);
       if (std::optional<ShardMap> changed = parents_.Changed(); changed.has_value()) {
@@ -422,11 +424,27 @@ class Server {
     frontend.SetEngines(urls_);
   }
 
-  // Ready once an engine answers.
+  std::vector<UnreachableWorker> Unreachable() const {
+    std::vector<UnreachableWorker> unreachable;
+    for (UnreachableEngine& engine : fleet_->Unreachable()) {
+      unreachable.push_back({.domain = {.model = std::move(engine.model), .tenant = ""},
+                             .cell = flags_.leaf.cell,
+                             .worker = {.name = std::move(engine.name), .rank = 0, .replica = ""},
+                             .since = engine.since,
+                             .last = Clock::Real().Now(),
+                             .why = std::move(engine.why)});
+    }
+    return unreachable;
+  }
+
+  // Ready once an engine answers. Until one had the time to, nothing is said.
   void LookAtHealth(GrpcServer& grpc, AdminHttp& http) {
-    const bool ready = fleet_->answering() > 0;
-    if (ready_ == ready) return;
-    if (!ready) {
+    const std::optional<bool> known = fleet_->ready();
+    const bool ready = known.value_or(false);
+    if (known.has_value() && ready_ == ready) return;
+    if (!known.has_value()) {
+      ready_.reset();
+    } else if (!ready) {
       SayLine(service_, true,
               fleet_->size() == 0
                   ? "not ready: no engine is known; name one by --engine URL or in --engines_file"
@@ -434,7 +452,7 @@ class Server {
     } else if (ready_.has_value()) {
       SayLine(service_, false, "ready");
     }
-    ready_ = ready;
+    ready_ = known;
     grpc.SetHealth(ready ? Health::kServing : Health::kLoading);
     http.SetHealth(ready ? Health::kServing : Health::kLoading, "no engine answers");
   }

@@ -308,6 +308,46 @@ TEST_F(ServeTest, ABlockSizeUnlikeTheOthersIsSaidOnce) {
   AwaitLine("! engine ", "block size differs from that of the model's other engines");
 }
 
+// Its leaf has the old size until a block of the new one is announced.
+TEST_F(ServeTest, AfterARestartWithAnotherBlockSizeTheLineHasTheNewOne) {
+  Engine a("a", {"--model=m", "--block_size=16"});
+  Engine b("b", {"--model=m", "--block_size=16"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  ASSERT_GE(Chat("m", Long("x")), 0) << last_;
+  AwaitLine("engine " + a.name(), "blocks of 16 tokens");
+  a.Kill();
+  AwaitLine("! engine " + a.name(), "gone");
+  a.SetFlags({"--model=m", "--block_size=32"});
+  a.Start();
+  AwaitLine("engine " + a.name(), "answers again");
+  const size_t before = TextOf(log_).size();
+  AwaitLine("engine " + a.name(), "blocks of 32 tokens");
+  const std::string after = TextOf(log_).substr(before);
+  EXPECT_EQ(after.find("blocks of 16 tokens"), std::string::npos) << after;
+}
+
+TEST_F(ServeTest, AnEngineThatIsGoneIsInStatusAndDiagnosis) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=m"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  HttpClient admin(*Address::Parse(process_->address("http")));
+  a.Kill();
+  const auto is_told = [&](const std::string& path) {
+    const absl::StatusOr<HttpAnswer> answer = admin.Get(path);
+    return answer.ok() && answer->body.find("engine_unreachable") != std::string::npos &&
+           answer->body.find(a.name()) != std::string::npos;
+  };
+  EXPECT_TRUE(Await([&] { return is_told("/diagnosis"); }, kLong)) << admin.Get("/diagnosis")->body;
+  EXPECT_TRUE(is_told("/status")) << admin.Get("/status")->body;
+  a.Start();
+  EXPECT_TRUE(Await([&] { return !is_told("/diagnosis"); }, kLong))
+      << admin.Get("/diagnosis")->body;
+}
+
 TEST_F(ServeTest, AnEngineThatIsRestartedWithoutEventsIsSaid) {
   Engine a("a", {"--model=m"});
   Engine b("b", {"--model=m"});
