@@ -261,14 +261,22 @@ void EngineCall::Deliver() {
     return callbacks->on_piece(parser_->piece);
   }
   if (parser_->is_done()) return Finish();
-  SetDeadline(pool_->options().idle_timeout, "silent");
+  // Engines send the head of a stream before they look at the prompt: as far as patience goes, its first event is the answer.
+  if (begun_) {
+    SetDeadline(pool_->options().idle_timeout, "silent: nothing more of its answer");
+  } else {
+    SetDeadline(pool_->options().head_timeout, "nothing of its answer after the head");
+  }
   Read();
 }
 
-void EngineCall::Resume() {
+void EngineCall::Resume(bool begun) {
   if (over_) return;
   // After the head the piece that came with it is still to be delivered.
-  if (resumed_) parser_->piece.clear();
+  if (resumed_) {
+    parser_->piece.clear();
+    begun_ = begun;
+  }
   resumed_ = true;
   // What was read and could not be parsed before its piece was taken.
   if (in_from_ < in_to_ && !parser_->is_done() && parser_->piece.empty()) return Parse();

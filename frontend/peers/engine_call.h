@@ -74,8 +74,9 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   void Start();
   // Something of the request may have reached the engine.
   bool sent() const { return sent_; }
-  // Goes on after `on_head` and each `on_piece`.
-  void Resume();
+  // Goes on after `on_head` and each `on_piece`. Not `begun`: what was read is nothing that the engine had to work for, so that the
+  // next piece may take as long as the head may, as the first one does.
+  void Resume(bool begun = true);
   void Cancel();
 
  private:
@@ -126,6 +127,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   bool received_ = false;  // anything
   bool answered_ = false;  // the head was delivered
   bool resumed_ = false;   // since the head
+  bool begun_ = false;     // what the engine works for comes
   bool over_ = false;
 };
 

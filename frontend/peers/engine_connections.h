@@ -29,10 +29,12 @@ namespace kvatlas {
 struct EngineCallOptions {
   EngineReach reach = {};
   Duration connect_timeout = std::chrono::seconds(1);
-  Duration head_timeout = std::chrono::minutes(10);  // from the request to the head of its answer
-  Duration idle_timeout = std::chrono::minutes(2);   // between two pieces of an answer
-  size_t idle_per_engine = 32;                       // connections kept
-  Duration keep_idle = std::chrono::seconds(4);      // engines' servers close theirs after 5
+  // From the request to the head of its answer, and from there to the first piece of its body.
+  Duration head_timeout = std::chrono::minutes(10);
+  Duration idle_timeout =
+      std::chrono::minutes(2);  // between two pieces of an answer, from the first on
+  size_t idle_per_engine = 32;  // connections kept
+  Duration keep_idle = std::chrono::seconds(4);  // engines' servers close theirs after 5
 };
 
 class EngineCall;

@@ -18,6 +18,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/frontend_service.h"
+#include "frontend/doors/http/prompt_flags.h"
+#include "frontend/doors/http/proxied_paths.h"
 #include "frontend/doors/http/proxy.h"
 #include "frontend/peers/engine_call.h"
 #include "frontend/peers/grpc_finders.h"
@@ -92,6 +94,7 @@ struct Flags {
   LeafOptions leaf;
   FrontendOptions frontend;
   ProxyOptions proxy;
+  std::vector<std::string> proxy_paths;
 };
 
 void Declare(FlagSet& flags, Flags* f) {
@@ -130,6 +133,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Group("Routing");
   flags.AddChoice("policy", &f->frontend.policy, "by what a worker is chosen", PolicyNames());
   flags.Add("threads", &f->proxy.io_threads, "threads that pass requests on", 1u, 256u);
+  flags.Group("Requests passed on");
+  AddProxyLimitFlags(flags, &f->proxy, &f->proxy_paths);
   flags.Group("A cell of a fleet");
   flags.AddName("cell", &f->leaf.cell, "name of this cell");
   flags.Add("parents", &f->parents,
@@ -567,6 +572,8 @@ int RunServe(const std::vector<std::string>& arguments) {
   if (bad.ok()) bad = FoundNodes::Check("--parents", flags.parents);
   const absl::StatusOr<uint64_t> memory = ReadMemoryFlag(flags.memory_budget);
   if (bad.ok()) bad = memory.status();
+  absl::StatusOr<ProxiedPaths> paths = ProxiedPaths::With(flags.proxy_paths);
+  if (bad.ok()) bad = OfFlag("proxy_paths", paths.status());
   if (bad.ok()) bad = CheckDescriptors(list->engines().size());
   if (const std::optional<int> exit = service.Checked(bad)) return *exit;
   absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
@@ -574,6 +581,7 @@ int RunServe(const std::vector<std::string>& arguments) {
   flags.leaf.memory_bytes_max = *memory;
   flags.proxy.bodies_bytes_max = BodiesWithin(*memory, flags.proxy.bodies_bytes_max);
   flags.leaf.memory_meter = MemoryMeter(*memory);
+  flags.proxy.paths = *std::move(paths);
   return Server(service, flags, *std::move(list), *std::move(reach), *std::move(models),
                 *std::move(parents))
       .Run();

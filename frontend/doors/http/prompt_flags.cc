@@ -165,19 +165,27 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
   flags.Add(kEngineApiKeyFileFlag, &to->engine_api_key_file, kEngineApiKeyFileHelp);
   flags.Add("proxy_threads", &proxy.io_threads, "threads of the proxy", 1u, 256u);
   flags.Add("proxy_tries", &proxy.tries, "engines that are tried for one request", 1u, 100u);
+  AddProxyLimitFlags(flags, &proxy, &to->paths);
+  flags.Add("proxy_tenant", &proxy.tenant, "tenant of requests without a header x-kvatlas-tenant");
+}
+
+void AddProxyLimitFlags(FlagSet& flags, ProxyOptions* proxy, std::vector<std::string>* paths) {
   flags
-      .Add("proxy_paths", &to->paths,
+      .Add("proxy_paths", paths,
            "calls passed on to engines beside inference, such as 'POST /v1/tokenize,GET "
            "/v1/files/*'")
       .Check([](const std::string& text) { return ProxiedPaths::With(Elements(text)).status(); });
-  flags.Add("proxy_body_bytes_max", &proxy.body_bytes_max, "largest body of a request", size_t{1});
-  flags.Add("proxy_tenant", &proxy.tenant, "tenant of requests without a header x-kvatlas-tenant");
-  flags.Add("proxy_connect_timeout", &proxy.engine.connect_timeout,
+  flags.Add("proxy_header_bytes_max", &proxy->header_bytes_max,
+            "largest head of a request: its line and headers", size_t{1} << 10, size_t{1} << 20);
+  flags.Add("proxy_body_bytes_max", &proxy->body_bytes_max, "largest body of a request", size_t{1});
+  flags.Add("proxy_connect_timeout", &proxy->engine.connect_timeout,
             "time for an engine to take a connection", std::chrono::milliseconds(1));
-  flags.Add("proxy_answer_timeout", &proxy.engine.head_timeout,
-            "time for an engine to begin its answer", std::chrono::milliseconds(1));
-  flags.Add("proxy_silence_timeout", &proxy.engine.idle_timeout,
-            "between two pieces of an engine's answer", std::chrono::milliseconds(1));
+  flags.Add("proxy_answer_timeout", &proxy->engine.head_timeout,
+            "time for an engine to begin its answer, and of a stream to send the first event",
+            std::chrono::milliseconds(1));
+  flags.Add("proxy_silence_timeout", &proxy->engine.idle_timeout,
+            "between two pieces of an engine's answer, once it has begun",
+            std::chrono::milliseconds(1));
 }
 
 absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& flags) {

@@ -78,6 +78,8 @@ struct ProxyFlags {
   ProxyOptions proxy;
 };
 void AddProxyFlags(FlagSet& flags, ProxyFlags* to);
+// Of these, what is passed on, how much of it, and how long is waited: for any program with a proxy.
+void AddProxyLimitFlags(FlagSet& flags, ProxyOptions* proxy, std::vector<std::string>* paths);
 
 // For `FrontendOptions::engines`. INVALID_ARGUMENT: --engines.
 absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& flags);

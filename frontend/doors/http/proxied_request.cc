@@ -311,6 +311,7 @@ void ProxiedRequest::OnEnd() {
 void ProxiedRequest::OnFailed(const TryFailure& failure) {
   const std::shared_ptr<UpstreamTry> failed = std::exchange(try_, nullptr);
   if (failure.answered) return exchange_->Cut();
+  if (failure.at_work) return RefuseLate(failure);
   TryAnother(failure, *failed);
 }
 
@@ -341,6 +342,14 @@ void ProxiedRequest::TryAnother(const TryFailure& failure, const UpstreamTry& fa
 void ProxiedRequest::RefuseTried() {
   Refuse(WithRetryAfter(absl::UnavailableError("no engine took the request: " + tried_),
                         kNobodyTookItRetryAfter));
+}
+
+// What it may be generating, no other engine generates again: one request too long for our patience would be so at each.
+void ProxiedRequest::RefuseLate(const TryFailure& failure) {
+  NoteTried(failure.worker, failure.reason);
+  DropRefusal();
+  Refuse(absl::DeadlineExceededError(absl::StrCat(
+      "the engine that took the request did not answer within --proxy_answer_timeout: ", tried_)));
 }
 
 void ProxiedRequest::Refuse(const absl::Status& why) {

@@ -3,7 +3,8 @@
 //
 //   1. `Start`     reads the head: is it passed on, and by what is its engine chosen?
 //   2. `Choose`    asks the router; `OnChoice` comes back to the thread of the connection
-//   3. `Try`       an `UpstreamTry` of that choice; `OnFailed` before its answer, or `OnRefusal`: step 2 again, among the other workers
+//   3. `Try`       an `UpstreamTry` of that choice; `OnFailed` before its answer, or `OnRefusal`: step 2 again, among the other workers,
+//                  unless the engine may be working on it (`TryFailure::at_work`)
 //   4. `OnHead`, `OnPiece`, `OnEnd`: to the client
 //
 // *Truth*: an engine (HOST:PORT) is tried once at most, whatever it got of the request, and however many workers it has.
@@ -73,6 +74,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void ChooseAgain(const PromptRoute& earlier);
   void TryAnother(const TryFailure& failure, const UpstreamTry& failed);
   void RefuseTried();
+  void RefuseLate(const TryFailure& failure);
   void DropRefusal();
   void Refuse(const absl::Status& why);
   void RefusePath(const std::string& path);

@@ -19,7 +19,8 @@
 // headers: `x-kvatlas-decision`, `-worker`, `-cell`, `-overlap-blocks`, `-fallback` ("none", a rung of the frontend's ladder, or
 // "no_tokens: why"), `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the workers that failed before it. An engine that fails before the first byte of its
 // answer is avoided for a while and the next one is asked; an engine is tried once at most, and nothing of a request is written twice
-// on a connection. After the first byte of an answer its break is passed on, as a closed connection.
+// on a connection. One that has the request and is only too slow for us may still be working on it: no other engine is asked, and the
+// client gets 504. After the first byte of an answer its break is passed on, as a closed connection.
 // When no leaf or hierarchy knows a worker, engines that --engines names are asked by turns.
 // *Who is asked*: a worker's label `url` is whatever its announcer says, so only engines within `EngineCallOptions::reach` get
 // requests, with `authorization`, `proxy-authorization` and `cookie`. One outside counts as failed, in the log and in a metric.
@@ -32,7 +33,7 @@
 // *Threads*: `io_threads` of its own; a request stays on the thread of its connection, its engine's connection included.
 // *Bounds*: a body of `body_bytes_max`, held whole since another engine may have to be asked; of an answer one piece of 64 KiB.
 // `tries` engines a request. Each hop has its timeout: reading a request, tokenizing, routing, connecting, the head of the
-// answer, between its pieces, and the client's taking them (`HttpServerOptions::write_timeout`).
+// answer, from there to the first event of a stream (as long again), between its pieces, and the client's taking them (`HttpServerOptions::write_timeout`).
 // *Lifetime*: frontend and router outlive it.
 //
 // Example:
@@ -65,6 +66,8 @@ struct ProxyOptions {
   Address listen;
   uint32_t io_threads = 2;
   size_t connections_max = 16384;
+  size_t header_bytes_max =
+      64 << 10;  // more than Envoy takes (60 KiB), the cookies of a gateway with it
   size_t body_bytes_max = 64 << 20;
   size_t bodies_bytes_max = size_t{2} << 30;  // of all requests together; see `BodiesWithin`
   uint32_t tries = 8;

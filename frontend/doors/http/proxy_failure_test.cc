@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <list>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -51,17 +52,74 @@ TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
   EXPECT_THAT(got.text(), EndsWith(kChat));
 }
 
-TEST_F(ProxyTest, AnEngineThatDoesNotAnswerInTimeIsReplacedToo) {
+TEST_F(ProxyTest, AnEngineThatMayStillGenerateIsNotFollowedByASecondOne) {
   options_.engine.head_timeout = milliseconds(50);
-  options_.tries = 10'000;  // the good one's answer may be late too, where everybody is slow
-  TestEngine hangs([](TestSocket& connection) {
+  TestEngine works([](TestSocket& connection) {
     connection.ReadMessage();
     connection.ReadToEnd();
   });
   TestEngine engine(Says(kOk));
-  Start({hangs.url(), engine.url()});
-  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
-              AllOf(EndsWith("ok"), HasSubstr("no answer in time")));
+  Start({works.url(), engine.url()});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 504 "), Not(HasSubstr("retry-after")),
+                            HasSubstr("x-kvatlas-tried: w0 (no answer in time)")));
+  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("--proxy_answer_timeout"));
+  EXPECT_EQ(engine.connections(), 0u);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+constexpr char kStream[] = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+
+// Begins a stream with `first`, and goes on with `next` after a pause that is longer than the limit between pieces, which each answer
+// to /v1/completions has run into before.
+class ProxyPatienceTest : public ProxyTest {
+ protected:
+  void StartWith(std::string first, std::string next) {
+    options_.engine.idle_timeout = milliseconds(1);
+    options_.io_threads = 1;  // all answers are looked at together
+    engine_ = std::make_unique<TestEngine>([this, first, next](TestSocket& connection) {
+      if (connection.ReadMessage().starts_with("POST /v1/completions ")) {
+        connection.Send(absl::StrCat(kStream, "data: {}\n\n"));
+      } else {
+        connection.Send(kStream + first);
+        passed_.Wait();
+        connection.Send(next);
+      }
+      connection.ReadToEnd();
+    });
+    Start({engine_->url()});
+  }
+  void PassTheLimit() {
+    TestSocket silent(proxy_->address());
+    silent.Send(Post("/v1/completions", R"({"model":"m","prompt":"x"})"));
+    silent.ReadToEnd();
+    EXPECT_THAT(reports_.WaitForEnd().error, HasSubstr("silent"));
+    passed_.Open();
+  }
+
+  Gate passed_;
+  std::unique_ptr<TestEngine> engine_;
+};
+
+// Engines send the head of a stream at once; its first event comes after the prefill.
+TEST_F(ProxyPatienceTest, TheFirstEventOfAStreamMayTakeAsLongAsAHead) {
+  StartWith("", "data: first\n\n");
+  TestSocket client(proxy_->address());
+  client.Send(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(client.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  PassTheLimit();
+  EXPECT_THAT(client.ReadToEnd(), AllOf(HasSubstr("data: first"), Not(HasSubstr("\r\n0\r\n"))));
+  EXPECT_THAT(reports_.WaitForEnd().error, HasSubstr("silent")) << "after it the limit counts";
+}
+
+TEST_F(ProxyPatienceTest, ThatAResponseWasCreatedIsNoEventThatTheEngineWorkedFor) {
+  StartWith("event: response.created\ndata: {}\n\n",
+            "event: response.output_item.added\ndata: worked\n\n");
+  TestSocket client(proxy_->address());
+  client.Send(Post("/v1/responses", R"({"model":"m","input":"hi"})"));
+  EXPECT_THAT(client.ReadUntil("data: {}"), HasSubstr("response.created"));
+  PassTheLimit();
+  EXPECT_THAT(client.ReadToEnd(), HasSubstr("data: worked"));
 }
 
 TEST(ProxyOptionsTest, BodiesTakeAQuarterOfTheProcessesMemoryAtMost) {

@@ -227,8 +227,10 @@ void UpstreamTry::OnCallFailed(const absl::Status& why, bool answered) {
     return Fail({.worker = worker, .reason = reason, .answered = true},
                 {.finished = true, .error = reason});
   }
+  const bool at_work = absl::IsDeadlineExceeded(why) && call_ != nullptr && call_->sent();
   // The worker that was to prefill was not asked: nothing is held against it.
-  Fail({.worker = worker, .reason = reason}, {.error = reason, .decode_unreachable = true});
+  Fail({.worker = worker, .reason = reason, .at_work = at_work},
+       {.error = reason, .decode_unreachable = true});
 }
 
 void UpstreamTry::OnOutside(const CellWorker& worker, const std::string& url,

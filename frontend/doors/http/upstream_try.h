@@ -47,6 +47,8 @@ struct TryFailure {
   CellWorker worker;   // that failed: the one that decodes, unless the other one cannot be used
   std::string reason;  // for clients: it names no address
   bool answered = false;
+  // It has got the request and may be working on it: we waited no longer. No other engine is to do the same work.
+  bool at_work = false;
 };
 
 class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
@@ -81,7 +83,7 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   void Start(const ProxiedMessage& message, const TraceContext& trace,
              std::shared_ptr<Owner> owner);
   void Resume() {
-    if (call_ != nullptr) call_->Resume();
+    if (call_ != nullptr) call_->Resume(!usage_.has_value() || usage_->began());
   }
   // After `OnRefusal`: the answer goes to the owner like any other.
   void PassOn();

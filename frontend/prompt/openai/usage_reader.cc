@@ -1,5 +1,6 @@
 #include "frontend/prompt/openai/usage_reader.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +13,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kData = "data:";
+constexpr std::string_view kEvent = "event:";
 constexpr std::string_view kWord = "\"usage\"";
+
+// Of an event's name: it says that the request was taken.
+bool SaysTaken(std::string_view name) {
+  const size_t from = std::min(name.find_first_not_of(' '), name.size());
+  name = name.substr(from, name.find_last_not_of("\r ") + 1 - from);
+  return name == "response.created" || name == "response.queued" || name == "response.in_progress";
+}
 
 std::optional<uint32_t> CountIn(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -29,8 +38,8 @@ UsageReader::UsageReader(std::string_view content_type)
 
 void UsageReader::Add(std::string_view chunk) {
   if (chunk.empty()) return;
-  began_ = true;
   if (events_) return AddLines(chunk);
+  began_ = true;
   if (too_long_) return;
   too_long_ = kept_.size() + chunk.size() > kUsageBytesMax;
   if (too_long_) {
@@ -66,7 +75,10 @@ void UsageReader::AddLines(std::string_view chunk) {
 }
 
 void UsageReader::ReadLine(std::string_view line) {
+  if (line.starts_with(kEvent)) taken_ = SaysTaken(line.substr(kEvent.size()));
+  if (line.empty() || line == "\r") taken_ = false;
   if (!line.starts_with(kData)) return;
+  began_ = began_ || !taken_;
   ReadJson(line.substr(kData.size()));
 }
 

@@ -40,7 +40,9 @@ class UsageReader {
   // Nothing is added after it.
   std::optional<OpenAiUsage> Finish();
 
-  // Something came: the first token, in a stream.
+  // Something came that the engine worked for: in a stream an event beside those by which `POST /v1/responses` says that the request
+  // was taken (vLLM's `responses/serving.py` and SGLang's `serving_responses.py` send `response.created` and `response.in_progress`
+  // before they look at the prompt).
   bool began() const { return began_; }
 
  private:
@@ -50,6 +52,7 @@ class UsageReader {
 
   const bool events_;
   bool began_ = false;
+  bool taken_ = false;     // the event says only that
   std::string kept_;       // the answer so far, or of a stream the line so far
   bool too_long_ = false;  // likewise
   std::optional<OpenAiUsage> usage_;

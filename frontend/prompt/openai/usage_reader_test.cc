@@ -48,14 +48,26 @@ TEST(UsageReaderTest, AStreamInPiecesOfAnySize) {
   for (size_t size = 1; size <= stream.size(); ++size) {
     UsageReader reader("text/event-stream; charset=utf-8");
     EXPECT_FALSE(reader.began());
-    for (size_t at = 0; at < stream.size(); at += size) {
+    for (size_t at = 0; at < stream.size(); at += size)
       reader.Add(std::string_view(stream).substr(at, size));
-      EXPECT_TRUE(reader.began());
-    }
+    EXPECT_TRUE(reader.began());
     const auto usage = reader.Finish();
     ASSERT_TRUE(usage.has_value()) << size;
     EXPECT_EQ(usage->cached_tokens, 32u) << size;
   }
+}
+
+TEST(UsageReaderTest, AStreamBeginsWithTheFirstEventThatTheEngineWorkedFor) {
+  UsageReader reader("text/event-stream");
+  reader.Add(
+      ": waiting\n\nevent: response.created\r\ndata: {\"type\":\"response.created\"}\r\n\r\n");
+  reader.Add("event: response.in_progress\ndata: {\"type\":\"response.in_progress\"}\n\n");
+  EXPECT_FALSE(reader.began());
+  reader.Add("event: response.output_item.added\ndata: {}\n\n");
+  EXPECT_TRUE(reader.began());
+  UsageReader unnamed("text/event-stream");
+  unnamed.Add("event: response.created\ndata: {}\n\ndata: {\"choices\":[]}\n");
+  EXPECT_TRUE(unnamed.began()) << "an event without a name";
 }
 
 TEST(UsageReaderTest, TheLastUsageCountsAlsoWithoutALineEnd) {
