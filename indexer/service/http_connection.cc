@@ -93,7 +93,7 @@ void HttpConnection::Start() {
   Error ignored;
   socket_.tcp().non_blocking(true, ignored);
   socket_.tcp().set_option(tcp::no_delay(true), ignored);
-  in_ = std::make_unique<char[]>(kHttpInputBytes);
+  ResizeInput(kHttpInputBytes);
   if (shared_->enforces) {
     const tcp::endpoint from = socket_.tcp().remote_endpoint(ignored);
     if (!ignored) peer_ = from.address().to_string();
@@ -134,17 +134,30 @@ HttpResponse HttpConnection::TooManyBodies() const {
   return shared_->options.error_body != nullptr ? Refusal(503, kText) : HttpError(503, kText);
 }
 
+void HttpConnection::MoveInput() {
+  if (in_from_ == 0) return;
+  std::memmove(in_.get(), in_.get() + in_from_, in_to_ - in_from_);
+  in_to_ -= in_from_;
+  in_from_ = 0;
+}
+
+// REQUIRES: what was read fits, and nothing is being read.
+void HttpConnection::ResizeInput(size_t bytes) {
+  auto larger = std::make_unique<char[]>(bytes);
+  if (in_to_ > 0) std::memcpy(larger.get(), in_.get(), in_to_);
+  in_ = std::move(larger);
+  in_bytes_ = bytes;
+}
+
 // The time for a whole request runs from its first byte, so a client that trickles bytes gains nothing.
 void HttpConnection::Read() {
   if (!parser_.has_value()) SetDeadline(shared_->options.idle_timeout);
-  if (in_from_ > 0) {
-    std::memmove(in_.get(), in_.get() + in_from_, in_to_ - in_from_);
-    in_to_ -= in_from_;
-    in_from_ = 0;
-  }
+  MoveInput();
+  if (!parser_.has_value() && in_bytes_ > kHttpInputBytes && in_to_ <= kHttpInputBytes)
+    ResizeInput(kHttpInputBytes);  // after a large header
   if (socket_.secure()) return ReadSecure();
   socket_.tcp().async_read_some(
-      asio::buffer(in_.get() + in_to_, kHttpInputBytes - in_to_),
+      asio::buffer(in_.get() + in_to_, in_bytes_ - in_to_),
       [self = shared_from_this()](Error error, size_t bytes) { self->OnRead(error, bytes); });
 }
 
@@ -196,9 +209,11 @@ HttpConnection::Step HttpConnection::ParseOne() {
     Error error;
     in_from_ += parser_->Put({in_.get() + in_from_, in_to_ - in_from_}, error);
     if (error == http::error::need_more) {
-      const bool full = in_from_ == 0 && in_to_ == kHttpInputBytes;
-      return full ? RefuseWhatTheParserDid(http::make_error_code(http::error::header_limit))
-                  : Step::kWantsInput;
+      if (in_from_ > 0 || in_to_ < in_bytes_) return Step::kWantsInput;
+      if (in_bytes_ >= shared_->options.header_bytes_max)
+        return RefuseWhatTheParserDid(http::make_error_code(http::error::header_limit));
+      ResizeInput(std::min(2 * in_bytes_, shared_->options.header_bytes_max));
+      return Step::kWantsInput;
     }
     if (error) return RefuseWhatTheParserDid(error);
     if (!routed_ && parser_->is_header_done()) {
@@ -581,14 +596,10 @@ void HttpConnection::WatchClient() {
 
 // True: there is room for more.
 bool HttpConnection::ReadAhead() {
-  if (in_from_ > 0) {
-    std::memmove(in_.get(), in_.get() + in_from_, in_to_ - in_from_);
-    in_to_ -= in_from_;
-    in_from_ = 0;
-  }
-  if (in_to_ == kHttpInputBytes) return false;
+  MoveInput();
+  if (in_to_ == in_bytes_) return false;
   Error error;
-  in_to_ += socket_.Read(in_.get() + in_to_, kHttpInputBytes - in_to_, error);
+  in_to_ += socket_.Read(in_.get() + in_to_, in_bytes_ - in_to_, error);
   if (!error || error == asio::error::would_block || error == asio::error::try_again) return true;
   Close();
   return false;

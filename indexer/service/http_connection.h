@@ -41,7 +41,7 @@
 
 namespace kvatlas {
 
-// What is read at once.
+// What is read at once; more only where a header needs it.
 inline constexpr size_t kHttpInputBytes = 32 << 10;
 
 class HttpConnection;
@@ -121,6 +121,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnShaken();
   void RefusePlainHttp();
   void Read();
+  void MoveInput();
+  void ResizeInput(size_t bytes);
   void ReadSecure();
   void OnRead(Error error, size_t bytes);
   void Parse();
@@ -192,6 +194,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Time deadline_ = Time::max();
 
   std::unique_ptr<char[]> in_;  // what was read and not parsed is [in_from_, in_to_)
+  size_t in_bytes_ = 0;
   size_t in_from_ = 0;
   size_t in_to_ = 0;
 

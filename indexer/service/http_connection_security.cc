@@ -58,7 +58,7 @@ void HttpConnection::RefusePlainHttp() {
 void HttpConnection::ReadSecure() {
   if (!socket_.is_open()) return;
   Error error;
-  const size_t bytes = socket_.Read(in_.get() + in_to_, kHttpInputBytes - in_to_, error);
+  const size_t bytes = socket_.Read(in_.get() + in_to_, in_bytes_ - in_to_, error);
   if (error == asio::error::would_block) {
     return socket_.tcp().async_wait(tcp::socket::wait_read, [self = shared_from_this()](Error e) {
       if (e) return self->OnRead(e, 0);

@@ -13,8 +13,6 @@
 namespace kvatlas {
 namespace {
 
-constexpr size_t kHeaderBytesMax = 30 << 10;
-
 // Of a proxy that is told of no other.
 std::shared_ptr<const ProcessHealth> Serving() {
   auto health = std::make_shared<ProcessHealth>();
@@ -27,7 +25,7 @@ HttpServerOptions ServerOptions(const ProxyOptions& options) {
   server.listen = options.listen;
   server.io_threads = options.io_threads;
   server.pool_threads = 1;
-  server.header_bytes_max = kHeaderBytesMax;
+  server.header_bytes_max = options.header_bytes_max;
   server.bodies_bytes_max = options.bodies_bytes_max;
   server.connections_max = options.connections_max;
   server.write_timeout = options.write_timeout;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "frontend/doors/http/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
 
@@ -69,6 +70,27 @@ TEST_F(ProxyTest, ABodyThatIsTooLargeIsRefusedBeforeItIsRead) {
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 413 "));
   EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
   EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("at most 1000 bytes"));
+}
+
+// As gateways and cookies make them.
+TEST_F(ProxyTest, HeadersOfAsMuchAsEnvoyTakesArePassedOn) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  Start({engine.url()});
+  const std::string cookie = absl::StrCat("Cookie: a=", std::string(60 << 10, 'c'), "b\r\n");
+  TestSocket client(proxy_->address());
+  client.Send(Post("/v1/chat/completions", kChat, cookie));
+  EXPECT_THAT(client.ReadMessage(), EndsWith("ok"));
+  EXPECT_THAT(got.text(), HasSubstr("cb\r\n"));
+  // One after the other on a connection, and at once.
+  const std::string plain = Post("/v1/chat/completions", kChat);
+  client.Send(plain + Post("/v1/chat/completions", kChat, cookie) + plain);
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(client.ReadMessage(), EndsWith("ok"));
+  const std::string answer = Ask(Post(
+      "/v1/chat/completions", kChat, absl::StrCat("Cookie: ", std::string(64 << 10, 'c'), "\r\n")));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 431 "));
 }
 
 TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
