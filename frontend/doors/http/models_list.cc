@@ -1,6 +1,6 @@
 #include "frontend/doors/http/models_list.h"
 
-#include <map>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -42,7 +42,9 @@ std::optional<std::string> ModelIn(const std::string& list, const std::string& i
 }
 
 std::optional<std::string> MergeModels(const std::vector<std::optional<std::string>>& bodies) {
-  std::map<std::string, Json> models;
+  Json merged = {{"object", "list"}, {"data", Json::array()}};
+  Json::array_t& models = merged["data"].get_ref<Json::array_t&>();
+  std::set<std::string> ids;
   bool any = false;
   for (const std::optional<std::string>& body : bodies) {
     if (!body.has_value() || IsNestedTooDeep(*body)) continue;
@@ -54,12 +56,17 @@ std::optional<std::string> MergeModels(const std::vector<std::optional<std::stri
     for (const Json& model : *data) {
       if (!model.is_object()) continue;
       const auto id = model.find("id");
-      if (id != model.end() && id->is_string()) models.emplace(id->get<std::string>(), model);
+      if (id == model.end() || !id->is_string() || !ids.insert(id->get<std::string>()).second)
+        continue;
+      // Before its adapters, where an engine without it listed these first.
+      const auto adapter = std::find_if(models.begin(), models.end(), [&](const Json& other) {
+        const auto parent = other.find("parent");
+        return parent != other.end() && *parent == *id;
+      });
+      models.insert(adapter, model);
     }
   }
   if (!any) return std::nullopt;
-  Json merged = {{"object", "list"}, {"data", Json::array()}};
-  for (auto& [id, model] : models) merged["data"].push_back(std::move(model));
   return merged.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

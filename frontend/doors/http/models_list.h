@@ -2,7 +2,8 @@
 //
 //   {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm", …}, …]}
 //
-// *Truth*: the union by `id` of what engines answer, each entry as the first engine with that id has it, in the order of ids. An
+// *Truth*: the union by `id` of what engines answer, each entry as the first engine with that id has it, in the engines' own order and
+// a model before its adapters: clients without a model of their own take the first. An
 // engine that is away, late or answers something else is left out; when none answers with a list there is none. A list is up to
 // `ProxyOptions::models_kept_for` old, and is kept for requests with the same `authorization` alone.
 // *Threads*: everything on the thread of `io`.
