@@ -172,8 +172,8 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
 void AddProxyLimitFlags(FlagSet& flags, ProxyOptions* proxy, std::vector<std::string>* paths) {
   flags
       .Add("proxy_paths", paths,
-           "calls passed on to engines beside inference, such as 'POST /v1/tokenize,GET "
-           "/v1/files/*'")
+           "calls passed on to engines beside those that are (proxied_paths.h), such as 'GET "
+           "/server_info,GET /v1/files/*'")
       .Check([](const std::string& text) { return ProxiedPaths::With(Elements(text)).status(); });
   flags.Add("proxy_header_bytes_max", &proxy->header_bytes_max,
             "largest head of a request: its line and headers", size_t{1} << 10, size_t{1} << 20);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -11,28 +12,34 @@
 namespace kvatlas {
 namespace {
 
-constexpr std::string_view kInference[] = {"POST /v1/chat/completions",
-                                           "POST /v1/completions",
-                                           "POST /v1/responses",
-                                           "POST /v1/responses/*/cancel",
-                                           "GET /v1/responses/*",
-                                           "DELETE /v1/responses/*",
-                                           "GET /v1/responses/*/input_items",
-                                           "POST /v1/messages",
-                                           "POST /v1/messages/count_tokens",
-                                           "POST /v1/embeddings",
-                                           "POST /v1/rerank",
-                                           "POST /v1/score",
-                                           "POST /v1/classify",
-                                           "POST /v1/pooling",
-                                           "POST /v1/moderations",
-                                           "POST /v1/audio/transcriptions",
-                                           "POST /v1/audio/translations",
-                                           "POST /v1/audio/speech",
-                                           "POST /v1/images/generations",
-                                           "POST /v1/images/edits",
-                                           "GET /v1/models",
-                                           "GET /v1/models/*"};
+// By the model that their body names.
+constexpr std::string_view kInference[] = {
+    "POST /v1/chat/completions", "POST /v1/completions", "POST /v1/responses",
+    "POST /v1/responses/*/cancel", "GET /v1/responses/*", "DELETE /v1/responses/*",
+    "GET /v1/responses/*/input_items", "POST /v1/messages", "POST /v1/messages/count_tokens",
+    "POST /v1/embeddings", "POST /v1/rerank", "POST /v1/score", "POST /v1/classify",
+    "POST /v1/pooling", "POST /v1/moderations", "POST /v1/audio/transcriptions",
+    "POST /v1/audio/translations", "POST /v1/audio/speech", "POST /v1/images/generations",
+    "POST /v1/images/edits", "GET /v1/models", "GET /v1/models/*",
+    // vLLM 0.33.0 (entrypoints/*/api_router.py)
+    "POST /v1/chat/completions/batch", "POST /v1/chat/completions/render",
+    "POST /v1/chat/completions/derender", "POST /v1/completions/render",
+    "POST /v1/completions/derender", "POST /v1/responses/render", "POST /v1/messages/render",
+    "POST /v1/decisions", "POST /v1/systemone", "POST /inference/v1/generate",
+    "POST /generative_scoring", "POST /cohere/v2/chat", "POST /cohere/v2/chat/render",
+    "POST /v2/embed", "POST /v2/rerank", "POST /rerank", "POST /score", "POST /classify",
+    "POST /pooling", "POST /invocations", "POST /tokenize", "POST /detokenize",
+    // SGLang 0.5.23 (entrypoints/http_server.py)
+    "POST /v1/classify", "POST /v1/tokenize", "POST /v1/detokenize", "POST /generate",
+    "POST /encode", "POST /parse_function_call", "POST /separate_reasoning"};
+
+// Any engine says the same, or speaks for itself alone and tells no address, setting or key.
+constexpr std::string_view kOfAnyEngine[] = {
+    "GET /version",        "GET /ping",           "POST /ping",     "GET /load",
+    "GET /tokenizer_info", "GET /get_model_info", "GET /model_info"};
+
+// What `proxy.cc` and `process_health.h` answer.
+constexpr std::string_view kOwn[] = {"/health", "/healthz", "/livez", "/ready", "/metrics"};
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -88,11 +95,14 @@ std::string Parameter(std::string_view header, std::string_view name) {
 }  // namespace
 
 ProxiedPaths::ProxiedPaths() {
-  for (const std::string_view call : kInference) {
+  const auto add = [this](std::string_view call, bool inference) {
     const size_t space = call.find(' ');
     patterns_.push_back({.method = std::string(call.substr(0, space)),
-                         .path = std::string(call.substr(space + 1))});
-  }
+                         .path = std::string(call.substr(space + 1)),
+                         .inference = inference});
+  };
+  for (const std::string_view call : kInference) add(call, true);
+  for (const std::string_view call : kOfAnyEngine) add(call, false);
 }
 
 absl::StatusOr<ProxiedPaths> ProxiedPaths::With(const std::vector<std::string>& more) {
@@ -104,10 +114,12 @@ absl::StatusOr<ProxiedPaths> ProxiedPaths::With(const std::vector<std::string>& 
     const bool token = !method.empty() && std::all_of(method.begin(), method.end(), [](char c) {
       return absl::ascii_isupper(static_cast<unsigned char>(c));
     });
-    if (!token || !path.starts_with("/v1/") || path.find(' ') != std::string::npos)
+    if (!token || !path.starts_with('/') || path.find(' ') != std::string::npos)
       return absl::InvalidArgumentError(
-          absl::StrCat("'", call, "': wanted is 'METHOD /v1/PATH', such as 'POST /v1/tokenize'"));
-    paths.patterns_.push_back({.method = method, .path = path});
+          absl::StrCat("'", call, "': wanted is 'METHOD /PATH', such as 'GET /server_info'"));
+    if (std::find(std::begin(kOwn), std::end(kOwn), path) != std::end(kOwn))
+      return absl::InvalidArgumentError(absl::StrCat("'", call, "': the proxy answers it itself"));
+    paths.patterns_.push_back({.method = method, .path = path, .inference = false});
   }
   return paths;
 }
@@ -116,6 +128,12 @@ bool ProxiedPaths::Allows(std::string_view method, std::string_view path) const 
   if (method == "HEAD") method = "GET";
   return std::any_of(patterns_.begin(), patterns_.end(), [&](const Pattern& pattern) {
     return pattern.method == method && Matches(pattern.path, path);
+  });
+}
+
+bool ProxiedPaths::IsInference(std::string_view method, std::string_view path) const {
+  return std::any_of(patterns_.begin(), patterns_.end(), [&](const Pattern& pattern) {
+    return pattern.inference && pattern.method == method && Matches(pattern.path, path);
   });
 }
 

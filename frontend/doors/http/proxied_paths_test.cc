@@ -17,9 +17,32 @@ TEST(ProxiedPathsTest, InferenceIsPassedOnAndAnEnginesAdministrationIsNot) {
   EXPECT_TRUE(paths.Allows("HEAD", "/v1/models/m"));
   EXPECT_TRUE(paths.Allows("DELETE", "/v1/responses/7"));
   EXPECT_TRUE(paths.Allows("POST", "/v1/audio/transcriptions"));
-  for (const char* path :
-       {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/files", "/v1/", "/v1/chat",
-        "/v1/chat/completions/", "/v1/chat/completions/x", "/v1//chat/completions", "/v1/models/"})
+  for (const char* path : {"/v1/load_lora_adapter",
+                           "/v1/unload_lora_adapter",
+                           "/v1/files",
+                           "/v1/",
+                           "/v1/chat",
+                           "/v1/chat/completions/",
+                           "/v1/chat/completions/x",
+                           "/v1//chat/completions",
+                           "/v1/models/",
+                           "/sleep",
+                           "/wake_up",
+                           "/pause",
+                           "/reset_prefix_cache",
+                           "/flush_cache",
+                           "/collective_rpc",
+                           "/abort_requests",
+                           "/abort_request",
+                           "/inference/v1/abort_requests",
+                           "/update_weights",
+                           "/load_lora_adapter",
+                           "/scale_elastic_ep",
+                           "/start_profile",
+                           "/set_internal_state",
+                           "/",
+                           "/generate/",
+                           "/health_generate"})
     EXPECT_FALSE(paths.Allows("POST", path)) << path;
   EXPECT_FALSE(paths.Allows("GET", "/v1/models/"));
   EXPECT_FALSE(paths.Allows("GET", "/v1/models/a/b"));
@@ -27,14 +50,37 @@ TEST(ProxiedPathsTest, InferenceIsPassedOnAndAnEnginesAdministrationIsNot) {
   EXPECT_THAT(paths.ToString(), testing::StartsWith("POST /v1/chat/completions, POST /v1/comp"));
 }
 
+TEST(ProxiedPathsTest, WhatIsAskedOfOneEngineIsPassedOnUnlessItTellsItsSettingsOrAddresses) {
+  const ProxiedPaths paths;
+  for (const char* path :
+       {"/tokenize", "/detokenize", "/v1/tokenize", "/invocations", "/v1/chat/completions/batch",
+        "/v1/chat/completions/render", "/v1/responses/render", "/v1/messages/render",
+        "/inference/v1/generate", "/generate", "/rerank", "/v2/rerank", "/score"}) {
+    EXPECT_TRUE(paths.Allows("POST", path)) << path;
+    EXPECT_TRUE(paths.IsInference("POST", path)) << path;
+  }
+  for (const char* path : {"/version", "/ping", "/load", "/get_model_info", "/model_info"}) {
+    EXPECT_TRUE(paths.Allows("GET", path)) << path;
+    EXPECT_FALSE(paths.IsInference("GET", path)) << path;
+  }
+  EXPECT_TRUE(paths.Allows("POST", "/ping"));
+  EXPECT_FALSE(paths.IsInference("POST", "/ping"));
+  for (const char* path : {"/server_info", "/get_server_info", "/kv_event_sources", "/"})
+    EXPECT_FALSE(paths.Allows("GET", path)) << path;
+}
+
 TEST(ProxiedPathsTest, MoreAreGivenByMethodAndPath) {
-  const auto paths = ProxiedPaths::With({"POST /v1/files/*/content", "PUT /v1/x"});
+  const auto paths =
+      ProxiedPaths::With({"POST /v1/files/*/content", "PUT /v1/x", "GET /kv_event_sources"});
   ASSERT_TRUE(paths.ok()) << paths.status();
   EXPECT_TRUE(paths->Allows("POST", "/v1/files/7/content"));
   EXPECT_FALSE(paths->Allows("POST", "/v1/files//content"));
   EXPECT_TRUE(paths->Allows("PUT", "/v1/x"));
+  EXPECT_FALSE(paths->IsInference("PUT", "/v1/x"));
+  EXPECT_TRUE(paths->Allows("GET", "/kv_event_sources"));
   EXPECT_TRUE(paths->Allows("POST", "/v1/completions"));
-  for (const char* bad : {"", "/v1/x", "POST", "POST /v2/x", "post /v1/x", "POST /v1/x y"})
+  for (const char* bad : {"", "/v1/x", "POST", "POST v2/x", "post /v1/x", "POST /v1/x y",
+                          "GET /metrics", "GET /health"})
     EXPECT_FALSE(ProxiedPaths::With({bad}).ok()) << bad;
 }
 
