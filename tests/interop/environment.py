@@ -11,7 +11,15 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
+
+# The engines that these scripts speak of.
+VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23"}
+# Of their wheels, what is unpacked.
+WANTED = (".py", "METADATA", "LICENSE")
+WANTED_BINARIES = ("rust_tree_core/",)
 
 
 def home():
@@ -19,18 +27,39 @@ def home():
     return Path(os.environ.get("KVATLAS_INTEROP_DIR", Path.home() / ".cache" / "kvatlas-interop"))
 
 
-def prepare_python(name, packages):
-    """The python of an environment that has these packages."""
+def prepare_python(name, packages, alone=()):
+    """The python of an environment that has these packages; `alone`: those without what they depend on."""
     folder = home() / f"venv-{name}"
     ready = folder / "ready"
-    wanted = "\n".join(packages)
+    wanted = "\n".join([*packages, *alone])
     if not ready.exists() or ready.read_text() != wanted:
-        print(f"installing {', '.join(packages)} under {folder}", flush=True)
+        print(f"installing {', '.join(packages)} under {folder}", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *packages], check=True)
+        subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-compile", *packages],
+                       check=True, stdout=sys.stderr)
+        if alone:
+            subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", *alone],
+                           check=True, stdout=sys.stderr)
         ready.write_text(wanted)
     return folder / "bin/python"
+
+
+def fetch_engine(kind):
+    """The folder of an engine's sources: its wheel, without dependencies."""
+    source = home() / f"{kind}-{VERSIONS[kind]}"
+    if not source.exists():
+        print(f"fetching {kind} {VERSIONS[kind]} into {home()}", file=sys.stderr, flush=True)
+        home().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home()) as folder:
+            subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, f"{kind}=={VERSIONS[kind]}"],
+                           check=True, stdout=sys.stderr)
+            with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
+                names = [name for name in archive.namelist()
+                         if name.endswith(WANTED) or any(part in name for part in WANTED_BINARIES)]
+                archive.extractall(Path(folder) / "unpacked", names)
+            (Path(folder) / "unpacked").rename(source)
+    return source
 
 
 def run_again_with(python):

@@ -7,7 +7,7 @@
     tests/interop/run_engines.py --record tests/interop/recordings --requests 30
 
 vLLM's scheduler and SGLang's radix caches run as they are, without a GPU or a model, in a virtual environment of their
-own (--environment), which is made when it is missing: packages come from the Python package index (vLLM's and SGLang's
+own ($KVATLAS_INTEROP_DIR), which is made when it is missing: packages come from the Python package index (vLLM's and SGLang's
 wheels without their dependencies, which are stubbed; PyTorch, some gigabytes, only for SGLang). Each variant (--list)
 runs requests made from a seed, waits until a last request of its own is found through the indexer, asks for every
 distinct prompt, with and without its salt and adapter, and compares. The exit status is 1 if any answer differs.
@@ -20,7 +20,6 @@ import http.server
 import json
 import math
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -28,24 +27,21 @@ import tempfile
 import threading
 import time
 import urllib.parse
-import zipfile
 from pathlib import Path
 
+import environment
 import hybrid_reference
 import recording
+from environment import VERSIONS
 from variants import VARIANTS, pool_blocks
 from workloads import Workload
 
 HERE = Path(__file__).resolve().parent
-VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23"}
 # What the code under test really computes with; everything else is stubbed (stubs.py).
 NEEDS = {
     "vllm": ["msgspec", "pyzmq", "cbor2", "xxhash", "numpy", "pydantic", "regex"],
     "sglang": ["msgspec", "pyzmq", "numpy", "pydantic", "packaging", "psutil", "torch==2.14.0"],
 }
-# Of the wheels, what is unpacked.
-WANTED = (".py", "METADATA", "LICENSE")
-WANTED_BINARIES = ("rust_tree_core/",)
 SETTLE_S = 20
 
 
@@ -58,47 +54,16 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-# ---- The environment ----
-
-def prepare(kind, home):
-    """Returns (python, folder of the engine's sources), installing what is missing."""
-    source = home / f"{kind}-{VERSIONS[kind]}"
-    python = home / f"venv-{kind}" / "bin" / "python"
-    ready = home / f"venv-{kind}" / "ready"
-    if not source.exists():
-        say(f"interop: fetching {kind} {VERSIONS[kind]} (its wheel, without dependencies) into {home}")
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home) as folder:
-            subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder,
-                            f"{kind}=={VERSIONS[kind]}"], check=True, stdout=sys.stderr)
-            unpack(next(Path(folder).glob("*.whl")), Path(folder) / "unpacked")
-            (Path(folder) / "unpacked").rename(source)
-    if not ready.exists():
-        say(f"interop: making a virtual environment with {', '.join(NEEDS[kind])}")
-        shutil.rmtree(python.parent.parent, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-compile", *NEEDS[kind]],
-                       check=True, stdout=sys.stderr)
-        ready.touch()
-    return python, source
-
-
-def unpack(wheel, target):
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist()
-                 if name.endswith(WANTED) or any(part in name for part in WANTED_BINARIES)]
-        archive.extractall(target, names)
-
-
 # ---- Engines ----
 
 class EngineProcess:
     """An engine in a process of its own, as engine_process.py says."""
 
-    def __init__(self, spec, home, options):
+    def __init__(self, spec, options):
         self.spec = spec
         self.options = options
-        self.python, self.source = prepare(spec.kind, home)
+        self.source = environment.fetch_engine(spec.kind)
+        self.python = environment.prepare_python(spec.kind, NEEDS[spec.kind])
         self.frames = []
         self.live_from = 0
         self.port = free_port()
@@ -405,7 +370,7 @@ class Run:
                 options = {"open": {"block_size": self.block_size, "vocab": variant.vocab, **spec.options,
                                     "blocks": blocks},
                            "replay": variant.replay}
-                self.engines.append(EngineProcess(spec, self.arguments.environment, options))
+                self.engines.append(EngineProcess(spec, options))
             if "register" not in variant.phases:
                 self.register()
             jobs = self.make_jobs()
@@ -596,8 +561,6 @@ def parse():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=100, help="distinct requests of a variant")
     parser.add_argument("--trace", type=Path, default=HERE.parent / "data" / "conversation_excerpt.jsonl")
-    parser.add_argument("--environment", type=Path, default=Path(
-        os.environ.get("KVATLAS_INTEROP_DIR", Path.home() / ".cache" / "kvatlas-interop")))
     parser.add_argument("--show", type=int, default=3, help="wrong answers to print of a variant")
     parser.add_argument("--verbose", action="store_true", help="also what the engines did")
     arguments = parser.parse_args()

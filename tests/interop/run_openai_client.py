@@ -170,7 +170,7 @@ class OpenAiClientTest(ClientTest):
         with self.assertRaises(self.openai.BadRequestError) as refused:
             self.client.chat.completions.create(model=MODEL, messages="hello")
         self.assertEqual(refused.exception.param, "messages")
-        self.assertEqual(refused.exception.type, "invalid_request_error")
+        self.assertEqual(refused.exception.type, "BadRequestError")
         with self.assertRaises(self.openai.APIStatusError) as refused:
             self.client.completions.create(model="another", prompt="hello")
         self.assertIn(refused.exception.status_code, (404, 503))

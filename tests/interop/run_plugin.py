@@ -98,8 +98,6 @@ def parse():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=100, help="distinct requests of a variant")
     parser.add_argument("--trace", type=Path, default=HERE.parent / "data" / "conversation_excerpt.jsonl")
-    parser.add_argument("--environment", type=Path, default=Path(
-        os.environ.get("KVATLAS_INTEROP_DIR", Path.home() / ".cache" / "kvatlas-interop")))
     parser.add_argument("--show", type=int, default=3, help="wrong answers to print of a variant")
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()
@@ -108,8 +106,8 @@ def parse():
 def main():
     arguments = parse()
     # Whatever `Run` starts is an engine with the plug-in, which is told its model.
-    run_engines.EngineProcess = lambda spec, home, options: PluggedProcess(
-        spec, home, {**options, "model": run.model})
+    run_engines.EngineProcess = lambda spec, options: PluggedProcess(
+        spec, {**options, "model": run.model})
     wrong, rows = 0, [("variant", "queries", "exact", "over", "under", "publish p50 us", "p99 us", "s")]
     with tempfile.TemporaryDirectory() as packages, Leaf(arguments.leaf) as leaf:
         install(arguments.wheel, packages)

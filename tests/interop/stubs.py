@@ -130,12 +130,14 @@ class _StubModule(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, never, log):
+    def __init__(self, never, only, log):
         self.never = never
+        self.only = only
         self.log = log
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname.split(".")[0] in self.never | sys.stdlib_module_names:
+        package_name = fullname.split(".")[0]
+        if package_name in self.never | sys.stdlib_module_names or self.only and package_name not in self.only:
             return None
         parent = fullname.rpartition(".")[0]
         if parent and not isinstance(sys.modules.get(parent), _StubModule):
@@ -150,10 +152,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__path__ = []
 
 
-def install(never=()):
-    """Stubs what cannot be found from now on, but for the packages in `never`; returns the growing list of names."""
+def install(never=(), only=()):
+    """Stubs what cannot be found from now on, but for the packages in `never`, or those in `only` alone; returns the growing list of
+    names."""
     log = []
-    sys.meta_path.append(_Finder(frozenset(never), log))
+    sys.meta_path.append(_Finder(frozenset(never), frozenset(only), log))
     return log
 
 
