@@ -23,6 +23,7 @@
 #include "frontend/peers/engine_reach.h"
 #include "frontend/peers/grpc_finders.h"
 #include "frontend/prompt/engine_names.h"
+#include "frontend/prompt/no_tokens.h"
 #include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/local_tokenizer.h"
 #include "frontend/prompt/text/model_registry.h"
@@ -174,6 +175,8 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   Metrics metrics;
   LocalTokenizer local(models, {});
   GrpcPeerAsker peer_asker;
+  NoTokensCounter no_tokens(&metrics);
+  flags.prompts.router.on_no_tokens = no_tokens.counting();
   auto prompts = PromptParts::Make(
       flags.prompts, reach, &frontend, models == nullptr ? nullptr : &local,
       [&frontend, &peer_asker] { return ToldDomains(frontend, &peer_asker, kDomainsWithin); });
@@ -183,7 +186,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   flags.proxy.proxy.health = health;
   flags.proxy.proxy.bodies_bytes_max =
       BodiesWithin(memory_bytes_max, flags.proxy.proxy.bodies_bytes_max);
-  auto proxy = MakeProxy(flags.proxy, reach, &frontend, (*prompts)->router(), &metrics);
+  auto proxy = MakeProxy(flags.proxy, reach, &frontend, prompts->get(), &metrics);
   if (!proxy.ok()) return service.Fail(proxy.status());
   TruthService truth_service(&truth, &Clock::Real());
   FleetWatch fleet_watch({}, SourcesOf(&frontend), &peer_asker, &Clock::Real());
@@ -230,6 +233,11 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
                                                                                       : nullptr}),
       &http);
   flags.ext_proc.picker.served_name = (*prompts)->names()->finder();
+  flags.ext_proc.picker.on_no_tokens = no_tokens.counting();
+  flags.ext_proc.picker.meet_engines = [names = (*prompts)->names()](std::function<void()> later) {
+    return names->Meet(std::move(later));
+  };
+  flags.ext_proc.picker.conventions = (*prompts)->conventions();
   ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics,
                          BodiesWithin(memory_bytes_max, ProxyOptions().bodies_bytes_max));
   memory.AddPart("bodies", [&] {

@@ -113,7 +113,7 @@ TEST(ProxyClusterTest, AnAdapterIsItsModelsAndWhatIsNeitherModelNorAdapterIsNotF
   const Address proxy = ProxyOf(*cluster);
   const std::string none = Ask(proxy, Chat(7, 1, "", "neither"));
   EXPECT_THAT(none, StartsWith("HTTP/1.1 404 "));
-  EXPECT_EQ(Json::parse(BodyOf(none))["error"]["code"], "model_not_found") << none;
+  EXPECT_EQ(Json::parse(BodyOf(none))["error"]["code"], 404) << none;
   for (int i = 0; i < 2; ++i)
     EXPECT_THAT(Ask(proxy, Chat(7, 1, "", "ad-a")), StartsWith("HTTP/1.1 200 OK\r\n"));
 }

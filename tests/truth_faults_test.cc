@@ -229,7 +229,9 @@ class RealFleet : public AnnouncementSink {
     return {.name = "w" + std::to_string(worker), .rank = rank, .replica = {}};
   }
   static FleetTraffic::Options TrafficOf(const FleetOptions& options) {
+    const bool of_chats = options.fault == Fault::kEffort || options.fault == Fault::kReasoning;
     return {.seed = 5,
+            .chats = of_chats ? 1 : 0.6,
             .salted = options.fault == Fault::kLoraUnsaid ? 0 : options.namespaced,
             .with_lora = options.fault == Fault::kSaltUnsaid ? 0 : options.namespaced};
   }

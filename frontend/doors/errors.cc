@@ -19,14 +19,38 @@ constexpr Duration kRetryAfter = std::chrono::seconds(1);
 const char* TypeOf(int http_status) {
   switch (http_status) {
     case 401:
+      return "AuthenticationError";
     case 403:
+      return "PermissionDeniedError";
+    case 404:
+      return "NotFoundError";
+    case 429:
+      return "RateLimitError";
+    case 501:
+      return "NotImplementedError";
+    case 503:
+      return "ServiceUnavailableError";
+    default:
+      return http_status < 500 ? "BadRequestError" : "InternalServerError";
+  }
+}
+
+const char* AnthropicTypeOf(int http_status) {
+  switch (http_status) {
+    case 401:
       return "authentication_error";
+    case 403:
+      return "permission_error";
     case 404:
       return "not_found_error";
+    case 413:
+      return "request_too_large";
     case 429:
       return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
     default:
-      return http_status < 500 ? "invalid_request_error" : "server_error";
+      return http_status < 500 ? "invalid_request_error" : "api_error";
   }
 }
 
@@ -71,35 +95,40 @@ ClientError ToClientError(const absl::Status& why) {
   error.message = std::string(why.message().data(), why.message().size());
   error.retry_after = RetryAfter(why);
   error.http_status = StatusNumber(why, error.retry_after.has_value());
-  error.type = TypeOf(error.http_status);
   if (error.http_status == 503 && !error.retry_after.has_value()) error.retry_after = kRetryAfter;
-  error.code = ErrorCodeOf(why);
-  if (error.http_status == 404 && error.code.empty()) error.code = kModelNotFound;
-  if (error.code == kModelNotFound || error.code == kTokenizerNotFound) error.param = "model";
+  if (IsUnknownModel(why) || IsAboutTokenizer(why)) error.param = "model";
   if (error.http_status == 400) error.param = std::string(FieldOf(error.message));
   return error;
 }
 
-std::string OpenAiErrorBody(const ClientError& error) {
-  const Json body = {{"error",
-                      {{"message", error.message},
-                       {"type", error.type},
-                       {"param", TextOrNull(error.param)},
-                       {"code", TextOrNull(error.code)}}}};
+ErrorShape ErrorShapeOf(std::string_view path) {
+  const bool anthropic = path.find("/v1/messages") != std::string_view::npos;
+  return anthropic ? ErrorShape::kAnthropic : ErrorShape::kOpenAi;
+}
+
+std::string ErrorBody(const ClientError& error, ErrorShape shape) {
+  Json body;
+  if (shape == ErrorShape::kAnthropic) {
+    body = {{"type", "error"},
+            {"error", {{"type", AnthropicTypeOf(error.http_status)}, {"message", error.message}}}};
+  } else {
+    body = {{"error",
+             {{"message", error.message},
+              {"type", TypeOf(error.http_status)},
+              {"param", TextOrNull(error.param)},
+              {"code", error.http_status}}}};
+  }
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string OpenAiErrorBody(int http_status, std::string_view message) {
-  return OpenAiErrorBody(ClientError{.http_status = http_status,
-                                     .type = TypeOf(http_status),
-                                     .code = {},
-                                     .param = {},
-                                     .message = std::string(message)});
+std::string ErrorBody(int http_status, std::string_view message, ErrorShape shape) {
+  return ErrorBody({.http_status = http_status, .param = {}, .message = std::string(message)},
+                   shape);
 }
 
-HttpResponse OpenAiError(const absl::Status& why) {
+HttpResponse ErrorAnswer(const absl::Status& why, ErrorShape shape) {
   const ClientError error = ToClientError(why);
-  HttpResponse response{.status = error.http_status, .body = OpenAiErrorBody(error)};
+  HttpResponse response{.status = error.http_status, .body = ErrorBody(error, shape)};
   AddRetryAfter(error, &response);
   return response;
 }

@@ -25,32 +25,49 @@ TEST(ErrorsTest, EachStatusHasOneHttpStatusAndType) {
     absl::Status why;
     int http_status;
     const char* type;
-  } table[] = {{absl::InvalidArgumentError("x"), 400, "invalid_request_error"},
-               {absl::OutOfRangeError("x"), 400, "invalid_request_error"},
-               {absl::UnauthenticatedError("x"), 401, "authentication_error"},
-               {absl::PermissionDeniedError("x"), 403, "authentication_error"},
-               {absl::NotFoundError("x"), 404, "not_found_error"},
-               {absl::FailedPreconditionError("x"), 409, "invalid_request_error"},
-               {absl::ResourceExhaustedError("x"), 413, "invalid_request_error"},
-               {WithRetryAfter(absl::ResourceExhaustedError("x"), milliseconds(1500)), 429,
-                "rate_limit_error"},
-               {absl::InternalError("x"), 500, "server_error"},
-               {absl::UnimplementedError("x"), 501, "server_error"},
-               {absl::UnavailableError("x"), 503, "server_error"},
-               {absl::DeadlineExceededError("x"), 504, "server_error"}};
+    const char* anthropic;
+  } table[] = {
+      {absl::InvalidArgumentError("x"), 400, "BadRequestError", "invalid_request_error"},
+      {absl::OutOfRangeError("x"), 400, "BadRequestError", "invalid_request_error"},
+      {absl::UnauthenticatedError("x"), 401, "AuthenticationError", "authentication_error"},
+      {absl::PermissionDeniedError("x"), 403, "PermissionDeniedError", "permission_error"},
+      {absl::NotFoundError("x"), 404, "NotFoundError", "not_found_error"},
+      {absl::FailedPreconditionError("x"), 409, "BadRequestError", "invalid_request_error"},
+      {absl::ResourceExhaustedError("x"), 413, "BadRequestError", "request_too_large"},
+      {WithRetryAfter(absl::ResourceExhaustedError("x"), milliseconds(1500)), 429, "RateLimitError",
+       "rate_limit_error"},
+      {absl::InternalError("x"), 500, "InternalServerError", "api_error"},
+      {absl::UnimplementedError("x"), 501, "NotImplementedError", "api_error"},
+      {absl::UnavailableError("x"), 503, "ServiceUnavailableError", "overloaded_error"},
+      {absl::DeadlineExceededError("x"), 504, "InternalServerError", "api_error"}};
   for (const auto& row : table) {
-    const ClientError error = ToClientError(row.why);
-    EXPECT_EQ(error.http_status, row.http_status) << row.why;
-    EXPECT_EQ(error.type, row.type) << row.why;
-    EXPECT_EQ(OpenAiError(row.why).status, row.http_status);
+    EXPECT_EQ(ToClientError(row.why).http_status, row.http_status) << row.why;
+    const HttpResponse answer = ErrorAnswer(row.why);
+    EXPECT_EQ(answer.status, row.http_status);
     EXPECT_EQ(PlainError(row.why).status, row.http_status);
-    EXPECT_EQ(BodyOf(OpenAiError(row.why))["message"], "x");
+    EXPECT_EQ(Json::parse(answer.body), (Json{{"error",
+                                               {{"message", "x"},
+                                                {"type", row.type},
+                                                {"param", nullptr},
+                                                {"code", row.http_status}}}}));
+    const HttpResponse anthropic = ErrorAnswer(row.why, ErrorShape::kAnthropic);
+    EXPECT_EQ(anthropic.status, row.http_status);
+    EXPECT_EQ(anthropic.headers, answer.headers);
+    EXPECT_EQ(Json::parse(anthropic.body),
+              (Json{{"type", "error"}, {"error", {{"type", row.anthropic}, {"message", "x"}}}}));
   }
+}
+
+TEST(ErrorsTest, TheMessagesApiHasAnthropicsErrors) {
+  for (const char* path : {"/v1/messages", "/v1/messages/count_tokens", "/a/v1/messages?beta=true"})
+    EXPECT_EQ(ErrorShapeOf(path), ErrorShape::kAnthropic) << path;
+  for (const char* path : {"/v1/chat/completions", "/v1/models", "/tokenize", ""})
+    EXPECT_EQ(ErrorShapeOf(path), ErrorShape::kOpenAi) << path;
 }
 
 TEST(ErrorsTest, WhatIsAwaySaysWhenToComeAgain) {
   const auto retry_after = [](const absl::Status& why) {
-    const HttpHeaders headers = OpenAiError(why).headers;
+    const HttpHeaders headers = ErrorAnswer(why).headers;
     EXPECT_EQ(headers, PlainError(why).headers);
     return headers.empty() ? "" : headers.front().second;
   };
@@ -61,27 +78,30 @@ TEST(ErrorsTest, WhatIsAwaySaysWhenToComeAgain) {
   EXPECT_EQ(retry_after(absl::InvalidArgumentError("x")), "");
 }
 
-TEST(ErrorsTest, WhatIsNotThereIsAModelUnlessItIsSaidToBeSomethingElse) {
-  Json error = BodyOf(OpenAiError(absl::NotFoundError("no worker of m")));
-  EXPECT_EQ(error["code"], "model_not_found");
+TEST(ErrorsTest, AModelThatIsNotThereIsSaidAsVllmSaysIt) {
+  const absl::Status unknown = UnknownModelError("a/b");
+  EXPECT_TRUE(IsUnknownModel(unknown));
+  const Json error = BodyOf(ErrorAnswer(unknown));
+  EXPECT_EQ(error["message"], "The model `a/b` does not exist.");
   EXPECT_EQ(error["param"], "model");
-  error = BodyOf(OpenAiError(WithErrorCode(absl::NotFoundError("no such path"), "unknown_url")));
-  EXPECT_EQ(error["code"], "unknown_url");
-  EXPECT_EQ(error["param"], Json());
+  EXPECT_EQ(error["code"], 404);
+  EXPECT_TRUE(ErrorAnswer(unknown).headers.empty()) << "a typo is not to be asked again";
+  EXPECT_EQ(BodyOf(ErrorAnswer(AboutTokenizer(unknown)))["message"], error["message"]);
+  EXPECT_EQ(BodyOf(ErrorAnswer(AboutTokenizer(absl::NotFoundError("x"))))["param"], "model");
+  EXPECT_EQ(BodyOf(ErrorAnswer(absl::NotFoundError("no such path")))["param"], Json());
 }
 
 TEST(ErrorsTest, TheFieldIsNamed) {
   EXPECT_EQ(ToClientError(absl::InvalidArgumentError("messages is missing")).param, "messages");
   EXPECT_EQ(ToClientError(absl::InvalidArgumentError("tools[0].type is x")).param, "tools[0].type");
   EXPECT_EQ(ToClientError(absl::InvalidArgumentError("the body is not JSON")).param, "");
-  EXPECT_EQ(ToClientError(absl::NotFoundError("messages is missing")).param, "model");
+  EXPECT_EQ(ToClientError(absl::NotFoundError("messages is missing")).param, "");
 }
 
 TEST(ErrorsTest, ABodyIsJsonWhateverTheMessageHolds) {
-  const HttpResponse response = OpenAiError(absl::InvalidArgumentError("\"\n\xff"));
+  const HttpResponse response = ErrorAnswer(absl::InvalidArgumentError("\"\n\xff"));
   EXPECT_THAT(BodyOf(response)["message"].get<std::string>(), HasSubstr("\"\n"));
-  EXPECT_THAT(PlainError(WithErrorCode(absl::NotFoundError("x"), "y")).body,
-              Not(HasSubstr("kvatlas/")));
+  EXPECT_THAT(PlainError(UnknownModelError("x")).body, Not(HasSubstr("kvatlas/")));
 }
 
 }  // namespace

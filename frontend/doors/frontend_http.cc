@@ -16,7 +16,6 @@
 #include "frontend/doors/errors.h"
 #include "frontend/doors/frontend_service.h"
 #include "frontend/doors/route_json.h"
-#include "frontend/prompt/error_code.h"
 #include "indexer/service/tracing/trace_context.h"
 #include "indexer/service/tracing/tracer.h"
 
@@ -74,10 +73,10 @@ void FrontendService::AddHttp(AdminHttp* http) {
   };
   add("/route", [this](std::shared_ptr<HttpExchange> exchange) { HttpRoute(std::move(exchange)); });
   add("/route/chat", [this](std::shared_ptr<HttpExchange> exchange) {
-    HttpRouteBody(OpenAiCall::kChat, std::move(exchange));
+    HttpRouteBody(RequestPath::kChat, std::move(exchange));
   });
   add("/route/completion", [this](std::shared_ptr<HttpExchange> exchange) {
-    HttpRouteBody(OpenAiCall::kCompletion, std::move(exchange));
+    HttpRouteBody(RequestPath::kCompletions, std::move(exchange));
   });
   http->Handle("GET", "/v1/models",
                [this](const HttpRequest& request) { return HttpModels(request); });
@@ -105,7 +104,7 @@ void FrontendService::HttpRouteNow(const std::string& body, const std::string& t
   calls_.Ask(*message, Duration::max(), std::move(answer), asker);
 }
 
-void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange) {
+void FrontendService::HttpRouteBody(RequestPath call, std::shared_ptr<HttpExchange> exchange) {
   PromptQuestion question;
   const HttpRequest& request = exchange->request();
   question.return_tokens = request.Param("tokens").value_or("0") == "1";
@@ -117,7 +116,9 @@ void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchang
   const RouteCalls::Asker asker = request.identity;
   auto body = std::make_shared<const std::string>(exchange->TakeBody());
   calls_.AskBody(call, std::move(body), std::move(question),
-                 ToExchange(&calls_, std::move(exchange), OpenAiError), asker);
+                 ToExchange(&calls_, std::move(exchange),
+                            [](const absl::Status& why) { return ErrorAnswer(why); }),
+                 asker);
 }
 
 HttpResponse FrontendService::HttpModels(const HttpRequest& request) const {
@@ -136,11 +137,10 @@ HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
   if (!message.ok()) return PlainError(message.status());
   const uint64_t id = message->decision_id();
   if (!calls_.GaveOut(id) || !calls_.IsOf(id, request.identity))
-    return PlainError(WithErrorCode(
+    return PlainError(
         absl::NotFoundError("decision_id " + std::to_string(id) +
                             " is none of this frontend's decisions: report the decision_id of an "
-                            "answer of /route, to the frontend that gave it"),
-        "decision_not_found"));
+                            "answer of /route, to the frontend that gave it"));
   calls_.Report(*message, request.identity);
   return {.body = "{}"};
 }

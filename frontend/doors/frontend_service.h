@@ -32,8 +32,8 @@
 #include "absl/status/statusor.h"
 #include "frontend/doors/grpc/route_calls.h"
 #include "frontend/doors/route_metrics.h"
-#include "frontend/prompt/openai/openai_request.h"
 #include "frontend/prompt/prompt_router.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "frontend/route/frontend.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/http_exchange.h"
@@ -67,7 +67,7 @@ class FrontendService : public v1::Frontend::CallbackService {
 
  private:
   void HttpRoute(std::shared_ptr<HttpExchange> exchange);
-  void HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange);
+  void HttpRouteBody(RequestPath call, std::shared_ptr<HttpExchange> exchange);
   HttpResponse HttpModels(const HttpRequest& request) const;
   HttpResponse HttpReport(const HttpRequest& request);
   HttpResponse HttpStatus() const;

@@ -109,14 +109,23 @@ absl::StatusOr<std::vector<ServedModel>> ReadModels(std::string_view body) {
     std::string id = Text(entry, "id");
     std::string parent = Text(entry, "parent");
     if (id.empty() || std::max(id.size(), parent.size()) > kModelIdBytesMax) continue;
-    models.push_back(
-        {.id = std::move(id), .root = Text(entry, "root"), .parent = std::move(parent)});
+    models.push_back({.id = std::move(id),
+                      .root = Text(entry, "root"),
+                      .parent = std::move(parent),
+                      .owned_by = Text(entry, "owned_by")});
   }
   // The engine's own come before adapters.
   std::stable_partition(models.begin(), models.end(),
                         [](const ServedModel& model) { return model.parent.empty(); });
   if (models.empty()) return absl::InvalidArgumentError("/v1/models lists no model");
   return models;
+}
+
+// vLLM 0.33.0: entrypoints/serve/engine/protocol.py, ModelCard; SGLang 0.5.23: entrypoints/openai/protocol.py, ModelCard.
+std::string KindOf(const std::vector<ServedModel>& models) {
+  const std::string& owner = models.front().owned_by;
+  if (owner == "vllm") return kVllm;
+  return owner == "sglang" ? kSglang : "";
 }
 
 void ReadServerInfo(std::string_view body, EngineFacts* facts) {
@@ -127,7 +136,12 @@ void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   facts->version = Text(json, "version");
   facts->ranks = Number(json, "dp_size");
   facts->block_size = Number(json, "page_size");
+  // How long it took, to the microsecond.
+  if (const auto start = json.find("startup_time"); start != json.end() && start->is_number())
+    facts->start = start->dump();
   facts->hybrid = IsHybrid(json);
+  facts->reasoning_parser = Text(json, "reasoning_parser");
+  facts->tool_call_parser = Text(json, "tool_call_parser");
   if (const auto off = json.find("disable_radix_cache"); off != json.end() && off->is_boolean())
     facts->prefix_caching = !off->get<bool>();
   const auto events = json.find("kv_events_config");
@@ -145,6 +159,9 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
     const size_t newline = text.find('\n');
     const std::string_view line = text.substr(0, newline);
     text = newline == std::string_view::npos ? std::string_view() : text.substr(newline + 1);
+    // Of a server of one process; where there are several, prometheus_client leaves it out.
+    constexpr std::string_view kStart = "process_start_time_seconds ";
+    if (line.starts_with(kStart)) facts->start = line.substr(kStart.size());
     const bool vllm = line.starts_with("vllm:");
     if (!vllm && !line.starts_with("sglang:")) continue;
     const size_t brace = line.find('{');
@@ -213,6 +230,7 @@ absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout
   }
   const absl::StatusOr<Answer> metrics = Get(engine, "/metrics");
   if (metrics.ok() && metrics->status == 200) ReadMetrics(metrics->body, &facts);
+  if (facts.kind.empty()) facts.kind = KindOf(facts.models);
   if (facts.kind != kSglang) {
     const absl::StatusOr<Answer> version = Get(engine, "/version");
     if (version.ok() && version->status == 200) {

@@ -1,6 +1,6 @@
 // What does an engine say of itself over HTTP? Its models, kind, version, data-parallel ranks and load.
 //
-//   GET /v1/models                       models, adapters among them; it has to answer
+//   GET /v1/models                       models, adapters among them, and who made the engine; it has to answer
 //   GET /version, /server_info, /get_server_info   vLLM; SGLang
 //   GET /metrics                         requests that run and wait, use of the cache, per rank; block size and blocks of the pool
 //
@@ -33,6 +33,8 @@ struct ServedModel {
   std::string id;
   std::string root = {};    // where its files are: an id of Hugging Face, or a path
   std::string parent = {};  // of an adapter: the id of its base model
+  // "vllm" and "sglang" as these engines have it; others say what they like.
+  std::string owned_by = {};
 
   friend bool operator==(const ServedModel&, const ServedModel&) = default;
 };
@@ -40,6 +42,8 @@ struct ServedModel {
 struct EngineFacts {
   std::string kind = {};  // `kVllm`, `kSglang`, or empty
   std::string version = {};
+  // Another one than before: it was restarted. Empty: not said.
+  std::string start = {};
   std::vector<ServedModel> models = {};  // the first one is the engine's own
   uint32_t ranks = 0;                    // data-parallel; 0: not said
   uint32_t block_size = 0;               // 0: not said
@@ -51,6 +55,9 @@ struct EngineFacts {
   std::optional<bool> kv_events = {};  // published
   std::optional<bool> kv_replay = {};  // and those that were missed can be asked for
   uint64_t prompt_tokens = 0;          // since the start, all ranks
+  // SGLang's --reasoning-parser and --tool-call-parser; empty: started without.
+  std::string reasoning_parser = {};
+  std::string tool_call_parser = {};
 
   // "vLLM 0.33.0", or "engine" when it does not say what it is.
   std::string Title() const;
@@ -64,6 +71,8 @@ absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout
 
 // The parts of it. INVALID_ARGUMENT: not a list of models.
 absl::StatusOr<std::vector<ServedModel>> ReadModels(std::string_view body);
+// `kVllm`, `kSglang`, or empty: it does not say.
+std::string KindOf(const std::vector<ServedModel>& models);
 void ReadServerInfo(std::string_view body, EngineFacts* facts);  // of SGLang
 void ReadMetrics(std::string_view text, EngineFacts* facts);
 

@@ -17,6 +17,22 @@ TEST(EngineProbeTest, AdaptersComeAfterTheEnginesOwnModel) {
   EXPECT_EQ((*models)[1].parent, "llama");
 }
 
+TEST(EngineProbeTest, AListOfModelsSaysWhatTheEngineIs) {
+  const auto kind = [](const std::string& owner) {
+    return KindOf(*ReadModels(R"({"data":[{"id":"m","owned_by":")" + owner + R"("}]})"));
+  };
+  EXPECT_EQ(kind("vllm"), kVllm);
+  EXPECT_EQ(kind("sglang"), kSglang);
+  EXPECT_EQ(kind("another"), "");
+}
+
+TEST(EngineProbeTest, SglangSaysItsParsers) {
+  EngineFacts facts;
+  ReadServerInfo(R"({"tp_size":1,"reasoning_parser":"qwen3","tool_call_parser":null})", &facts);
+  EXPECT_EQ(facts.reasoning_parser, "qwen3");
+  EXPECT_EQ(facts.tool_call_parser, "");
+}
+
 TEST(EngineProbeTest, WhatIsNoListOfModelsIsRefused) {
   for (const char* body :
        {"", "[]", "{}", R"({"data":{}})", R"({"data":[]})", R"({"data":[{"id":3}]})"})
@@ -50,6 +66,14 @@ TEST(EngineProbeTest, LoadsOfVllmComePerRank) {
   EXPECT_EQ(facts.loads[1].waiting_requests, 2u);
   EXPECT_EQ(facts.loads[1].used_blocks, 250u);
   EXPECT_EQ(facts.loads[1].free_blocks, 750u);
+}
+
+TEST(EngineProbeTest, EnginesSayTheirStart) {
+  EngineFacts vllm, sglang;
+  ReadMetrics("process_start_time_seconds 1.75e+09\nvllm:num_requests_running 1\n", &vllm);
+  EXPECT_EQ(vllm.start, "1.75e+09");
+  ReadServerInfo(R"({"dp_size":1,"startup_time":12.25})", &sglang);
+  EXPECT_EQ(sglang.start, "12.25");
 }
 
 TEST(EngineProbeTest, SglangSaysWhetherItsModelIsAHybrid) {

@@ -75,6 +75,7 @@ void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
   proto->set_fallback(static_cast<v1::Fallback>(receipt.fallback));
   proto->set_reason(receipt.reason);
   proto->set_blocks(receipt.blocks);
+  proto->set_reading(receipt.reading);
   for (const CellAsked& cell : receipt.cells) CellAskedToProto(cell, proto->add_cells());
   for (const CellAsked& node : receipt.nodes) CellAskedToProto(node, proto->add_nodes());
   for (const ReceiptCandidate& candidate : receipt.candidates) {
@@ -98,6 +99,7 @@ void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
     c->set_host_blocks(candidate.fetched.host);
     c->set_disk_blocks(candidate.fetched.disk);
     c->set_external_blocks(candidate.fetched.remote);
+    c->set_reading(candidate.reading);
   }
   proto->set_candidates_considered(receipt.candidates_considered);
   proto->set_policy(receipt.policy);

@@ -1,6 +1,7 @@
 #include "frontend/prompt/engine_names.h"
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <map>
@@ -13,7 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "frontend/peers/engine_probe.h"
-#include "frontend/peers/models_question.h"
+#include "frontend/peers/engines_question.h"
 #include "frontend/prompt/openai/json_depth.h"
 #include "indexer/base/mutex.h"
 
@@ -59,7 +60,8 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
         frontend_(frontend),
         clock_(clock),
         pool_(Within(options_.call, options_.timeout)),
-        given_(std::make_shared<const ServedNames>(options_.given)) {}
+        given_(std::make_shared<const ServedNames>(options_.given)),
+        conventions_wanted_(options_.conventions != nullptr) {}
 
   void Start() {
     if (options_.every > Duration(0)) thread_ = std::thread([this] { Run(); });
@@ -78,6 +80,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   }
 
   bool Find(RouteInput* input, std::function<void()> later) {
+    WantConventions();
     const std::string& name = input->domain.model;
     Given given;
     Table table;
@@ -116,6 +119,18 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
                             self->Over();
                             later();
                           });
+    return false;
+  }
+
+  bool Meet(std::function<void()> later) {
+    if (options_.every <= Duration(0) || options_.domains == nullptr ||
+        !frontend_->Engines(1).empty())
+      return true;
+    MutexLock lock(&mutex_);
+    if (stopping_ || waiting_count_ >= kWaitingMax) return true;
+    ++waiting_count_;
+    meeting_.push_back(std::move(later));
+    wake_.SignalAll();
     return false;
   }
 
@@ -166,6 +181,19 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     wanted_until_ = now + options_.wanted_for;
   }
 
+  // Of a request: once the last look is too old.
+  void WantConventions() {
+    if (options_.conventions == nullptr || options_.every <= Duration(0)) return;
+    const auto is_due = [this, now = clock_->Now().count()] {
+      return now >= conventions_due_.load(std::memory_order_relaxed);
+    };
+    if (!is_due()) return;
+    MutexLock lock(&mutex_);
+    // A look may have ended meanwhile.
+    if (!is_due() || std::exchange(conventions_wanted_, true)) return;
+    wake_.SignalAll();
+  }
+
   void Over() {
     MutexLock lock(&mutex_);
     --waiting_count_;
@@ -190,27 +218,47 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     MutexLock lock(&mutex_);
     while (!stopping_) {
       const Time now = clock_->Now();
+      if (!meeting_.empty()) {
+        Met(std::exchange(meeting_, {}));
+        continue;
+      }
       const bool waited_for = !waiting_.empty();
+      const bool now_or_never = waited_for || conventions_wanted_;
       const Duration left =
           looked_at_.has_value() ? *looked_at_ + options_.every - now : Duration(0);
-      if (!waited_for && wanted_until_ <= now) {
+      if (!now_or_never && wanted_until_ <= now) {
         wake_.Wait(&mutex_);
         continue;
       }
-      if (!waited_for && left > Duration(0)) {
+      if (!now_or_never && left > Duration(0)) {
         wake_.WaitFor(&mutex_, left);
         continue;
       }
       const std::vector<Waiting> waiting = std::exchange(waiting_, {});
+      // Before the first request there is time to meet engines.
+      const bool meet = waited_for || !looked_at_.has_value();
       mutex_.Unlock();
-      const auto table = std::make_shared<const Listed>(Look(waited_for));
+      const auto table = std::make_shared<const Listed>(Look(meet));
       mutex_.Lock();
+      conventions_wanted_ = false;
       table_ = table;
       looked_at_ = clock_->Now();
       if (waited_for) looked_widely_at_ = looked_at_;
       Answer(waiting, table);
     }
     Answer(std::exchange(waiting_, {}), std::make_shared<const Listed>());
+    Met(std::exchange(meeting_, {}));
+  }
+
+  // They need no list of names.
+  void Met(const std::vector<std::function<void()>>& meeting)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    waiting_count_ -= meeting.size();
+    const bool stopping = stopping_;
+    mutex_.Unlock();
+    if (!stopping) MeetEngines();
+    for (const std::function<void()>& later : meeting) later();
+    mutex_.Lock();
   }
 
   void Answer(const std::vector<Waiting>& waiting, const Table& table)
@@ -249,8 +297,9 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
       if (!domain.model.empty()) served.tenant = domain.tenant;
       at[authority].insert(std::move(served));
     }
-    Ask(urls);
+    AskForModels(urls);
     std::erase_if(listed_, [&](const auto& one) { return !at.contains(one.first); });
+    if (options_.conventions != nullptr) LookAtConventions(std::move(urls), at);
     return MakeTable(at);
   }
 
@@ -273,28 +322,75 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     }
   }
 
-  void Ask(const std::vector<EngineUrl>& urls) {
+  void AskForModels(const std::vector<EngineUrl>& urls) {
+    Ask(urls, "/v1/models", [&](const std::string& authority, const std::string& body) {
+      absl::StatusOr<std::vector<ServedModel>> models = ReadModels(body);
+      if (!models.ok()) return;
+      if (models->size() > kNamesPerEngineMax)
+        models->erase(models->begin() + kNamesPerEngineMax, models->end());
+      listed_[authority] = *std::move(models);
+    });
+  }
+
+  void AskForServerInfo(const std::vector<EngineUrl>& urls) {
+    Ask(urls, "/server_info", [&](const std::string& authority, const std::string& body) {
+      EngineFacts facts;
+      ReadServerInfo(body, &facts);
+      if (facts.kind == kSglang) server_infos_[authority] = std::move(facts);
+    });
+  }
+
+  // Until all have answered, or this stops; `take` gets what each said.
+  void Ask(const std::vector<EngineUrl>& urls, const std::string& target,
+           const std::function<void(const std::string& authority, const std::string& body)>& take) {
     bool answered = false;
     io_.restart();
-    end_question_ =
-        AskForModels(&io_, &pool_, urls, {}, options_.timeout,
-                     [&](const std::vector<std::optional<std::string>>& bodies) {
-                       answered = true;
-                       for (size_t i = 0; i < bodies.size(); ++i) {
-                         if (stopping()) return;
-                         if (!bodies[i].has_value() || IsNestedTooDeep(*bodies[i])) continue;
-                         absl::StatusOr<std::vector<ServedModel>> models = ReadModels(*bodies[i]);
-                         if (!models.ok()) continue;
-                         if (models->size() > kNamesPerEngineMax)
-                           models->erase(models->begin() + kNamesPerEngineMax, models->end());
-                         listed_[urls[i].authority()] = *std::move(models);
-                       }
-                     });
+    end_question_ = AskEngines(&io_, &pool_, urls, target, {}, options_.timeout,
+                               [&](const std::vector<std::optional<std::string>>& bodies) {
+                                 answered = true;
+                                 for (size_t i = 0; i < bodies.size(); ++i) {
+                                   if (stopping()) return;
+                                   if (bodies[i].has_value() && !IsNestedTooDeep(*bodies[i]))
+                                     take(urls[i].authority(), *bodies[i]);
+                                 }
+                               });
     if (stopping()) end_question_();
     while (!answered && io_.run_one() > 0) {
     }
     io_.poll();  // what was cancelled
     end_question_ = nullptr;
+  }
+
+  void LookAtConventions(std::vector<EngineUrl> urls,
+                         const std::map<std::string, std::set<Served>>& at) {
+    std::erase_if(server_infos_, [&](const auto& one) { return KindAt(one.first) != kSglang; });
+    std::erase_if(urls, [&](const EngineUrl& url) { return KindAt(url.authority()) != kSglang; });
+    if (!urls.empty()) AskForServerInfo(urls);
+    std::vector<EngineConventions::Engine> engines;
+    bool all_answered = true;
+    for (const auto& [authority, models] : at) {
+      const auto listed = listed_.find(authority);
+      all_answered = all_answered && listed != listed_.end();
+      EngineFacts facts = {.kind = KindAt(authority)};
+      if (const auto info = server_infos_.find(authority); info != server_infos_.end())
+        facts = info->second;
+      for (const Served& served : models) {
+        const bool by_itself = served.model.empty() && listed != listed_.end();
+        engines.push_back({.model = by_itself ? OwnName(listed->second) : served.model,
+                           .authority = authority,
+                           .convention = ConventionOf(facts)});
+      }
+    }
+    options_.conventions->Set(engines);
+    const Duration next = engines.empty() ? options_.again_after
+                          : !all_answered ? std::min(options_.every, options_.conventions_every)
+                                          : options_.conventions_every;
+    conventions_due_ = (clock_->Now() + next).count();
+  }
+
+  std::string KindAt(const std::string& authority) const {
+    const auto listed = listed_.find(authority);
+    return listed == listed_.end() ? "" : KindOf(listed->second);
   }
 
   Listed MakeTable(const std::map<std::string, std::set<Served>>& at) const {
@@ -338,6 +434,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   EngineConnections pool_;
   // Of the own thread: what each engine listed last, by `EngineUrl::authority`; and what ends the question under way.
   std::map<std::string, std::vector<ServedModel>> listed_;
+  std::map<std::string, EngineFacts> server_infos_;  // of SGLangs
   std::function<void()> end_question_;
   std::optional<Time> met_at_;  // when peers were asked for domains
   bool peers_told_ = false;     // of some
@@ -352,7 +449,10 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
       ABSL_GUARDED_BY(mutex_);  // with engines that no route had met
   Time wanted_until_ ABSL_GUARDED_BY(mutex_){0};
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> meeting_ ABSL_GUARDED_BY(mutex_);
   size_t waiting_count_ ABSL_GUARDED_BY(mutex_) = 0;  // those whose route is under way included
+  bool conventions_wanted_ ABSL_GUARDED_BY(mutex_);   // a look for them
+  std::atomic<int64_t> conventions_due_{0};           // as `Time`; before it no request wants one
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -365,6 +465,7 @@ EngineNames::~EngineNames() { Stop(); }
 bool EngineNames::Find(RouteInput* input, std::function<void()> later) {
   return impl_->Find(input, std::move(later));
 }
+bool EngineNames::Meet(std::function<void()> later) { return impl_->Meet(std::move(later)); }
 void EngineNames::SetGiven(ServedNames given) { impl_->SetGiven(std::move(given)); }
 ServedNames EngineNames::Known() const { return impl_->Known(); }
 void EngineNames::Stop() { impl_->Stop(); }

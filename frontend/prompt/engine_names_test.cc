@@ -13,7 +13,9 @@
 
 #include "frontend/doors/http/models_engine_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
+#include "frontend/prompt/engine_conventions.h"
 #include "frontend/prompt/served_names.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/route/finders.h"
 #include "frontend/route/frontend.h"
 #include "gtest/gtest.h"
@@ -252,6 +254,90 @@ TEST_F(EngineNamesTest, ItsEndAnswersWhoWaitsForAnEngine) {
   EXPECT_EQ(input.domain.model, "ad-a");
   EXPECT_TRUE(names_->Find(&input, [&] { ++answers; }));
   EXPECT_EQ(answers, 1);
+}
+
+// ---- How engines read requests ----
+
+class EngineKindsTest : public EngineNamesTest {
+ protected:
+  EngineKindsTest() {
+    options_.conventions = &conventions_;
+    options_.conventions_every = Duration(-1);  // each request wants a look
+    sglang_.SetOwner("sglang", R"({"version":"0.5.23","tp_size":1,"reasoning_parser":"qwen3",)"
+                               R"("tool_call_parser":null})");
+    vllm_.SetOwner("vllm");
+  }
+  ~EngineKindsTest() override { names_.reset(); }  // before what it fills
+
+  // Requests for the model come, until it is known so.
+  bool AwaitKinds(const std::string& model, const std::vector<std::string>& expected) {
+    return Await(
+        [&] {
+          Find(model);
+          std::vector<std::string> kinds;
+          for (const Convention& convention : conventions_.Of(model)->conventions)
+            kinds.push_back(ToString(convention));
+          return kinds == expected;
+        },
+        std::chrono::seconds(60));
+  }
+
+  EngineConventions conventions_;
+  ModelsEngine vllm_, sglang_;
+};
+
+TEST_F(EngineKindsTest, EnginesAreWhatTheirListsSayAndSglangTellsItsParsers) {
+  leaf_.urls = {{"w0", vllm_.url()}, {"w1", sglang_.url()}};
+  Start();
+  MeetEngines();
+  ASSERT_TRUE(AwaitKinds("m", {"vllm", "sglang reasoning_parser=qwen3"}));
+  EXPECT_EQ(conventions_.Of("m")->Of(vllm_.url()), 0u);
+  EXPECT_EQ(conventions_.Of("m")->Of(sglang_.url()), 1u);
+}
+
+TEST_F(EngineKindsTest, AKindIsLearnedLateAndAnew) {
+  leaf_.urls = {{"w0", sglang_.url()}};
+  Start();
+  // Nothing was met yet.
+  EXPECT_EQ(conventions_.Of("m")->conventions.front(), Convention());
+  MeetEngines();
+  ASSERT_TRUE(AwaitKinds("m", {"sglang reasoning_parser=qwen3"}));
+  sglang_.SetOwner("vllm");
+  ASSERT_TRUE(AwaitKinds("m", {"vllm"}));
+  sglang_.SetOwner("mock");
+  leaf_.urls = {{"w0", sglang_.url()}, {"w1", vllm_.url()}};
+  MeetEngines();
+  ASSERT_TRUE(AwaitKinds("m", {"vllm"}));
+}
+
+TEST_F(EngineKindsTest, EnginesAreKnownBeforeTheFirstRequestWherePeersTellOfDomains) {
+  leaf_.urls = {{"w0", sglang_.url()}};
+  options_.domains = [] { return std::vector<Domain>{{"m", ""}}; };
+  Start();
+  EXPECT_TRUE(
+      Await([&] { return conventions_.Of("m")->conventions[0].engine == EngineKind::kSglang; },
+            std::chrono::seconds(60)));
+}
+
+TEST_F(EngineKindsTest, AnEngineThatNoLeafNamedIsOfTheModelThatItLists) {
+  ModelsEngine other({}, "other");
+  other.SetOwner("sglang");
+  engines_ = {{"w9", other.url()}};
+  Start();
+  EXPECT_TRUE(AwaitKinds("other", {"sglang"}));
+}
+
+TEST_F(EngineKindsTest, EnginesAreAskedOnceInAWhile) {
+  leaf_.urls = {{"w0", vllm_.url()}};
+  options_.conventions_every = std::chrono::hours(1);
+  Start();
+  MeetEngines();
+  ASSERT_TRUE(AwaitKinds("m", {"vllm"}));
+  // The look that found it may have been the first, or the one after.
+  ASSERT_TRUE(Await([&] { return vllm_.lists_asked() > 0; }, std::chrono::seconds(60)));
+  const int asked = vllm_.lists_asked();
+  for (int i = 0; i < 100; ++i) Find("m");
+  EXPECT_EQ(vllm_.lists_asked(), asked);
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 //
 //   Tokenize ─▶ NOT_FOUND, "no engine met" ─▶ Frontend::RouteAsync, `only_learns` ─▶ Tokenize
 //
-// *Truth*: where engines were met but are away, leaves are asked too, as engines may have moved; the error is returned as it is.
+// *Truth*: where engines were met but are away, leaves are asked too, as engines may have moved; the error is returned as it is. A
+// name that no tokenizer knows and no leaf either is an unknown model (`IsUnknownModel`).
 // *Threads*: any; the callback is called exactly once, possibly before the call returns, and in a thread of the frontend's or the tokenizer's.
 // *Lifetime*: frontend and tokenizer outlive the callback.
 
@@ -22,6 +23,8 @@ namespace kvatlas {
 
 // A tokenizer's NOT_FOUND that may end when the frontend has met an engine of the model.
 absl::Status NoEngineMet(const std::string& model);
+// Another reason, which may end then too: files refuse what an engine may take.
+absl::Status WithNoEngineMet(absl::Status why);
 bool IsNoEngineMet(const absl::Status& why);
 
 // As `PromptTokenizer::Tokenize`. NOT_FOUND, in the tokenizer's words: no leaf knows the model either, or its workers have no

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <variant>
@@ -11,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "frontend/prompt/error_code.h"
 #include "frontend/prompt/meet_engines.h"
-#include "frontend/prompt/openai/json_reader.h"
+#include "frontend/prompt/prompt_form.h"
 #include "indexer/service/http_pool.h"
 
 namespace kvatlas {
@@ -24,10 +23,6 @@ constexpr Duration kQueueRetryAfter = std::chrono::seconds(1);
 constexpr size_t kEnginesMax = 4096;
 constexpr size_t kModelsTold = 20;
 
-PromptForm FormOf(const Prompt& prompt) {
-  return std::holds_alternative<ChatPrompt>(prompt) ? PromptForm::kChat : PromptForm::kCompletion;
-}
-
 }  // namespace
 
 // One question on its way.
@@ -36,6 +31,8 @@ struct PromptRouter::Task {
   Callback callback;
   Time started{0};
   PromptRoute answer;
+  std::vector<std::vector<TokenId>> other_tokens;  // of other readings, when wanted
+  ModelConventions::Ptr conventions;               // with `answer.forward`
 };
 
 class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Impl> {
@@ -79,22 +76,61 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     Duration deadline = options_.tokenize_deadline;
     if (task->question.deadline > Duration(0)) deadline = std::min(deadline, Left(*task));
     if (deadline <= Duration(0)) return NoTokens(task, absl::DeadlineExceededError("too late"));
-    auto on_tokens = [this, self = shared_from_this(), task](absl::StatusOr<PromptTokens> tokens) {
-      if (!tokens.ok()) return NoTokens(task, tokens.status());
-      if (tokens->tokens.empty()) return NoTokens(task, absl::InvalidArgumentError("no tokens"));
-      task->answer.tokenizer = task->question.input.tokenizer = std::move(tokens->source);
-      task->question.input.bos = tokens->bos;
-      task->question.input.tokens = std::move(tokens->tokens);
-      RouteOnCaller(task);
-    };
-    const Domain& domain = task->question.input.domain;
-    const Prompt& prompt = *task->question.prompt;
+    RouteInput& input = task->question.input;
+    const ModelConventions::Ptr conventions =
+        options_.conventions == nullptr ? nullptr : options_.conventions->Of(input.domain.model);
+    TokenizeReadings(
+        conventions, std::shared_ptr<const Prompt>(task, &*task->question.prompt), &input,
+        [this, task, deadline](std::shared_ptr<const Prompt> prompt,
+                               PromptTokenizer::Callback callback) {
+          AskForTokens(*task, std::move(prompt), deadline, std::move(callback));
+        },
+        [this, self = shared_from_this(), task](absl::StatusOr<std::vector<ReadingTold>> told) {
+          if (!told.ok()) return NoTokens(task, told.status());
+          task->answer.readings = *std::move(told);
+          TellReading(0, &task->answer);
+          RouteOnCaller(task);
+        });
+  }
+
+  void AskForTokens(const Task& task, std::shared_ptr<const Prompt> prompt, Duration deadline,
+                    PromptTokenizer::Callback callback) {
+    const Domain& domain = task.question.input.domain;
+    if (!task.question.by_load_without_tokens) {
+      return TokenizeMeetingEngines(frontend_, tokenizer_, domain, std::move(prompt), deadline,
+                                    std::move(callback));
+    }
     // A choice by load meets engines by itself.
-    if (task->question.by_load_without_tokens)
-      return tokenizer_->Tokenize(domain.model, prompt, deadline, std::move(on_tokens));
-    TokenizeMeetingEngines(frontend_, tokenizer_, domain,
-                           std::shared_ptr<const Prompt>(task, &prompt), deadline,
-                           std::move(on_tokens));
+    const Prompt& question = *prompt;
+    tokenizer_->Tokenize(domain.model, question, deadline,
+                         [prompt = std::move(prompt), callback = std::move(callback)](
+                             absl::StatusOr<PromptTokens> tokens) { callback(std::move(tokens)); });
+  }
+
+  // Of a chat that all engines of its model read alike; which engine it is for is not known yet.
+  void KeepToForward(Task* task) const {
+    const RouteInput& input = task->question.input;
+    if (options_.is_trusted == nullptr || options_.conventions == nullptr) return;
+    if (input.tokens.empty() || !input.items.empty() || !input.other_readings.empty()) return;
+    if (!task->answer.no_tokens.ok()) return;  // the beginning alone
+    const auto* const body = task->question.prompt.has_value()
+                                 ? std::get_if<BodyPrompt>(&*task->question.prompt)
+                                 : nullptr;
+    if (body == nullptr || body->path != RequestPath::kChat) return;
+    const ModelConventions::Ptr conventions = options_.conventions->Of(input.domain.model);
+    if (conventions->takes_token_ids.empty()) return;
+    BodyPrompt as_read = *body;
+    as_read.convention = conventions->conventions.front();
+    if (!options_.is_trusted(input.domain.model, as_read)) return;
+    task->conventions = conventions;
+    task->answer.forward = std::make_shared<const std::vector<TokenId>>(input.tokens);
+  }
+
+  static void TellReading(size_t reading, PromptRoute* answer) {
+    const ReadingTold& told = answer->readings[reading];
+    answer->tokenizer = told.tokenizer;
+    answer->prompt_tokens = told.prompt_tokens;
+    answer->no_tokens = told.no_tokens;
   }
 
   // The caller outlives its question, and so does what it runs.
@@ -105,8 +141,11 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
   void NoTokens(const std::shared_ptr<Task>& task, absl::Status why) {
-    if (!task->question.by_load_without_tokens)
+    if (!task->question.by_load_without_tokens) {
+      if (options_.on_no_tokens != nullptr)
+        options_.on_no_tokens(task->question.input.domain.model, why);
       return task->callback(AboutTokenizer(std::move(why)));
+    }
     Without(std::move(why), task.get());
     RouteByLoad(task);
   }
@@ -118,6 +157,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
   void RouteByLoad(const std::shared_ptr<Task>& task) {
+    if (task->answer.no_tokens.ok()) task->answer.no_tokens = task->question.no_prompt;
     task->question.input.unknown_prompt = true;
     RouteOnCaller(task);
   }
@@ -125,13 +165,33 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   void Route(const std::shared_ptr<Task>& task) {
     RouteInput& input = task->question.input;
     task->answer.prompt_tokens = input.tokens.size();
-    if (task->question.return_tokens) task->answer.tokens = input.tokens;
+    if (task->question.return_tokens) {
+      task->answer.tokens = input.tokens;
+      for (const Reading& other : input.other_readings) task->other_tokens.push_back(other.tokens);
+    }
+    if (task->question.forward_tokens) KeepToForward(task.get());
     if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
     if (task->question.deadline > Duration(0))
       input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
-    if (task->question.by_load_without_tokens && input.tokens.size() > kRouteBlocksMax)
+    if (task->question.by_load_without_tokens && LongestOf(input) > kRouteBlocksMax)
       ForgetTokensBeyondBlocksMax(task.get());
-    frontend_->RouteAsync(std::move(input), ToTask(task));
+    if (task->answer.no_tokens.ok() || options_.on_no_tokens == nullptr)
+      return frontend_->RouteAsync(std::move(input), ToTask(task));
+    // A model that no leaf knows is not one without tokens.
+    std::string model = input.domain.model;
+    frontend_->RouteAsync(std::move(input),
+                          [task, model = std::move(model), count = options_.on_no_tokens,
+                           next = ToTask(task)](absl::StatusOr<RouteResult> route) {
+                            if (route.ok()) count(model, task->answer.no_tokens);
+                            next(std::move(route));
+                          });
+  }
+
+  static size_t LongestOf(const RouteInput& input) {
+    size_t longest = input.tokens.size();
+    for (const Reading& other : input.other_readings)
+      longest = std::max(longest, other.tokens.size());
+    return longest;
   }
 
   // An engine may take a prompt that is too long to be hashed here.
@@ -140,7 +200,10 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     const absl::Status hashed = frontend_->Prepare(&input);
     if (!absl::IsResourceExhausted(hashed)) return;
     Without(hashed, task);
+    task->answer.readings.clear();
     input.tokens.clear();
+    input.other_readings.clear();
+    input.prepared = nullptr;
     input.unknown_prompt = true;
   }
 
@@ -148,6 +211,13 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     return [task](absl::StatusOr<RouteResult> route) {
       if (!route.ok()) return task->callback(route.status());
       task->answer.route = *std::move(route);
+      if (task->answer.forward != nullptr &&
+          !task->conventions->TakesTokenIds(task->answer.route.destination_url()))
+        task->answer.forward = nullptr;
+      const size_t reading = task->answer.route.reading;
+      if (!task->answer.readings.empty()) TellReading(reading, &task->answer);
+      if (reading > 0 && reading <= task->other_tokens.size())
+        task->answer.tokens = std::move(task->other_tokens[reading - 1]);
       task->callback(std::move(task->answer));
     };
   }
@@ -157,6 +227,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     task->answer.prompt_tokens = earlier.prompt_tokens;
     task->answer.tokenizer = earlier.tokenizer;
     task->answer.no_tokens = earlier.no_tokens;
+    task->answer.readings = earlier.readings;
     frontend_->RouteAgain(earlier.route.routed, std::move(tried), Duration(0), ToTask(task));
   }
 
@@ -196,13 +267,16 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     return absl::InvalidArgumentError(text);
   }
 
-  void ReadBody(OpenAiCall call, const std::string& body, const std::shared_ptr<Task>& task) {
-    absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(call, body);
+  void ReadBody(RequestPath path, const std::shared_ptr<const std::string>& body,
+                const std::shared_ptr<Task>& task) {
+    absl::StatusOr<PromptRequest> request = ReadPromptRequest(path, body);
     if (!request.ok()) return task->callback(request.status());
     if (absl::Status bad = FillModel(&request->model); !bad.ok()) return task->callback(bad);
     RouteInput& input = task->question.input;
     input.domain.model = std::move(request->model);
     input.cache_salt = std::move(request->cache_salt);
+    input.cache_not_read = !request->cache_not_read.ok();
+    input.traits = std::move(request->traits);
     input.expected_output_tokens = static_cast<uint32_t>(
         std::min<size_t>(request->output_tokens_max, std::numeric_limits<uint32_t>::max()));
     if (!request->no_prompt.ok())
@@ -210,30 +284,20 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (auto* ids = std::get_if<std::vector<TokenId>>(&request->prompt)) {
       input.tokens = std::move(*ids);
       input.form = PromptForm::kCompletion;
-    } else if (auto* text = std::get_if<TextPrompt>(&request->prompt)) {
-      task->question.prompt = std::move(*text);
     } else {
-      task->question.prompt = std::get<ChatPrompt>(std::move(request->prompt));
+      task->question.prompt = std::get<BodyPrompt>(std::move(request->prompt));
       // What a client's own template costs does not follow from its size.
-      const bool is_own = std::get<ChatPrompt>(*task->question.prompt).chat_template.has_value();
-      if (is_own && body.size() <= task->question.inline_bytes_max)
+      if (request->own_template && body->size() <= task->question.inline_bytes_max)
         return AsServed(task, [this, task] { OnPool(task, [this, task] { Tokenize(task); }); });
     }
     AsServed(task, [this, task] { Tokenize(task); });
   }
 
-  void ReadModel(const std::string& body, const std::shared_ptr<Task>& task) {
-    const absl::StatusOr<nlohmann::ordered_json> json = ReadJson(body);
-    if (!json.ok()) return task->callback(json.status());
-    if (!json->is_object())
-      return task->callback(absl::InvalidArgumentError("the body is not a JSON object"));
-    const auto model = json->find("model");
-    const bool said = model != json->end() && !model->is_null();
-    if (said && !model->is_string())
-      return task->callback(absl::InvalidArgumentError("model is not a string"));
-    std::string name = said ? model->get<std::string>() : "";
-    if (absl::Status bad = FillModel(&name); !bad.ok()) return task->callback(bad);
-    task->question.input.domain.model = std::move(name);
+  void ReadModelAlone(const std::string& body, const std::shared_ptr<Task>& task) {
+    absl::StatusOr<std::string> name = ReadModel(body);
+    if (!name.ok()) return task->callback(name.status());
+    if (absl::Status bad = FillModel(&*name); !bad.ok()) return task->callback(bad);
+    task->question.input.domain.model = *std::move(name);
     AsServed(task, [this, task] { RouteByLoad(task); });
   }
 
@@ -263,21 +327,22 @@ void PromptRouter::Route(PromptQuestion question, Callback callback) {
                  [impl, task] { impl->OnPool(task, [impl, task] { impl->Tokenize(task); }); });
 }
 
-void PromptRouter::RouteBody(OpenAiCall call, std::shared_ptr<const std::string> body,
+void PromptRouter::RouteBody(RequestPath call, std::shared_ptr<const std::string> body,
                              PromptQuestion question, Callback callback) {
   auto task = impl_->NewTask(std::move(question), std::move(callback));
-  if (body->size() <= task->question.inline_bytes_max) return impl_->ReadBody(call, *body, task);
+  if (body->size() <= task->question.inline_bytes_max) return impl_->ReadBody(call, body, task);
   impl_->OnPool(task, [impl = impl_.get(), call, body = std::move(body), task] {
-    impl->ReadBody(call, *body, task);
+    impl->ReadBody(call, body, task);
   });
 }
 
 void PromptRouter::RouteModel(std::shared_ptr<const std::string> body, PromptQuestion question,
                               Callback callback) {
   auto task = impl_->NewTask(std::move(question), std::move(callback));
-  if (body->size() <= task->question.inline_bytes_max) return impl_->ReadModel(*body, task);
-  impl_->OnPool(
-      task, [impl = impl_.get(), body = std::move(body), task] { impl->ReadModel(*body, task); });
+  if (body->size() <= task->question.inline_bytes_max) return impl_->ReadModelAlone(*body, task);
+  impl_->OnPool(task, [impl = impl_.get(), body = std::move(body), task] {
+    impl->ReadModelAlone(*body, task);
+  });
 }
 
 void PromptRouter::RouteByLoad(PromptQuestion question, Callback callback) {

@@ -1,7 +1,7 @@
 // Which worker should take this chat, or this text? From what a client says to a worker: read, made tokens of, routed.
 //
-//   body ─▶ ParseOpenAiRequest ─╮
-//   text, chat ─────────────────┴▶ served name ─▶ PromptTokenizer ─▶ Frontend::RouteAsync ─▶ callback
+//   body ─▶ ReadPromptRequest ──╮
+//   text, chat ─────────────────┴▶ served name ─▶ TokenizeReadings ─▶ Frontend::RouteAsync ─▶ callback
 //
 // *Truth*: the tokens are the engine's or there are none. Who must have a worker in any case (`by_load_without_tokens`) gets one
 // by load alone then, and `no_tokens` says why; who does not, gets the error, once leaves were asked for engines (`meet_engines.h`).
@@ -24,9 +24,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/engine_conventions.h"
+#include "frontend/prompt/no_tokens.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/prompt/tokenize_readings.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
@@ -39,15 +42,24 @@ struct PromptRouterOptions {
   Duration tokenize_deadline = std::chrono::seconds(2);
   // The fleet's models, for requests that name none; null: those whose engines the frontend has met.
   std::function<std::vector<std::string>()> models = nullptr;
+  // How the engines of a model read requests; outlives the router. Null: as vLLM does.
+  const EngineConventions* conventions = nullptr;
   // Before anything is made of the prompt: for names of models that leaves know as others, as adapters are. Null: there are none.
   ServedNameFinder served_name = nullptr;
+  // Hears of each prompt that is routed without tokens, or refused for want of them. Null: nothing does.
+  OnNoTokens on_no_tokens = nullptr;
+  // Whether the tokens that are made of such prompts were found to be the engine's often enough (`TokenizerChoice::IsTrusted`). Null: no.
+  std::function<bool(const std::string& model, const BodyPrompt& prompt)> is_trusted = nullptr;
 };
 
 struct PromptQuestion {
   RouteInput input;  // its prompt is filled in, unless it has one
   std::optional<Prompt> prompt = {};
+  absl::Status no_prompt =
+      {};  // why none is read of the call (`NoPromptOf`), for `RouteModel` and `RouteByLoad`
   bool by_load_without_tokens = false;
   bool return_tokens = false;
+  bool forward_tokens = false;  // `PromptRoute::forward` is wanted
   // A body of so many bytes is read, and tokenized if a tokenizer does so at once, in the caller's thread, before `RouteBody` and
   // `RouteModel` return: tens of microseconds per KiB. 0: none, for callers that must not be held up.
   size_t inline_bytes_max = 0;
@@ -60,10 +72,16 @@ struct PromptQuestion {
 
 struct PromptRoute {
   RouteResult route;
+  // As the chosen engine reads the prompt, where engines do so differently.
   size_t prompt_tokens = 0;
   std::string tokenizer = {};        // what made tokens of the prompt; empty: it was tokens
   std::vector<TokenId> tokens = {};  // when wanted
   absl::Status no_tokens = {};       // OK, or why the choice is by load alone
+  // Tokens that the chosen engine may be given in the place of making its own: of a chat whose reading is trusted, where the engine takes
+  // them. Null: it is not to be given any.
+  std::shared_ptr<const std::vector<TokenId>> forward = {};
+  std::vector<ReadingTold> readings =
+      {};  // by `RouteResult::reading`; empty: the prompt was tokens, or has none
 };
 
 class PromptRouter {
@@ -81,7 +99,7 @@ class PromptRouter {
   void Route(PromptQuestion question, Callback callback);
   // `question` has what the body does not say: tenant, session, deadline. INVALID_ARGUMENT begins with the field's name. A body
   // without a model means the only one that there is, as it does for an engine.
-  void RouteBody(OpenAiCall call, std::shared_ptr<const std::string> body, PromptQuestion question,
+  void RouteBody(RequestPath call, std::shared_ptr<const std::string> body, PromptQuestion question,
                  Callback callback);
   // Of any other call: by load, for the model that the body names.
   void RouteModel(std::shared_ptr<const std::string> body, PromptQuestion question,

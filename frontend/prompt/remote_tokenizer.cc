@@ -1,11 +1,12 @@
 #include "frontend/prompt/remote_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <limits>
+#include <iterator>
 #include <list>
 #include <map>
 #include <optional>
@@ -16,6 +17,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "frontend/peers/engine_probe.h"
+#include "frontend/peers/engines_question.h"
+#include "frontend/prompt/engine_question.h"
 #include "frontend/prompt/meet_engines.h"
 #include "indexer/base/mutex.h"
 
@@ -23,85 +27,31 @@ namespace kvatlas {
 namespace {
 
 namespace asio = boost::asio;
-using Json = nlohmann::ordered_json;
-
-// Of an engine's own words about a refusal.
-constexpr size_t kWordsMax = 500;
 
 // Of a prompt's deadline, what an engine has to itself.
 constexpr int kAnotherAfterPart = 4;
 
-// The array of token ids in an answer, whichever of the endpoints gave it; null: none.
-const Json* IdsIn(const Json& answer) {
-  const Json* of = &answer;
-  if (of->is_array() && !of->empty()) of = &of->front();
-  if (!of->is_object()) return nullptr;
-  for (const char* name : {"token_ids", "tokens"}) {
-    if (const auto ids = of->find(name); ids != of->end() && ids->is_array()) return &*ids;
-  }
-  return nullptr;
+// Where an engine says what it is.
+constexpr std::array kLookAt = {"/metrics", "/server_info", "/get_server_info"};
+constexpr Duration kLookTimeout = std::chrono::seconds(2);
+
+constexpr char kRenderRemedy[] =
+    "; vLLM's render endpoints can: start the engine with --enable-scale-out, or `vllm launch "
+    "render` beside it and name that by --tokenizer_url";
+
+std::optional<EngineKind> KindOf(const EngineFacts& facts) {
+  if (facts.kind == kVllm) return EngineKind::kVllm;
+  if (facts.kind == kSglang) return EngineKind::kSglang;
+  return std::nullopt;
 }
 
-// {"error": {"message": …}}, {"message": …}, {"detail": …}, or the text itself.
-std::string WordsOf(std::string_view body) {
-  const Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-  const Json* at = &json;
-  if (at->is_object() && at->contains("error")) at = &(*at)["error"];
-  for (const char* name : {"message", "detail"}) {
-    if (at->is_object() && at->contains(name)) at = &(*at)[name];
-  }
-  std::string words = at->is_string() ? at->get<std::string>() : std::string(body);
-  if (words.size() > kWordsMax) words.resize(kWordsMax);
-  return words;
+EngineKind KindOf(const Prompt& prompt) {
+  const auto* const body = std::get_if<BodyPrompt>(&prompt);
+  const bool sglang = body != nullptr && body->convention.engine == EngineKind::kSglang;
+  return sglang ? EngineKind::kSglang : EngineKind::kVllm;
 }
 
 }  // namespace
-
-std::string RemoteTarget(RemoteWay way, const Prompt& prompt) {
-  if (way == RemoteWay::kTokenize) return "/tokenize";
-  return std::holds_alternative<ChatPrompt>(prompt) ? "/v1/chat/completions/render"
-                                                    : "/v1/completions/render";
-}
-
-std::string RemoteBody(RemoteWay way, const std::string& model, const Prompt& prompt) {
-  Json body;
-  body["model"] = model;
-  if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
-    body["prompt"] = text->text;
-    if (text->add_special_tokens.has_value())
-      body["add_special_tokens"] = *text->add_special_tokens;
-    if (way == RemoteWay::kRender) body["max_tokens"] = 1;
-  } else {
-    const auto& chat = std::get<ChatPrompt>(prompt);
-    body["messages"] = chat.messages;
-    body["add_generation_prompt"] = chat.add_generation_prompt;
-    body["continue_final_message"] = chat.continue_final_message;
-    if (chat.add_special_tokens.has_value()) body["add_special_tokens"] = *chat.add_special_tokens;
-    if (chat.chat_template.has_value()) body["chat_template"] = *chat.chat_template;
-    if (chat.template_kwargs.is_object() && !chat.template_kwargs.empty())
-      body["chat_template_kwargs"] = chat.template_kwargs;
-    if (chat.tools.is_array()) body["tools"] = chat.tools;
-  }
-  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-absl::StatusOr<std::vector<TokenId>> ReadRemoteAnswer(int status, std::string_view body) {
-  if (status == 400 || status == 413 || status == 422)
-    return absl::InvalidArgumentError("the engine refuses the prompt: " + WordsOf(body));
-  if (status == 404) return absl::NotFoundError("the engine does not know it: " + WordsOf(body));
-  if (status != 200) return absl::UnavailableError("it answered " + std::to_string(status));
-  const Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-  const Json* const ids = IdsIn(json);
-  if (ids == nullptr) return absl::UnavailableError("its answer has no tokens");
-  std::vector<TokenId> tokens;
-  tokens.reserve(ids->size());
-  for (const Json& id : *ids) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<uint32_t>::max())
-      return absl::UnavailableError("its answer has tokens that are none");
-    tokens.push_back(static_cast<TokenId>(id.get<uint32_t>()));
-  }
-  return tokens;
-}
 
 class RemoteTokenizer::Impl {
  public:
@@ -113,24 +63,30 @@ class RemoteTokenizer::Impl {
       stopping_ = true;
       const std::set<std::shared_ptr<Question>> questions = questions_;
       for (const auto& question : questions) End(question, absl::UnavailableError("stopping"));
+      for (const auto& [url, end] : std::map(looks_)) end();
     });
     work_.reset();
     thread_.join();
   }
 
   void Ask(const std::string& model, const Prompt& prompt, Duration deadline, Callback callback) {
+    std::vector<std::string> urls = options_.urls(model);
+    if (urls.empty()) return callback(NoEngineMet(model));
+    const EngineKind kind = OfOneKind(KindOf(prompt), &urls);
+    for (const std::string& url : urls) Look(url);
     auto question = std::make_shared<Question>(&io_);
-    question->target = RemoteTarget(options_.way, prompt);
-    question->body = std::make_shared<const std::string>(RemoteBody(options_.way, model, prompt));
     question->callback = std::move(callback);
-    if (std::optional<PromptTokens> known = Find(*question)) {
+    if (absl::Status bad = Formulate(kind, model, prompt, question.get()); !bad.ok())
+      return question->callback(std::move(bad));
+    if (std::optional<PromptTokens> known = Find(*question))
       return question->callback(*std::move(known));
-    }
-    question->urls = InOrder(options_.urls(model));
-    if (question->urls.empty()) {
-      return question->callback(NoEngineMet(model));
-    }
+    question->urls = InOrder(std::move(urls));
     asio::post(io_, [this, question, deadline] { Begin(question, deadline); });
+  }
+
+  void Forget(const std::string& url) {
+    MutexLock lock(&mutex_);
+    Restarted(&SelfOf(url));
   }
 
   uint64_t hits() const {
@@ -149,8 +105,10 @@ class RemoteTokenizer::Impl {
   // One prompt on its way to engines and back; of the thread, but for its making.
   struct Question {
     explicit Question(asio::io_context* io) : timer(*io), another(*io) {}
-    std::string target;
-    std::shared_ptr<const std::string> body;
+    EngineQuestion what;
+    std::shared_ptr<const std::string> body;  // of `what`
+    bool renders = false;
+    absl::Status lacks;  // why it is a matter of render endpoints
     std::vector<std::string> urls;
     Callback callback;
     asio::steady_timer timer;
@@ -163,8 +121,129 @@ class RemoteTokenizer::Impl {
   struct Known {
     std::string key;
     PromptTokens tokens;
+    std::string url;  // who said it
+    uint64_t start = 0;
+    Time until{0};
     size_t bytes() const { return 2 * key.size() + tokens.tokens.size() * sizeof(TokenId) + 256; }
   };
+  // What an engine is.
+  struct Self {
+    std::optional<EngineKind> kind;  // nothing: not known
+    std::string start;               // in its own words
+    uint64_t prompt_tokens = 0;      // since then
+    uint64_t starts = 0;             // that were seen
+    bool lacks_render = false;
+    bool looking = false;
+    Time look_at{0};
+  };
+
+  // ---- What engines are ----
+
+  Self& SelfOf(const std::string& url) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (selves_.size() >= kEnginesKnownMax && !selves_.contains(url)) {
+      selves_.clear();
+      known_.clear();
+      latest_.clear();
+      bytes_ = 0;
+    }
+    return selves_[url];
+  }
+
+  static void Restarted(Self* self) {
+    ++self->starts;
+    self->start.clear();
+    self->prompt_tokens = 0;
+    self->lacks_render = false;
+  }
+
+  // Whose tokens are asked for: where engines of this kind are known, theirs alone; else those of what is known of the first.
+  EngineKind OfOneKind(EngineKind kind, std::vector<std::string>* urls) {
+    MutexLock lock(&mutex_);
+    const auto is_other = [&](const std::string& url) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      const std::optional<EngineKind> known = SelfOf(url).kind;
+      return known.has_value() && *known != kind;
+    };
+    if (std::all_of(urls->begin(), urls->end(), is_other)) {
+      kind = *SelfOf(urls->front()).kind;
+    }
+    std::erase_if(*urls, is_other);
+    return kind;
+  }
+
+  // Asks an engine what it is, unless that was asked for lately.
+  void Look(const std::string& url) {
+    if (options_.look_every <= Duration(0)) return;
+    absl::StatusOr<EngineUrl> parsed = EngineUrl::Parse(url);
+    if (!parsed.ok()) return;
+    {
+      MutexLock lock(&mutex_);
+      Self& self = SelfOf(url);
+      const Time now = Clock::Real().Now();
+      if (self.looking || self.look_at > now) return;
+      self.looking = true;
+      self.look_at = now + options_.look_every;
+    }
+    asio::post(io_, [this, url, parsed = *std::move(parsed)] { LookAt(url, parsed, 0, {}); });
+  }
+
+  // vLLM says its start in its metrics, SGLang in its server info, which was called /get_server_info.
+  void LookAt(const std::string& url, const EngineUrl& parsed, size_t path, EngineFacts facts) {
+    if (stopping_) return;
+    looks_[url] = AskEngines(&io_, &pool_, {parsed}, kLookAt[path], {}, kLookTimeout,
+                             [this, url, parsed, path, facts = std::move(facts)](
+                                 const std::vector<std::optional<std::string>>& bodies) mutable {
+                               const std::string said = bodies.front().value_or("");
+                               path == 0 ? ReadMetrics(said, &facts) : ReadServerInfo(said, &facts);
+                               const bool over =
+                                   facts.kind == kVllm || (path > 0 && !facts.start.empty());
+                               if (!over && path + 1 < kLookAt.size())
+                                 return LookAt(url, parsed, path + 1, std::move(facts));
+                               looks_.erase(url);
+                               TakeFacts(url, facts);
+                             });
+  }
+
+  void TakeFacts(const std::string& url, const EngineFacts& facts) {
+    MutexLock lock(&mutex_);
+    Self& self = SelfOf(url);
+    self.looking = false;
+    if (facts.kind.empty()) return;
+    const bool restarted = facts.start != self.start || facts.prompt_tokens < self.prompt_tokens ||
+                           self.kind != KindOf(facts);
+    if (restarted) Restarted(&self);
+    self.kind = KindOf(facts);
+    self.start = facts.start;
+    self.prompt_tokens = facts.prompt_tokens;
+  }
+
+  // ---- A prompt ----
+
+  // What is asked: /tokenize where that can express the prompt, else a render endpoint.
+  absl::Status Formulate(EngineKind kind, const std::string& model, const Prompt& prompt,
+                         Question* question) {
+    absl::StatusOr<EngineQuestion> what =
+        options_.way == RemoteWay::kTokenize
+            ? TokenizeQuestion(kind, model, prompt)
+            : absl::StatusOr<EngineQuestion>(absl::UnimplementedError("it was not asked"));
+    if (absl::IsUnimplemented(what.status())) {
+      question->renders = true;
+      question->lacks = what.status();
+      what = RenderQuestion(kind, model, prompt);
+      if (absl::IsUnimplemented(what.status()) && options_.way == RemoteWay::kTokenize)
+        return question->lacks;
+    }
+    if (!what.ok()) return what.status();
+    question->what = *std::move(what);
+    question->body = std::make_shared<const std::string>(std::move(question->what.body));
+    return absl::OkStatus();
+  }
+
+  // A render endpoint is not there, for all that is known.
+  absl::Status LacksRender(const Question& question, const std::string& url) const {
+    if (options_.way == RemoteWay::kRender)
+      return absl::NotFoundError(url + " has no " + question.what.target);
+    return absl::UnimplementedError(std::string(question.lacks.message()) + kRenderRemedy);
+  }
 
   // Another one first each time, and those that were late or failed last.
   std::vector<std::string> InOrder(std::vector<std::string> urls) {
@@ -224,6 +303,17 @@ class RemoteTokenizer::Impl {
       return;
     }
     const std::string& text = question->urls[question->tried++];
+    bool lacks_render = false;
+    if (question->renders) {
+      MutexLock lock(&mutex_);
+      lacks_render = SelfOf(text).lacks_render;
+    }
+    if (lacks_render) {
+      // It was not asked, and another may be.
+      question->urls.erase(question->urls.begin() + static_cast<ptrdiff_t>(--question->tried));
+      question->why = LacksRender(*question, text);
+      return TryNext(question);
+    }
     absl::StatusOr<EngineUrl> url = EngineUrl::Parse(text);
     if (!url.ok()) {
       question->why = url.status();
@@ -237,7 +327,7 @@ class RemoteTokenizer::Impl {
         &io_, &pool_,
         EngineCallRequest{.url = *std::move(url),
                           .method = "POST",
-                          .target = question->target,
+                          .target = question->what.target,
                           .headers = std::move(headers),
                           .body = question->body},
         EngineCallbacks{.on_head =
@@ -267,18 +357,33 @@ class RemoteTokenizer::Impl {
   void OnFailed(const std::shared_ptr<Question>& question, const std::shared_ptr<Try>& one,
                 absl::Status why) {
     NoteLate(one->url);
+    Forget(one->url);  // when it is back it may be another one
+    GoOn(question, one, std::move(why));
+  }
+
+  // With the next engine, after one that does not answer the question.
+  void GoOn(const std::shared_ptr<Question>& question, const std::shared_ptr<Try>& one,
+            absl::Status why) {
     std::erase(question->under_way, one);
     question->why = std::move(why);
     if (question->under_way.empty()) TryNext(question);
   }
 
   void OnAnswer(const std::shared_ptr<Question>& question, const std::shared_ptr<Try>& one) {
-    absl::StatusOr<std::vector<TokenId>> tokens = ReadRemoteAnswer(one->status, one->answer);
-    if (absl::IsUnavailable(tokens.status())) return OnFailed(question, one, tokens.status());
-    if (!tokens.ok()) return End(question, tokens.status());
-    PromptTokens answer{.tokens = *std::move(tokens), .source = one->url + question->target};
-    Remember(*question, answer);
-    End(question, std::move(answer));
+    if (question->renders && LacksEndpoint(one->status, one->answer)) {
+      {
+        MutexLock lock(&mutex_);
+        SelfOf(one->url).lacks_render = true;
+      }
+      return GoOn(question, one, LacksRender(*question, one->url));
+    }
+    absl::StatusOr<PromptTokens> answer =
+        ReadEngineAnswer(question->what, one->status, one->answer);
+    if (absl::IsUnavailable(answer.status())) return OnFailed(question, one, answer.status());
+    if (!answer.ok()) return End(question, answer.status());
+    answer->source = one->url + question->what.target;
+    Remember(*question, one->url, *answer);
+    End(question, *std::move(answer));
   }
 
   void End(const std::shared_ptr<Question>& question, absl::StatusOr<PromptTokens> answer) {
@@ -290,39 +395,52 @@ class RemoteTokenizer::Impl {
     std::exchange(question->callback, nullptr)(std::move(answer));
   }
 
-  static std::string KeyOf(const Question& question) { return question.target + *question.body; }
+  static std::string KeyOf(const Question& question) {
+    return question.what.target + *question.body;
+  }
 
   std::optional<PromptTokens> Find(const Question& question) {
     MutexLock lock(&mutex_);
     const auto found = known_.find(KeyOf(question));
     if (found == known_.end()) return std::nullopt;
+    const Known& known = *found->second;
+    if (known.start != SelfOf(known.url).starts || known.until < Clock::Real().Now())
+      return std::nullopt;
     ++hits_;
     latest_.splice(latest_.begin(), latest_, found->second);
-    PromptTokens tokens = found->second->tokens;
+    PromptTokens tokens = known.tokens;
     tokens.reused = tokens.tokens.size();
     return tokens;
   }
 
-  void Remember(const Question& question, const PromptTokens& tokens) {
+  void Remember(const Question& question, const std::string& url, const PromptTokens& tokens) {
     MutexLock lock(&mutex_);
-    Known known{.key = KeyOf(question), .tokens = tokens};
-    if (known.bytes() > options_.cache_bytes || known_.contains(known.key)) return;
+    Known known{.key = KeyOf(question),
+                .tokens = tokens,
+                .url = url,
+                .start = SelfOf(url).starts,
+                .until = Clock::Real().Now() + options_.answers_for};
+    if (known.bytes() > options_.cache_bytes) return;
+    if (const auto earlier = known_.find(known.key); earlier != known_.end()) Drop(earlier->second);
     bytes_ += known.bytes();
     latest_.push_front(std::move(known));
     known_[latest_.front().key] = latest_.begin();
-    while (bytes_ > options_.cache_bytes) {
-      bytes_ -= latest_.back().bytes();
-      known_.erase(latest_.back().key);
-      latest_.pop_back();
-    }
+    while (bytes_ > options_.cache_bytes) Drop(std::prev(latest_.end()));
+  }
+
+  void Drop(std::list<Known>::iterator known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    bytes_ -= known->bytes();
+    known_.erase(known->key);
+    latest_.erase(known);
   }
 
   const RemoteTokenizerOptions options_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   EngineConnections pool_;
-  std::set<std::shared_ptr<Question>> questions_;  // under way; of the thread
-  bool stopping_ = false;                          // of the thread
+  std::set<std::shared_ptr<Question>> questions_;       // under way; of the thread
+  std::map<std::string, std::function<void()>> looks_;  // what ends them; of the thread
+  bool stopping_ = false;                               // of the thread
 
   mutable Mutex mutex_;
   std::list<Known> latest_ ABSL_GUARDED_BY(mutex_);  // what was asked for last comes first
@@ -330,6 +448,7 @@ class RemoteTokenizer::Impl {
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hits_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Self> selves_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Time> late_ ABSL_GUARDED_BY(mutex_);  // until when
   std::thread thread_;
 };
@@ -342,6 +461,8 @@ void RemoteTokenizer::Tokenize(const std::string& model, const Prompt& prompt, D
                                Callback callback) {
   impl_->Ask(model, prompt, deadline, std::move(callback));
 }
+
+void RemoteTokenizer::Forget(const std::string& url) { impl_->Forget(url); }
 
 uint64_t RemoteTokenizer::cache_hits() const { return impl_->hits(); }
 

@@ -5,26 +5,30 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/http/socket_test_util.h"
 #include "frontend/prompt/meet_engines.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
-#include "frontend/prompt/tokenizer_choice.h"
+#include "indexer/base/await.h"
+#include "indexer/base/mutex.h"
 
 namespace kvatlas {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using Json = nlohmann::ordered_json;
 
 std::string Answer(int status, const std::string& body) {
   return absl::StrCat("HTTP/1.1 ", status, " X\r\ncontent-length: ", body.size(), "\r\n\r\n", body);
@@ -49,13 +53,15 @@ RemoteTokenizerOptions Options(std::vector<std::string> urls) {
   RemoteTokenizerOptions options;
   options.urls = [urls](const std::string&) { return urls; };
   options.engine.connect_timeout = seconds(60);
+  options.look_every = Duration(0);
   return options;
 }
 
-ChatPrompt Chat() {
-  return {.messages = Json::parse(R"([{"role":"user","content":"é"}])"),
-          .tools = Json::parse(R"([{"type":"function"}])"),
-          .template_kwargs = Json::parse(R"({"enable_thinking":false})")};
+BodyPrompt Chat() {
+  return {.path = RequestPath::kChat,
+          .body = std::make_shared<const std::string>(
+              R"({"messages":[{"role":"user","content":"é"}],"tools":[{"type":"function"}],)"
+              R"("chat_template_kwargs":{"enable_thinking":false},"stream":true})")};
 }
 
 TEST(RemoteTokenizerTest, TheEngineIsAskedAsItWantsToBeAsked) {
@@ -72,11 +78,9 @@ TEST(RemoteTokenizerTest, TheEngineIsAskedAsItWantsToBeAsked) {
   EXPECT_THAT(got.text(), StartsWith("POST /tokenize HTTP/1.1\r\n"));
   EXPECT_EQ(BodyOf(got.text()), R"({"model":"m","prompt":"hello"})");
   ASSERT_TRUE(Ask(tokenizer, Chat()).ok());
-  EXPECT_EQ(
-      BodyOf(got.text()),
-      R"({"model":"m","messages":[{"role":"user","content":"é"}],"add_generation_prompt":true,)"
-      R"("continue_final_message":false,"chat_template_kwargs":{"enable_thinking":false},)"
-      R"("tools":[{"type":"function"}]})");
+  EXPECT_EQ(BodyOf(got.text()),
+            R"({"model":"m","messages":[{"role":"user","content":"é"}],)"
+            R"("tools":[{"type":"function"}],"chat_template_kwargs":{"enable_thinking":false}})");
 }
 
 TEST(RemoteTokenizerTest, AGivenEngineGetsItsApiKey) {
@@ -109,6 +113,168 @@ TEST(RemoteTokenizerTest, RenderedPromptsHaveTheirTokensInOtherPlaces) {
   EXPECT_THAT(Ask(tokenizer, TextPrompt{.text = "a"})->tokens, ElementsAre(1u, 2u));
   EXPECT_THAT(got.text(), StartsWith("POST /v1/completions/render "));
   EXPECT_THAT(Ask(tokenizer, Chat())->tokens, ElementsAre(3u));
+}
+
+BodyPrompt Messages(const std::string& body = R"({"messages":[],"system":"s"})") {
+  return {.path = RequestPath::kMessages, .body = std::make_shared<const std::string>(body)};
+}
+
+// Answers each request by its target, and counts them.
+class ByTarget {
+ public:
+  using Answers = std::function<std::string(const std::string& target)>;
+  explicit ByTarget(Answers answers)
+      : engine_([this, answers = std::move(answers)](TestSocket& connection) {
+          LastMessage got;
+          while (got.ReadFrom(connection)) {
+            const std::string text = got.text();
+            const std::string target = text.substr(0, text.find(" HTTP/"));
+            {
+              MutexLock lock(&mutex_);
+              ++asked_[target];
+              bodies_[target] = std::string(BodyOf(text));
+            }
+            connection.Send(answers(target));
+          }
+        }) {}
+  std::string url() const { return engine_.url(); }
+  int asked(const std::string& target) const {
+    MutexLock lock(&mutex_);
+    const auto found = asked_.find(target);
+    return found == asked_.end() ? 0 : found->second;
+  }
+  std::string body(const std::string& target) const {
+    MutexLock lock(&mutex_);
+    const auto found = bodies_.find(target);
+    return found == bodies_.end() ? "" : found->second;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::string, int> asked_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> bodies_ ABSL_GUARDED_BY(mutex_);
+  TestEngine engine_;
+};
+
+std::string RendersNothing(const std::string& target) {
+  return target.ends_with("/render")
+             ? Answer(403, R"({"error":{"message":"Scale-out endpoints are disabled."}})")
+             : Answer(200, R"({"tokens":[1]})");
+}
+
+TEST(RemoteTokenizerTest, WhatTokenizeCannotExpressIsAskedOfARenderEndpoint) {
+  ByTarget engine([](const std::string& target) {
+    return target.ends_with("/v1/messages/render") ? Answer(200, R"({"token_ids":[1,2]})")
+                                                   : Answer(200, R"({"tokens":[3]})");
+  });
+  RemoteTokenizer tokenizer(Options({engine.url()}));
+  absl::StatusOr<PromptTokens> tokens = Ask(tokenizer, Messages());
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_THAT(tokens->tokens, ElementsAre(1u, 2u));
+  EXPECT_EQ(tokens->source, engine.url() + "/v1/messages/render");
+  EXPECT_EQ(engine.body("POST /v1/messages/render"),
+            R"({"model":"m","messages":[],"system":"s","mm_payload":"none"})");
+  EXPECT_THAT(Ask(tokenizer, Chat())->tokens, ElementsAre(3u));
+}
+
+TEST(RemoteTokenizerTest, AnEngineWithoutRenderEndpointsIsAskedForThemOnce) {
+  ByTarget engine(RendersNothing);
+  RemoteTokenizer tokenizer(Options({engine.url()}));
+  for (int i = 0; i < 3; ++i) {
+    const absl::Status why = Ask(tokenizer, Messages()).status();
+    EXPECT_TRUE(absl::IsUnimplemented(why)) << why;
+    EXPECT_THAT(std::string(why.message()),
+                AllOf(HasSubstr("/v1/messages"), HasSubstr("--enable-scale-out")));
+  }
+  EXPECT_EQ(engine.asked("POST /v1/messages/render"), 1);
+  tokenizer.Forget(engine.url());
+  EXPECT_FALSE(Ask(tokenizer, Messages()).ok());
+  EXPECT_EQ(engine.asked("POST /v1/messages/render"), 2);
+}
+
+TEST(RemoteTokenizerTest, OfSeveralEnginesOneThatRendersIsFound) {
+  ByTarget first(RendersNothing), second(RendersNothing),
+      third([](const std::string&) { return Answer(200, R"({"token_ids":[4]})"); });
+  RemoteTokenizer tokenizer(Options({first.url(), second.url(), third.url()}));
+  for (int i = 0; i < 4; ++i)
+    (void)Ask(tokenizer, Messages(R"({"messages":[],"x":)" + std::to_string(i) + "}"));
+  EXPECT_THAT(Ask(tokenizer, Messages())->tokens, ElementsAre(4u));
+}
+
+TEST(RemoteTokenizerTest, PreviousResponsesAreNoMatterOfARenderEndpoint) {
+  ByTarget engine(RendersNothing);
+  RemoteTokenizer tokenizer(Options({engine.url()}));
+  const BodyPrompt prompt{
+      .path = RequestPath::kResponses,
+      .body = std::make_shared<const std::string>(R"({"input":"a","previous_response_id":"r"})")};
+  EXPECT_TRUE(absl::IsUnimplemented(Ask(tokenizer, prompt).status()));
+  EXPECT_EQ(engine.asked("POST /v1/responses/render"), 0);
+}
+
+TEST(RemoteTokenizerTest, AnswersAreForgottenWithTheEnginesStart) {
+  std::atomic<int> id = 1;
+  ByTarget engine(
+      [&](const std::string&) { return Answer(200, absl::StrCat("{\"tokens\":[", id++, "]}")); });
+  RemoteTokenizer tokenizer(Options({engine.url()}));
+  EXPECT_THAT(Ask(tokenizer, Chat())->tokens, ElementsAre(1u));
+  EXPECT_THAT(Ask(tokenizer, Chat())->tokens, ElementsAre(1u));
+  tokenizer.Forget(engine.url());
+  EXPECT_THAT(Ask(tokenizer, Chat())->tokens, ElementsAre(2u));
+  EXPECT_THAT(Ask(tokenizer, Chat())->tokens, ElementsAre(2u));
+}
+
+// gpt-oss's prompts have the date in them.
+TEST(RemoteTokenizerTest, AnswersAreKeptForAWhile) {
+  ByTarget engine([](const std::string&) { return Answer(200, R"({"tokens":[1]})"); });
+  RemoteTokenizerOptions options = Options({engine.url()});
+  options.answers_for = std::chrono::nanoseconds(0);
+  RemoteTokenizer tokenizer(options);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Ask(tokenizer, Chat()).ok());
+  EXPECT_EQ(engine.asked("POST /tokenize"), 3);
+}
+
+TEST(RemoteTokenizerTest, AnEngineSaysOfItselfThatItWasStartedAgain) {
+  std::atomic<int> start = 1, looks = 0, tokens = 0;
+  ByTarget engine([&](const std::string& target) {
+    if (target == "POST /tokenize")
+      return Answer(200, absl::StrCat("{\"tokens\":[", ++tokens, "]}"));
+    if (target != "GET /metrics") return Answer(404, "");
+    ++looks;
+    return Answer(200, absl::StrCat("process_start_time_seconds 1.", start.load(),
+                                    "\nvllm:prompt_tokens_total{engine=\"0\"} 5\n"));
+  });
+  RemoteTokenizerOptions options = Options({engine.url()});
+  options.look_every = std::chrono::nanoseconds(1);
+  RemoteTokenizer tokenizer(options);
+  // Of the first start, once that is known.
+  const auto hits = [&] {
+    (void)Ask(tokenizer, Chat());
+    return tokenizer.cache_hits() > 0 && looks > 1;
+  };
+  EXPECT_TRUE(Await(hits, seconds(60)));
+  const TokenId before = Ask(tokenizer, Chat())->tokens.front();
+  start = 2;
+  EXPECT_TRUE(Await([&] { return Ask(tokenizer, Chat())->tokens.front() > before; }, seconds(60)));
+}
+
+TEST(RemoteTokenizerTest, AnEngineThatSaysThatItIsSglangIsAskedAsSuch) {
+  ByTarget engine([&](const std::string& target) {
+    if (target == "POST /tokenize") return Answer(200, R"({"tokens":[1]})");
+    if (target == "GET /server_info")
+      return Answer(200, R"({"dp_size":1,"page_size":1,"startup_time":12.5,"version":"0.5.23"})");
+    return Answer(404, "");
+  });
+  RemoteTokenizerOptions options = Options({engine.url()});
+  options.look_every = seconds(60);
+  options.cache_bytes = 0;
+  RemoteTokenizer tokenizer(options);
+  const BodyPrompt prompt{
+      .body = std::make_shared<const std::string>(R"({"messages":[],"tool_choice":"none"})")};
+  const auto asked_as_such = [&] {
+    EXPECT_TRUE(Ask(tokenizer, prompt).ok());
+    return engine.body("POST /tokenize") == R"({"model":"m","messages":[],"tool_choice":"none"})";
+  };
+  EXPECT_TRUE(Await(asked_as_such, seconds(60)));
 }
 
 TEST(RemoteTokenizerTest, WhatWasAskedBeforeIsNotAskedAgainUpToTheBound) {
@@ -224,48 +390,6 @@ TEST(RemoteTokenizerTest, WhoIsWaitingWhenItEndsIsTold) {
       [&](const absl::StatusOr<PromptTokens>& tokens) { told.set_value(tokens.status()); });
   tokenizer.reset();
   EXPECT_TRUE(absl::IsUnavailable(told.get_future().get()));
-}
-
-// ---- Which way ----
-
-class Says1 : public PromptTokenizer {
- public:
-  explicit Says1(absl::StatusOr<PromptTokens> answer) : answer_(std::move(answer)) {}
-  void Tokenize(const std::string&, const Prompt&, Duration, Callback callback) override {
-    callback(answer_);
-  }
-
- private:
-  const absl::StatusOr<PromptTokens> answer_;
-};
-
-TEST(TokenizerChoiceTest, WaysAreTriedInTheirOrderPerModel) {
-  Says1 local(absl::NotFoundError("unknown"));
-  Says1 engine(PromptTokens{.tokens = {1}, .source = "engine"});
-  Says1 render(absl::InvalidArgumentError("refused"));
-  const auto ways = ParseTokenizeWays({"local+engine", "vl=render+engine", "dark=local"});
-  ASSERT_TRUE(ways.ok()) << ways.status();
-  TokenizerChoice choice(*ways, {{"local", &local}, {"engine", &engine}, {"render", &render}});
-  const Prompt prompt = TextPrompt{.text = "a"};
-  EXPECT_EQ(Ask(choice, prompt)->source, "engine");
-  EXPECT_TRUE(absl::IsInvalidArgument(Ask(choice, prompt, seconds(1), "vl").status()));
-  EXPECT_TRUE(absl::IsNotFound(Ask(choice, prompt, seconds(1), "dark").status()));
-}
-
-TEST(TokenizerChoiceTest, ThatNoEngineWasMetIsNotForgotten) {
-  Says1 local(absl::NotFoundError("unknown"));
-  RemoteTokenizer engine(Options({}));
-  for (const char* way : {"local+engine", "engine+local"}) {
-    TokenizerChoice choice(*ParseTokenizeWays({way}), {{"local", &local}, {"engine", &engine}});
-    EXPECT_TRUE(IsNoEngineMet(Ask(choice, TextPrompt{.text = "a"}).status())) << way;
-  }
-}
-
-TEST(TokenizerChoiceTest, NonsenseIsNamed) {
-  for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{
-           {"locl"}, {"local+"}, {"m="}, {"local", "engine"}, {"m=local", "m=engine"}}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(ParseTokenizeWays(bad).status())) << bad[0];
-  }
 }
 
 }  // namespace

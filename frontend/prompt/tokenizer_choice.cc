@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "frontend/prompt/media_marks.h"
 #include "frontend/prompt/meet_engines.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 
@@ -39,27 +42,82 @@ struct TokenizerChoice::Task {
   Prompt prompt;
   Time started{0};
   Duration deadline{0};
-  std::vector<PromptTokenizer*> left;  // the next one last
+  std::vector<Way> left;               // the next one last
+  PromptTokenizer* sampler = nullptr;  // whose tokens a sample's are compared with
+  std::string shape;                   // of a sample; empty: it is none
   Callback callback;
 };
 
-TokenizerChoice::TokenizerChoice(TokenizeWays ways, std::map<std::string, PromptTokenizer*> by_way)
-    : ways_(std::move(ways)), by_way_(std::move(by_way)) {}
+namespace {
+
+// Whether another way may be tried after this answer.
+bool GoesOn(const absl::Status& status, bool is_local) {
+  return absl::IsNotFound(status) || absl::IsUnavailable(status) ||
+         absl::IsResourceExhausted(status) || absl::IsUnimplemented(status) ||
+         (is_local && absl::IsInvalidArgument(status));
+}
+
+// Which of two reasons says more: a refusal, then that an engine may be met yet, then the later one.
+absl::Status Better(absl::Status earlier, absl::Status later) {
+  const bool is_refused = absl::IsInvalidArgument(earlier) || absl::IsUnimplemented(earlier);
+  if (is_refused && IsNoEngineMet(later)) return WithNoEngineMet(std::move(earlier));
+  if (absl::IsInvalidArgument(earlier)) return earlier;
+  if (absl::IsNotFound(later) && (is_refused || IsNoEngineMet(earlier))) return earlier;
+  return later;
+}
+
+void SayDifference(const std::string& shape, const PromptTokens& here, const PromptTokens& engine) {
+  const auto [ours, theirs] = std::mismatch(here.tokens.begin(), here.tokens.end(),
+                                            engine.tokens.begin(), engine.tokens.end());
+  Log(LogLevel::kWarning, "tokens made here differ from the engine's",
+      {{"requests", shape},
+       {"from_token", std::to_string(ours - here.tokens.begin())},
+       {"tokens_here", std::to_string(here.tokens.size())},
+       {"tokens_engine", std::to_string(engine.tokens.size())},
+       {"here", here.source},
+       {"engine", engine.source},
+       {"remedy",
+        "none is needed: such requests are tokenized by the engine now; that the files are the "
+        "engine's can be looked at with kvatlas tokenize --compare"}});
+}
+
+}  // namespace
+
+TokenizerChoice::TokenizerChoice(TokenizeWays ways, std::map<std::string, PromptTokenizer*> by_way,
+                                 const TokenEvidenceOptions& evidence)
+    : ways_(std::move(ways)),
+      by_way_(std::move(by_way)),
+      evidence_(std::make_shared<TokenEvidence>(evidence)) {}
+
+std::vector<TokenizerChoice::Way> TokenizerChoice::WaysOf(const std::string& model) const {
+  std::vector<Way> found;
+  auto ways = ways_.find(model);
+  if (ways == ways_.end()) ways = ways_.find("");
+  if (ways == ways_.end()) return found;
+  for (const std::string& way : ways->second) {
+    if (const auto tokenizer = by_way_.find(way); tokenizer != by_way_.end())
+      found.push_back({.tokenizer = tokenizer->second, .is_local = way == "local"});
+  }
+  return found;
+}
 
 void TokenizerChoice::Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                                Callback callback) {
-  auto ways = ways_.find(model);
-  if (ways == ways_.end()) ways = ways_.find("");
+  std::vector<Way> ways = WaysOf(model);
   auto task = std::make_shared<Task>();
-  if (ways != ways_.end()) {
-    for (const std::string& way : ways->second) {
-      if (const auto found = by_way_.find(way); found != by_way_.end())
-        task->left.push_back(found->second);
+  const auto* const body = std::get_if<BodyPrompt>(&prompt);
+  if (ways.size() > 1 && ways.front().is_local && body != nullptr &&
+      body->convention.engine != EngineKind::kPlain) {
+    std::string shape = ShapeOf(model, *body);
+    if (evidence_->IsDistrusted(shape)) {
+      ways.erase(ways.begin());
+    } else {
+      task->sampler = ways[1].tokenizer;
+      task->shape = std::move(shape);
     }
   }
-  std::reverse(task->left.begin(), task->left.end());
-  if (task->left.size() == 1)
-    return task->left.front()->Tokenize(model, prompt, deadline, std::move(callback));
+  std::reverse(ways.begin(), ways.end());
+  task->left = std::move(ways);
   task->model = model;
   task->prompt = prompt;
   task->started = Clock::Real().Now();
@@ -69,21 +127,59 @@ void TokenizerChoice::Tokenize(const std::string& model, const Prompt& prompt, D
           absl::NotFoundError("no tokenizer for model " + model + "; set --models or --tokenize"));
 }
 
-void TokenizerChoice::TryNext(const std::shared_ptr<Task>& task, absl::Status why) const {
+void TokenizerChoice::TryNext(const std::shared_ptr<Task>& task, absl::Status why) {
   const Duration left = task->started + task->deadline - Clock::Real().Now();
-  if (task->left.empty() || left <= Duration(0)) return task->callback(std::move(why));
-  PromptTokenizer* const next = task->left.back();
+  if (left <= Duration(0)) return task->callback(std::move(why));
+  if (task->left.empty()) return TryBeginning(task, left, std::move(why));
+  const Way next = task->left.back();
   task->left.pop_back();
-  next->Tokenize(task->model, task->prompt, left,
-                 [this, task, why](absl::StatusOr<PromptTokens> answer) {
-                   const absl::Status& status = answer.status();
-                   if (absl::IsNotFound(status) && IsNoEngineMet(why)) return TryNext(task, why);
-                   if (absl::IsNotFound(status) || absl::IsUnavailable(status) ||
-                       absl::IsResourceExhausted(status)) {
-                     return TryNext(task, status);
-                   }
-                   task->callback(std::move(answer));
-                 });
+  next.tokenizer->Tokenize(
+      task->model, task->prompt, left,
+      [this, task, why, is_local = next.is_local](absl::StatusOr<PromptTokens> answer) {
+        if (GoesOn(answer.status(), is_local)) return TryNext(task, Better(why, answer.status()));
+        // An engine's refusal is its own, and the last word.
+        if (answer.ok() && is_local) Sample(*task, *answer);
+        task->callback(std::move(answer));
+      });
+}
+
+// Of a prompt with images, whose tokens nothing tells: those before the first of them, by text in its place.
+void TokenizerChoice::TryBeginning(const std::shared_ptr<Task>& task, Duration left,
+                                   absl::Status why) {
+  const auto* const body = std::get_if<BodyPrompt>(&task->prompt);
+  if (body == nullptr || absl::IsInvalidArgument(why)) return task->callback(std::move(why));
+  const absl::StatusOr<MarkedPrompt> one = WithMarks(*body, kMediaMarks[0]);
+  const absl::StatusOr<MarkedPrompt> other = WithMarks(*body, kMediaMarks[1]);
+  if (!one.ok() || !other.ok()) return task->callback(std::move(why));
+  const auto end = [task, why, media = one->media](const PromptTokens& first,
+                                                   absl::StatusOr<PromptTokens> second) {
+    if (!second.ok()) return task->callback(why);
+    second->tokens = BeforeMarks(first.tokens, second->tokens);
+    if (second->tokens.empty()) return task->callback(why);
+    second->reused = std::min(second->reused, second->tokens.size());
+    second->ends_before = absl::StrCat("the prompt is known up to the message with ", media, ": ",
+                                       std::string(why.message()));
+    task->callback(std::move(second));
+  };
+  Tokenize(task->model, one->prompt, left,
+           [this, task, why, end, left, other = other->prompt](absl::StatusOr<PromptTokens> first) {
+             if (!first.ok()) return task->callback(why);
+             Tokenize(task->model, other, left,
+                      [end, first = *std::move(first)](absl::StatusOr<PromptTokens> second) {
+                        end(first, std::move(second));
+                      });
+           });
+}
+
+// Beside the answer, which does not wait for it.
+void TokenizerChoice::Sample(const Task& task, const PromptTokens& here) const {
+  if (task.shape.empty() || !evidence_->Samples(task.shape)) return;
+  task.sampler->Tokenize(
+      task.model, task.prompt, task.deadline,
+      [evidence = evidence_, shape = task.shape, here](absl::StatusOr<PromptTokens> engine) {
+        if (!engine.ok()) return evidence->Unknown();
+        if (evidence->Add(shape, here.tokens, engine->tokens)) SayDifference(shape, here, *engine);
+      });
 }
 
 }  // namespace kvatlas

@@ -10,7 +10,6 @@ namespace {
 
 std::vector<std::string> GuessLeaves(const RouteRequest& request) {
   const FrontendOptions& options = request.options();
-  const PreparedPrompt& prompt = *request.prompt;
   std::vector<std::string> leaves;
   const std::shared_ptr<ModelFleet> model = request.Model();
   MutexLock lock(&model->mutex);
@@ -18,8 +17,8 @@ std::vector<std::string> GuessLeaves(const RouteRequest& request) {
     for (KnownCell& cell : model->memory.Cells(request.domain()))
       leaves.push_back(std::move(cell.address));
   } else {
-    const SentTo sent =
-        model->memory.LastSentTo(request.domain(), prompt.waypoints(), request.Now());
+    const SentTo sent = request.LastSent(model->memory);
+    const PreparedPrompt& prompt = request.PromptOf(sent.reading);
     const KnownCell* lately = model->memory.FindCell(request.domain(), sent.cell);
     const bool most = sent.waypoints == prompt.waypoints().size() ||
                       options.schedule->BlocksCovered(sent.waypoints) >= prompt.blocks() / 2;
@@ -46,36 +45,36 @@ std::shared_ptr<AskedAhead> AskedAhead::Guess(const RequestPtr& request) {
   const std::vector<std::string> leaves = GuessLeaves(*request);
   if (leaves.empty()) return nullptr;
   request->fleet->counts.asked_ahead += leaves.size();
-  auto ahead = std::make_shared<AskedAhead>(request->domain(), request->prompt);
-  for (const std::string& leaf : leaves)
-    ahead->Ask(request->fleet->overlap_finder, leaf, deadline, request->input->trace);
+  auto ahead = std::make_shared<AskedAhead>(
+      [request](const std::string& leaf, Duration within, OverlapFinder::Callback callback) {
+        request->FindOverlaps(leaf, within, std::move(callback));
+      });
+  for (const std::string& leaf : leaves) ahead->Ask(leaf, deadline);
   return ahead;
 }
 
-void AskedAhead::Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline,
-                     const TraceContext& trace) {
+void AskedAhead::Ask(const std::string& leaf_address, Duration deadline) {
   {
     MutexLock lock(&mutex_);
-    if (!questions_.try_emplace(leaf_address).second) return;
+    if (!asked_.try_emplace(leaf_address).second) return;
   }
-  finder->FindOverlaps(
-      leaf_address, {.domain = &domain_, .sequence = prompt_->reusable(), .trace = trace}, deadline,
-      [self = shared_from_this(), leaf_address](absl::StatusOr<WorkersAnswer> answer) {
-        self->OnAnswer(leaf_address, std::move(answer));
-      });
+  question_(leaf_address, deadline,
+            [self = shared_from_this(), leaf_address](absl::StatusOr<WorkersAnswer> answer) {
+              self->OnAnswer(leaf_address, std::move(answer));
+            });
 }
 
 void AskedAhead::OnAnswer(const std::string& leaf_address, absl::StatusOr<WorkersAnswer> answer) {
   OverlapFinder::Callback callback;
   {
     MutexLock lock(&mutex_);
-    const auto question = questions_.find(leaf_address);
+    const auto question = asked_.find(leaf_address);
     if (question->second.callback == nullptr) {
       question->second.answer = std::move(answer);
       return;
     }
     callback = std::move(question->second.callback);
-    questions_.erase(question);
+    asked_.erase(question);
   }
   callback(std::move(answer));
 }
@@ -84,14 +83,14 @@ bool AskedAhead::Take(const std::string& leaf_address, OverlapFinder::Callback c
   std::optional<absl::StatusOr<WorkersAnswer>> answer;
   {
     MutexLock lock(&mutex_);
-    const auto question = questions_.find(leaf_address);
-    if (question == questions_.end() || question->second.callback != nullptr) return false;
+    const auto question = asked_.find(leaf_address);
+    if (question == asked_.end() || question->second.callback != nullptr) return false;
     if (!question->second.answer.has_value()) {
       question->second.callback = std::move(callback);
       return true;
     }
     answer = std::move(question->second.answer);
-    questions_.erase(question);
+    asked_.erase(question);
   }
   callback(*std::move(answer));
   return true;

@@ -12,6 +12,7 @@
 #ifndef KVATLAS_FRONTEND_ROUTE_ASKED_AHEAD_H_
 #define KVATLAS_FRONTEND_ROUTE_ASKED_AHEAD_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,40 +22,39 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "frontend/route/finders.h"
-#include "frontend/route/prepared_prompt.h"
 #include "frontend/route/route_request.h"
 #include "indexer/base/clock.h"
-#include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
 
 namespace kvatlas {
 
 class AskedAhead : public std::enable_shared_from_this<AskedAhead> {
  public:
-  AskedAhead(Domain domain, PreparedPrompt::Ptr prompt)
-      : domain_(std::move(domain)), prompt_(std::move(prompt)) {}
+  // Asks one leaf about the prompt.
+  using Question = std::function<void(const std::string& leaf_address, Duration deadline,
+                                      OverlapFinder::Callback callback)>;
+
+  explicit AskedAhead(Question question) : question_(std::move(question)) {}
 
   // Leaves that can be guessed for this prompt, at most `ask_ahead`: all when no more cells are known, or else that of the
   // cell which was lately sent most of the prompt, and the session's. They are asked. Null: there are none.
   static std::shared_ptr<AskedAhead> Guess(const RequestPtr& request);
 
-  void Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline,
-           const TraceContext& trace);
+  void Ask(const std::string& leaf_address, Duration deadline);
   // True: `callback` gets what the leaf says, now or later. False: it was not asked, or its answer was taken already.
   bool Take(const std::string& leaf_address, OverlapFinder::Callback callback);
 
  private:
-  struct Question {
+  struct Asked {
     std::optional<absl::StatusOr<WorkersAnswer>> answer;
     OverlapFinder::Callback callback;
   };
 
   void OnAnswer(const std::string& leaf_address, absl::StatusOr<WorkersAnswer> answer);
 
-  const Domain domain_;
-  const PreparedPrompt::Ptr prompt_;
+  const Question question_;
   Mutex mutex_;
-  std::map<std::string, Question> questions_ ABSL_GUARDED_BY(mutex_);  // not taken yet
+  std::map<std::string, Asked> asked_ ABSL_GUARDED_BY(mutex_);  // not taken yet
 };
 
 }  // namespace kvatlas

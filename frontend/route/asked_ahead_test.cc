@@ -24,30 +24,17 @@ WorkersAnswer Answer(const std::string& worker) {
   return answer;
 }
 
-// Answers when it is told to.
-class HeldFinder : public OverlapFinder {
- public:
-  void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question, Duration,
-                    Callback callback) override {
-    ++asked;
-    blocks = question.sequence.size();
-    model = question.domain->model;
-    held[leaf_address] = std::move(callback);
-  }
-
-  int asked = 0;
-  size_t blocks = 0;
-  std::string model;
-  std::map<std::string, Callback> held;
-};
-
 class AskedAheadTest : public testing::Test {
  protected:
-  HeldFinder finder_;
-  std::shared_ptr<AskedAhead> ahead_ = std::make_shared<AskedAhead>(
-      Domain{.model = "m", .tenant = ""},
-      *PreparedPrompt::Make({.sequence_hashes = std::vector<SequenceHash>(8, SequenceHash(1))}, 16,
-                            {}, WaypointSchedule::Standard()));
+  // Leaves answer when they are told to.
+  int asked_ = 0;
+  std::map<std::string, OverlapFinder::Callback> held_;
+  AskedAhead::Question question_ = [this](const std::string& leaf_address, Duration,
+                                          OverlapFinder::Callback callback) {
+    ++asked_;
+    held_[leaf_address] = std::move(callback);
+  };
+  std::shared_ptr<AskedAhead> ahead_ = std::make_shared<AskedAhead>(question_);
   std::vector<std::string> got_;
   OverlapFinder::Callback callback_ = [this](absl::StatusOr<WorkersAnswer> answer) {
     got_.push_back(answer.ok() ? answer->workers[0].worker.name
@@ -56,48 +43,44 @@ class AskedAheadTest : public testing::Test {
 };
 
 TEST_F(AskedAheadTest, AnAnswerThatIsThereIsGivenAtOnceAndToOneOnly) {
-  ahead_->Ask(&finder_, "a", milliseconds(5), {});
-  EXPECT_EQ(finder_.blocks, 7u);
-  EXPECT_EQ(finder_.model, "m");
-  finder_.held["a"](Answer("w0"));
+  ahead_->Ask("a", milliseconds(5));
+  held_["a"](Answer("w0"));
   EXPECT_TRUE(ahead_->Take("a", callback_));
   EXPECT_THAT(got_, testing::ElementsAre("w0"));
   EXPECT_FALSE(ahead_->Take("a", callback_));
 }
 
 TEST_F(AskedAheadTest, AnAnswerOnItsWayComesToWhoeverTookIt) {
-  ahead_->Ask(&finder_, "a", milliseconds(5), {});
+  ahead_->Ask("a", milliseconds(5));
   EXPECT_TRUE(ahead_->Take("a", callback_));
   EXPECT_FALSE(ahead_->Take("a", callback_));
   EXPECT_THAT(got_, testing::IsEmpty());
-  finder_.held["a"](absl::UnavailableError("down"));
+  held_["a"](absl::UnavailableError("down"));
   EXPECT_THAT(got_, testing::ElementsAre("down"));
   EXPECT_FALSE(ahead_->Take("a", callback_));
 }
 
 TEST_F(AskedAheadTest, WhoWasNotAskedHasNoAnswerAndNobodyIsAskedTwice) {
   EXPECT_FALSE(ahead_->Take("a", callback_));
-  ahead_->Ask(&finder_, "a", milliseconds(5), {});
-  ahead_->Ask(&finder_, "a", milliseconds(5), {});
-  EXPECT_EQ(finder_.asked, 1);
+  ahead_->Ask("a", milliseconds(5));
+  ahead_->Ask("a", milliseconds(5));
+  EXPECT_EQ(asked_, 1);
   EXPECT_FALSE(ahead_->Take("b", callback_));
 }
 
 TEST_F(AskedAheadTest, AnAnswerAfterTheRouteIsOverGoesNowhere) {
-  ahead_->Ask(&finder_, "a", milliseconds(5), {});
+  ahead_->Ask("a", milliseconds(5));
   ahead_ = nullptr;
-  finder_.held["a"](Answer("w0"));
+  held_["a"](Answer("w0"));
   EXPECT_THAT(got_, testing::IsEmpty());
 }
 
 TEST_F(AskedAheadTest, AnswersAndTakersMayMeetInAnyOrder) {
   for (int round = 0; round < 2000; ++round) {
-    ahead_ = std::make_shared<AskedAhead>(
-        Domain{.model = "m", .tenant = ""},
-        *PreparedPrompt::Make({.tokens = {TokenId{1}}}, 16, {}, WaypointSchedule::Standard()));
-    ahead_->Ask(&finder_, "a", milliseconds(5), {});
+    ahead_ = std::make_shared<AskedAhead>(question_);
+    ahead_->Ask("a", milliseconds(5));
     std::atomic<int> got{0};
-    std::thread answers([&] { finder_.held["a"](Answer("w0")); });
+    std::thread answers([&] { held_["a"](Answer("w0")); });
     const bool taken = ahead_->Take("a", [&](absl::StatusOr<WorkersAnswer> answer) {
       got += answer.ok() && answer->workers.size() == 1 ? 1 : 100;
     });

@@ -1,6 +1,8 @@
 #include "frontend/route/candidates.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 namespace kvatlas {
@@ -14,10 +16,20 @@ const OverloadThresholds& ThresholdsOf(const RouteRequest& request, const Candid
 }
 
 // Blocks of the prompt that its sibling's worker is about to have.
-uint32_t BlocksOfSibling(const RouteRequest& request, const SentTo& sibling) {
+uint32_t BlocksOfSibling(const RouteRequest& request, const SentTo& sibling, size_t reading) {
   if (sibling.cell.empty()) return 0;
   return std::min(request.options().schedule->BlocksCovered(sibling.waypoints),
-                  request.prompt->reusable_blocks());
+                  request.PromptOf(reading).reusable_blocks());
+}
+
+// Of the request; nothing: any, or none of the cell's workers has it.
+std::optional<uint32_t> RankWanted(const RouteRequest& request, const WorkersAnswer& answer) {
+  const std::optional<uint32_t>& rank = request.input->rank;
+  if (!rank.has_value()) return std::nullopt;
+  const bool there =
+      std::any_of(answer.workers.begin(), answer.workers.end(),
+                  [&](const WorkerFound& found) { return found.worker.rank == *rank; });
+  return there ? rank : std::nullopt;
 }
 
 }  // namespace
@@ -36,11 +48,17 @@ CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of
                                .required_labels = &request.input->required_labels,
                                .draining = draining.get()};
   cell.traits.reserve(cell.answer->workers.size());
+  const std::optional<uint32_t> rank = RankWanted(request, *cell.answer);
   for (const WorkerFound& found : cell.answer->workers) {
     const Labels* own = cell.answer->LabelsOf(found.worker);
-    const bool allowed = IsAllowed(filter, found.worker, own, of_cell);
-    const bool draining = !allowed && IsPermitted(filter, found.worker, own, of_cell);
-    cell.traits.push_back({.role = RoleOf(own, of_cell), .allowed = allowed, .draining = draining});
+    const Role role = RoleOf(own, of_cell);
+    const bool of_rank = !rank.has_value() || found.worker.rank == *rank || role == Role::kPrefill;
+    const bool allowed = of_rank && IsAllowed(filter, found.worker, own, of_cell);
+    const bool draining = of_rank && !allowed && IsPermitted(filter, found.worker, own, of_cell);
+    cell.traits.push_back({.role = role,
+                           .allowed = allowed,
+                           .draining = draining,
+                           .reading = request.ReadingOf(own, found.worker)});
   }
   return std::make_shared<const CandidateCell>(std::move(cell));
 }
@@ -61,7 +79,7 @@ CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
   const OverloadThresholds& overload = ThresholdsOf(request, cell);
   CellStanding standing;
   for (size_t i = 0; i < cell.traits.size(); ++i) {
-    const auto& [role, allowed, draining] = cell.traits[i];
+    const auto& [role, allowed, draining, reading] = cell.traits[i];
     if (!allowed) {
       ++standing.not_allowed;
       standing.draining += draining;
@@ -89,14 +107,15 @@ CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
 uint32_t OverlapOf(const RouteRequest& request, const CandidateCell& cell, size_t worker) {
   const WorkerFound& found = cell.answer->workers[worker];
   if (cell.remembered || found.trust == Trust::kStale) return 0;
-  return std::min(found.blocks, request.prompt->reusable_blocks());
+  return std::min(found.blocks, request.PromptOf(cell.traits[worker].reading).reusable_blocks());
 }
 
 CostInput CostInputOf(const RouteRequest& request, const SentTo& sibling, const CandidateCell& cell,
                       size_t worker, const WorkerNow& now) {
   const WorkerFound& found = cell.answer->workers[worker];
   const uint32_t overlap = OverlapOf(request, cell, worker);
-  CostInput input = {.prompt_blocks = request.prompt->blocks(),
+  const size_t reading = cell.traits[worker].reading;
+  CostInput input = {.prompt_blocks = request.BlocksOf(reading),
                      .overlap_blocks = overlap,
                      .fetched = cell.remembered ? FetchedBlocks() : found.fetched,
                      .load = LoadNow(found.load, now.in_flight),
@@ -110,7 +129,7 @@ CostInput CostInputOf(const RouteRequest& request, const SentTo& sibling, const 
     input.leaves_session =
         request.session->first != cell.cell || request.session->second != found.worker;
   }
-  const uint32_t of_sibling = BlocksOfSibling(request, sibling);
+  const uint32_t of_sibling = BlocksOfSibling(request, sibling, reading);
   if (of_sibling <= overlap) return input;
   if (sibling.cell == cell.cell && sibling.worker == found.worker) {
     input.overlap_blocks = of_sibling;
@@ -124,7 +143,7 @@ double BestCostOf(const RouteRequest& request, const FleetView& view, const Cand
                   const std::vector<WorkerNow>& now) {
   double best = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < cell.traits.size(); ++i) {
-    const auto& [role, allowed, draining] = cell.traits[i];
+    const auto& [role, allowed, draining, reading] = cell.traits[i];
     const WorkerFound& found = cell.answer->workers[i];
     const WorkerNow& worker = NowOf(now, i);
     if (!allowed || role == Role::kDecode ||

@@ -9,6 +9,7 @@
 #ifndef KVATLAS_FRONTEND_ROUTE_CANDIDATES_H_
 #define KVATLAS_FRONTEND_ROUTE_CANDIDATES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -32,6 +33,7 @@ struct CandidateCell {
     Role role = Role::kBoth;
     bool allowed = true;  // by the request, and by itself
     bool draining = false;
+    size_t reading = 0;  // `RouteRequest::PromptOf`
   };
 
   std::string cell;

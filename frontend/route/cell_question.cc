@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -18,6 +19,7 @@ struct Question {
   std::vector<SequenceHash> waypoints;
   std::vector<Position> positions;
   const WaypointSchedule* schedule = nullptr;
+  uint32_t blocks = 0;
   uint32_t best = 0;
 };
 using Questions = std::vector<std::shared_ptr<const Question>>;
@@ -49,7 +51,7 @@ void AskOne(const RequestPtr& request, const std::shared_ptr<const Question>& qu
             address,
             {.domain = &request->domain(),
              .waypoints = question->waypoints,
-             .blocks = request->prompt->blocks(),
+             .blocks = question->blocks,
              .best = question->best,
              .schedule = question->schedule,
              .positions = question->positions,
@@ -88,6 +90,34 @@ void AskAll(const RequestPtr& request, const Questions& questions, Duration budg
   }
 }
 
+// Known readings of the prompt; the first one in any case.
+std::vector<PreparedPrompt::Ptr> PromptsOf(const RouteRequest& request) {
+  std::vector<PreparedPrompt::Ptr> prompts = {request.prompt};
+  for (size_t i = 1; i < request.readings_count(); ++i)
+    if (request.readings->known(i)) prompts.push_back(request.readings->prompt(i));
+  return prompts;
+}
+
+// What covers any of the readings: of each cell the most.
+CellsAnswer MergeReadings(std::vector<CellsAnswer> answers) {
+  CellsAnswer merged = std::move(answers[0]);
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < merged.cells.size(); ++i) places.emplace(merged.cells[i].cell, i);
+  for (size_t of = 1; of < answers.size(); ++of) {
+    for (CellFound& found : answers[of].cells) {
+      const auto [place, is_new] = places.try_emplace(found.cell, merged.cells.size());
+      if (is_new) {
+        merged.cells.push_back(std::move(found));
+        continue;
+      }
+      CellFound& cell = merged.cells[place->second];
+      cell.blocks_at_least = std::max(cell.blocks_at_least, found.blocks_at_least);
+      cell.blocks_below = std::max(cell.blocks_below, found.blocks_below);
+    }
+  }
+  return merged;
+}
+
 void Remember(const RouteRequest& request, const std::vector<CellFound>& cells,
               const std::string& by) {
   std::vector<CellFound> leaves;
@@ -103,8 +133,10 @@ void Remember(const RouteRequest& request, const std::vector<CellFound>& cells,
 
 class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
  public:
-  TopQuestion(RequestPtr request, uint32_t best, std::function<void(TopAnswer)> done)
+  TopQuestion(RequestPtr request, PreparedPrompt::Ptr prompt, uint32_t best,
+              std::function<void(TopAnswer)> done)
       : request_(std::move(request)),
+        prompt_(std::move(prompt)),
         top_(request_->fleet->hierarchies.Get()),
         best_(best),
         done_(std::move(done)),
@@ -125,15 +157,14 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
     return own_schedule() ? *request_->options().hierarchy_schedule : *request_->options().schedule;
   }
   std::vector<SequenceHash> Waypoints() const {
-    const PreparedPrompt& prompt = *request_->prompt;
-    return own_schedule() && !prompt.cache_not_read() ? schedule().Select(prompt.sequence())
-                                                      : prompt.waypoints();
+    return own_schedule() && !prompt_->cache_not_read() ? schedule().Select(prompt_->sequence())
+                                                        : prompt_->waypoints();
   }
 
   Questions ShardsThatMatter() const {
     Questions questions;
     for (ShardQuestion& question :
-         PlanShards(*top_, schedule(), Waypoints(), PromptKey(request_->prompt->sequence()),
+         PlanShards(*top_, schedule(), Waypoints(), PromptKey(prompt_->sequence()),
                     std::max<uint32_t>(request_->options().ask_shards, 1))) {
       const ShardMap::Shard& shard = top_->shards()[question.shard];
       questions.push_back(ToQuestion(std::move(question), shard));
@@ -147,6 +178,7 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
                                                         .waypoints = std::move(of.waypoints),
                                                         .positions = std::move(of.positions),
                                                         .schedule = &schedule(),
+                                                        .blocks = prompt_->blocks(),
                                                         .best = best_});
     std::vector<std::string>& addresses = question->addresses;
     const auto first = std::find(addresses.begin(), addresses.end(),
@@ -208,6 +240,7 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
   }
 
   const RequestPtr request_;
+  const PreparedPrompt::Ptr prompt_;
   const std::shared_ptr<const ShardMap> top_;
   const uint32_t best_;
   std::function<void(TopAnswer)> done_;
@@ -216,30 +249,92 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
   TopAnswer answer_;
 };
 
+// The answers about all readings; the last one goes on.
+struct TopAnswers {
+  Mutex mutex;
+  std::vector<TopAnswer> answers ABSL_GUARDED_BY(mutex);
+  size_t pending ABSL_GUARDED_BY(mutex) = 0;
+};
+
+// Of each node, which was asked about so many readings in turn.
+std::vector<CellsOutcome> MergeReadings(size_t readings, std::vector<CellsOutcome> outcomes) {
+  std::vector<CellsOutcome> merged;
+  for (size_t first = 0; first < outcomes.size(); first += readings) {
+    std::vector<CellsAnswer> answers;
+    merged.push_back(std::move(outcomes[first]));
+    for (size_t i = first; i < first + readings; ++i) {
+      CellsOutcome& outcome = i == first ? merged.back() : outcomes[i];
+      if (!outcome.answer.ok()) continue;
+      answers.push_back(*std::move(outcome.answer));
+      merged.back().address = outcome.address;
+    }
+    if (!answers.empty()) merged.back().answer = MergeReadings(std::move(answers));
+  }
+  return merged;
+}
+
+TopAnswer MergeReadings(std::vector<TopAnswer> tops) {
+  TopAnswer merged;
+  std::vector<CellsAnswer> answers;
+  for (TopAnswer& top : tops) {
+    merged.us = std::max(merged.us, top.us);
+    std::move(top.failures.begin(), top.failures.end(), std::back_inserter(merged.failures));
+    if (top.answer.has_value()) answers.push_back(*std::move(top.answer));
+  }
+  if (!answers.empty()) merged.answer = MergeReadings(std::move(answers));
+  return merged;
+}
+
 }  // namespace
 
 void AskTop(const RequestPtr& request, uint32_t best, Duration budget,
             std::function<void(TopAnswer)> done) {
-  std::make_shared<TopQuestion>(request, best, std::move(done))->Ask(budget);
+  if (request->readings == nullptr)
+    return std::make_shared<TopQuestion>(request, request->prompt, best, std::move(done))
+        ->Ask(budget);
+  const std::vector<PreparedPrompt::Ptr> prompts = PromptsOf(*request);
+  auto tops = std::make_shared<TopAnswers>();
+  {
+    MutexLock lock(&tops->mutex);
+    tops->answers.resize(prompts.size());
+    tops->pending = prompts.size();
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto on_answer = [tops, i, done](TopAnswer top) {
+      std::vector<TopAnswer> answers;
+      {
+        MutexLock lock(&tops->mutex);
+        tops->answers[i] = std::move(top);
+        if (--tops->pending > 0) return;
+        answers.swap(tops->answers);
+      }
+      done(MergeReadings(std::move(answers)));
+    };
+    std::make_shared<TopQuestion>(request, prompts[i], best, on_answer)->Ask(budget);
+  }
 }
 
 void AskNodes(const RequestPtr& request, const std::vector<Target>& nodes, uint32_t best,
               Duration budget, std::function<void(std::vector<CellsOutcome>)> done) {
   Questions questions;
   std::vector<std::string> names;
+  const std::vector<PreparedPrompt::Ptr> prompts = PromptsOf(*request);
   for (const Target& node : nodes) {
     names.push_back(node.asked.cell);
-    questions.push_back(
-        std::make_shared<const Question>(Question{.name = node.asked.cell,
-                                                  .addresses = node.Addresses(),
-                                                  .waypoints = request->prompt->waypoints(),
-                                                  .positions = {},
-                                                  .schedule = request->options().schedule,
-                                                  .best = best}));
+    for (const PreparedPrompt::Ptr& prompt : prompts)
+      questions.push_back(
+          std::make_shared<const Question>(Question{.name = node.asked.cell,
+                                                    .addresses = node.Addresses(),
+                                                    .waypoints = prompt->waypoints(),
+                                                    .positions = {},
+                                                    .schedule = request->options().schedule,
+                                                    .blocks = prompt->blocks(),
+                                                    .best = best}));
   }
   AskAll(request, questions, budget,
-         [request, names = std::move(names),
+         [request, names = std::move(names), readings = prompts.size(),
           done = std::move(done)](std::vector<CellsOutcome> outcomes) {
+           if (readings > 1) outcomes = MergeReadings(readings, std::move(outcomes));
            for (size_t i = 0; i < outcomes.size(); ++i) {
              if (outcomes[i].answer.ok()) Remember(*request, outcomes[i].answer->cells, names[i]);
            }

@@ -102,7 +102,7 @@ class Chooser {
            bool prefills, bool decodes, Pool* pool) const {
     if (!prefills && !cell.has(Role::kDecode)) return;
     for (size_t i = 0; i < cell.traits.size(); ++i) {
-      const auto& [role, allowed, draining] = cell.traits[i];
+      const auto& [role, allowed, draining, reading] = cell.traits[i];
       const WorkerNow& worker = NowOf(now, i);
       const WorkerFound& found = cell.answer->workers[i];
       if (!allowed || !(role == Role::kDecode ? decodes : prefills)) continue;
@@ -123,7 +123,7 @@ class Chooser {
     for (size_t i : others_) best = std::min(best, standings_[i].best());
     for (const CandidateCellPtr& cell : view_.remembered) {
       for (size_t i = 0; i < cell->traits.size(); ++i) {
-        const auto& [role, allowed, draining] = cell->traits[i];
+        const auto& [role, allowed, draining, reading] = cell->traits[i];
         const HolderId& worker = cell->answer->workers[i].worker;
         if (allowed && role != Role::kDecode &&
             StandingOf(request_, view_, cell->cell, worker) < best)
@@ -225,7 +225,8 @@ class Chooser {
                          .age_ms = found.age_ms,
                          .cost = scored.cost,
                          .fetched = worker.input.fetched,
-                         .prefill_only = RoleOf(worker) == Role::kPrefill};
+                         .prefill_only = RoleOf(worker) == Role::kPrefill,
+                         .reading = request_.NameOf(worker.reading())};
     if (worker.cell->remembered) {
       row.trust = Trust::kStale;
       row.age_ms = Milliseconds(view_.at - worker.cell->seen);

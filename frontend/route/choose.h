@@ -35,6 +35,7 @@ struct ChosenWorker {
   CostInput input = {};
 
   const HolderId& id() const { return cell->answer->workers[worker].worker; }
+  size_t reading() const { return cell->traits[worker].reading; }
 };
 
 enum class Verdict {

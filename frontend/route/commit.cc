@@ -31,15 +31,15 @@ bool StillHolds(const RouteRequest& request, const FleetMemory& memory, const Fl
 uint64_t Count(const RouteRequest& request, const Choice& choice, ModelFleet* model)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(model->mutex) {
   const ChosenWorker& worker = *choice.worker;
-  const PreparedPrompt& prompt = *request.prompt;
+  const PreparedPrompt& prompt = request.PromptOf(worker.reading());
+  const uint32_t blocks = request.BlocksOf(worker.reading());
   const Time now = request.Now();
-  NewChoice counted = {
-      .cell = worker.cell->cell,
-      .worker = worker.id(),
-      .blocks = prompt.blocks() - std::min(worker.input.overlap_blocks, prompt.blocks()),
-      .missing_position = choice.overlap_blocks,
-      .load = worker.cell->answer->workers[worker.worker].load,
-      .end_follows = request.input->end_follows};
+  NewChoice counted = {.cell = worker.cell->cell,
+                       .worker = worker.id(),
+                       .blocks = blocks - std::min(worker.input.overlap_blocks, blocks),
+                       .missing_position = choice.overlap_blocks,
+                       .load = worker.cell->answer->workers[worker.worker].load,
+                       .end_follows = request.input->end_follows};
   if (choice.overlap_blocks < prompt.blocks())
     counted.missing_block = prompt.sequence()[choice.overlap_blocks];
   if (choice.decoder.has_value())

@@ -123,16 +123,34 @@ absl::Status FleetState::Prepare(RouteInput* input) {
     MutexLock lock(&model->mutex);
     block_size = model->memory.BlockSize(input->domain);
   }
-  absl::StatusOr<PreparedPrompt::Ptr> prompt = PreparedPrompt::Make(
-      {.tokens = std::move(input->tokens),
-       .lora_name = input->lora_name,
-       .cache_salt = input->cache_salt,
-       .eagle = input->eagle,
-       .sequence_hashes = std::move(input->sequence_hashes),
-       .prompt_tokens = input->prompt_tokens,
-       .unknown = input->unknown_prompt,
-       .cache_not_read = input->cache_not_read},
-      block_size == 0 ? options.block_size : block_size, options.contract, *options.schedule);
+  if (block_size == 0) block_size = options.block_size;
+  for (Reading& reading : input->other_readings) {
+    const bool unknown = reading.tokens.empty();
+    absl::StatusOr<PreparedPrompt::Ptr> other =
+        PreparedPrompt::Make({.tokens = std::exchange(reading.tokens, {}),
+                              .items = std::exchange(reading.items, {}),
+                              .is_beginning = reading.is_beginning,
+                              .lora_name = input->lora_name,
+                              .cache_salt = input->cache_salt,
+                              .eagle = input->eagle,
+                              .unknown = unknown,
+                              .cache_not_read = input->cache_not_read},
+                             block_size, options.contract, *options.schedule);
+    if (!other.ok()) return other.status();
+    reading.prepared = *std::move(other);
+  }
+  absl::StatusOr<PreparedPrompt::Ptr> prompt =
+      PreparedPrompt::Make({.tokens = std::move(input->tokens),
+                            .items = std::move(input->items),
+                            .is_beginning = input->is_beginning,
+                            .lora_name = input->lora_name,
+                            .cache_salt = input->cache_salt,
+                            .eagle = input->eagle,
+                            .sequence_hashes = std::move(input->sequence_hashes),
+                            .prompt_tokens = input->prompt_tokens,
+                            .unknown = input->unknown_prompt,
+                            .cache_not_read = input->cache_not_read},
+                           block_size, options.contract, *options.schedule);
   if (!prompt.ok()) return prompt.status();
   input->tokens.clear();
   input->sequence_hashes.clear();

@@ -87,6 +87,7 @@ struct SentTo {
   HolderId worker = {};  // without a name: its leaf has shown it since
   uint32_t waypoints = 0;
   Time at{0};
+  size_t reading = 0;  // of which `waypoints` are, where the prompt has several (`readings.h`)
 };
 
 // What the workers of a cell do, where some of them only prefill or only decode, as its leaf last said.

@@ -48,12 +48,26 @@ CellRoles RolesIn(const CandidateCell& cell, const std::string& address) {
   return roles;
 }
 
+// To the choices in flight at the cell, each by what its worker holds of its own reading.
+void ShowChoices(const RouteRequest& request, const CandidateCell& cell, Time at,
+                 FleetMemory* memory) {
+  if (request.readings == nullptr) {
+    memory->ShownBy(cell.cell, *cell.answer, request.prompt->sequence(), at);
+    return;
+  }
+  for (size_t reading = 0; reading < request.readings_count(); ++reading) {
+    WorkersAnswer of_reading;
+    for (size_t i = 0; i < cell.traits.size(); ++i)
+      if (cell.traits[i].reading == reading) of_reading.workers.push_back(cell.answer->workers[i]);
+    memory->ShownBy(cell.cell, of_reading, request.PromptOf(reading).sequence(), at);
+  }
+}
+
 }  // namespace
 
 SentTo SiblingOf(const RouteRequest& request, const FleetMemory& memory) {
   if (!request.options().siblings_together) return {};
-  const SentTo sent =
-      memory.LastSentTo(request.domain(), request.prompt->waypoints(), request.Now());
+  const SentTo sent = request.LastSent(memory);
   const bool counts =
       sent.at + request.options().sibling_ttl > request.Now() && !sent.worker.name.empty();
   return counts ? sent : SentTo();
@@ -103,7 +117,6 @@ Answered Learn(const RouteRequest& request, CandidateCell cell, const std::strin
                uint32_t promised) {
   const std::shared_ptr<ModelFleet> model = request.KnownModel();
   const Domain& domain = request.domain();
-  const PreparedPrompt& prompt = *request.prompt;
   std::shared_ptr<const Labels> of_cell;
   {
     MutexLock lock(&model->mutex);
@@ -117,8 +130,9 @@ Answered Learn(const RouteRequest& request, CandidateCell cell, const std::strin
   FleetView view = BeginView(request);
   {
     MutexLock lock(&model->mutex);
-    model->memory.ShownBy(name, answer, prompt.sequence(), view.at);
+    ShowChoices(request, *answered.cell, view.at, &model->memory);
     const SentTo sibling = SiblingOf(request, model->memory);
+    const PreparedPrompt& prompt = request.PromptOf(sibling.reading);
     const uint32_t sent = std::min(request.options().schedule->BlocksCovered(sibling.waypoints),
                                    prompt.reusable_blocks());
     const bool shown =
@@ -133,8 +147,8 @@ Answered Learn(const RouteRequest& request, CandidateCell cell, const std::strin
     }
     model->memory.SawWorkers(domain, name, answered.cell->answer, view.at);
     model->memory.SawRoles(domain, RolesIn(*answered.cell, address), view.at);
-    model->memory.Promised(domain, name, std::min(promised, prompt.reusable_blocks()), held,
-                           view.at);
+    model->memory.Promised(domain, name, std::min(promised, request.prompt->reusable_blocks()),
+                           held, view.at);
     LookAt(request, *model, {answered.cell}, &view);
   }
   answered.standing = StandingOf(request, view, *answered.cell, view.cells[0]);

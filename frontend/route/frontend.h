@@ -41,6 +41,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -136,10 +137,26 @@ enum class PromptForm { kUnknown = 0, kCompletion = 1, kChat = 2 };
 
 inline constexpr size_t kTraitsMax = 16;
 
+// Another way in which engines of a model read a prompt.
+struct Reading {
+  std::string name;                  // for the receipt: "sglang"
+  std::vector<TokenId> tokens = {};  // none: not known; its engines are candidates by load
+  std::vector<PromptItem> items = {};
+  // As of `RouteInput`.
+  bool is_beginning = false;
+  std::string tokenizer = {};
+  std::string no_tokens = {};
+  // By `Frontend::Prepare`, in the place of the tokens.
+  std::shared_ptr<const PreparedPrompt> prepared = {};
+};
+
 // Exactly one of `tokens`, `sequence_hashes` and `prepared`.
 struct RouteInput {
   Domain domain;
   std::vector<TokenId> tokens = {};
+  std::vector<PromptItem> items = {};  // images, audio and video among them
+  // The tokens are the prompt's beginning: what follows, and how long it is, is not known.
+  bool is_beginning = false;
   std::string lora_name = {};
   std::string cache_salt = {};
   bool eagle = false;
@@ -173,6 +190,9 @@ struct RouteInput {
   std::vector<std::string> allowed_workers = {};   // names; empty: all
   std::vector<std::string> excluded_workers = {};  // names
   std::map<std::string, std::string> required_labels = {};
+  // The data-parallel rank that will serve it, whatever is chosen, as the client has said; where no worker of a cell has it, and of
+  // workers that only prefill, any.
+  std::optional<uint32_t> rank = {};
   // That failed to take this very request: they come last, after suspects that it has not been sent to.
   std::vector<CellWorker> tried = {};
   // How long the route may wait for a worker below the thresholds; nothing: the frontend's `queue_wait`.
@@ -183,6 +203,12 @@ struct RouteInput {
   TraceContext trace = {};  // whose child the route is; not valid: of no trace
   // By `Frontend::Prepare`, in the place of tokens or hashes.
   std::shared_ptr<const PreparedPrompt> prepared = {};
+  // Where engines of the model read one prompt differently (`readings.h`): the name of the reading that `tokens` are, the others, and
+  // for the url of an engine, which may be empty, the reading that is its: 0 is the input's own, i is `other_readings[i - 1]`.
+  // REQUIRES: `reading_of` is set where there are others.
+  std::string reading = {};
+  std::vector<Reading> other_readings = {};
+  std::function<size_t(const std::string& url)> reading_of = nullptr;
 };
 
 // INVALID_ARGUMENT: no model, or a name that is too long. Every route is looked at so; a caller that has yet to read its prompt checks first.
@@ -203,6 +229,8 @@ struct RouteResult {
   uint32_t overlap_blocks = 0;  // promised
   std::optional<DecodeChoice> decode = {};
   std::string url = {};  // of its engine, as the worker or the options say; empty: unknown
+  // By which the worker was chosen: 0, or i of `RouteInput::other_readings[i - 1]`.
+  size_t reading = 0;
   // The destination is one of several data-parallel ranks of its worker: the engine has to be told which (`kDataParallelRankHeader`).
   bool of_several_ranks = false;
   Receipt receipt;
@@ -280,6 +308,10 @@ struct FrontendStats {
 // of workers did not answer (UNAVAILABLE): when to come again. Nothing: refused for something else.
 std::optional<Duration> RetryAfter(const absl::Status& refused);
 absl::Status WithRetryAfter(absl::Status refused, Duration retry_after);
+
+// NOT_FOUND in vLLM's words (`openai/models/serving.py`, check_model): those who answered know no such model.
+absl::Status UnknownModelError(std::string_view model);
+bool IsUnknownModel(const absl::Status& why);
 
 class Frontend {
  public:

@@ -179,7 +179,8 @@ TEST_F(FrontendTest, AModelThatAFleetWhichAnswersDoesNotKnowIsNotFound) {
   const absl::Status none =
       frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(none.message()), HasSubstr("no worker of m"));
+  EXPECT_THAT(std::string(none.message()), HasSubstr("The model `m` does not exist."));
+  EXPECT_TRUE(IsUnknownModel(none));
   EXPECT_FALSE(RetryAfter(none).has_value());
 }
 

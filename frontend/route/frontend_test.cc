@@ -269,7 +269,7 @@ TEST_F(FrontendTest, OfAPromptWhoseCacheIsNotReadNothingIsPromisedAndLoadAloneCh
   fleet_.AddCell("a", 64, {Worker("deep", 64, {.running_requests = 1}), Worker("idle", 0)});
   EXPECT_EQ(Route().worker.name, "deep");
   std::shared_ptr<const RoutedPrompt> routed;
-  for (const std::string& tried : {"", "idle"}) {
+  for (const std::string tried : {"", "idle"}) {
     absl::StatusOr<RouteResult> route = absl::UnknownError("not asked");
     if (routed == nullptr) {
       route = frontend().Route({.domain = kDomain,

@@ -102,6 +102,22 @@ TEST_F(FrontendTest, AnAnswerThatIsStillOnItsWayIsWaitedForAndOneNobodyWantsIsNo
   EXPECT_EQ(frontend().stats().asked_ahead_used, 1u);
 }
 
+// ---- Ranks ----
+
+TEST_F(FrontendTest, ARankThatIsNamedIsTheOneThatIsChosenWhereThereIsOne) {
+  WorkerFound second = Worker("w0", 0);
+  second.worker.rank = 1;
+  fleet_.AddCell("a", 64, {Worker("w0", 64), second});
+  const auto route = [&](std::optional<uint32_t> rank) {
+    return *frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(100), .rank = rank});
+  };
+  EXPECT_EQ(route({}).worker.rank, 0u);
+  EXPECT_EQ(route(1).worker.rank, 1u);
+  EXPECT_EQ(route(1).overlap_blocks, 0u);
+  EXPECT_EQ(route(0).overlap_blocks, 64u);
+  EXPECT_EQ(route(7).worker.name, "w0") << "its engine will say that it has none such";
+}
+
 // ---- Workers that are gone ----
 
 TEST_F(FrontendTest, AWorkerThatWasNotReachedIsAvoidedUntilItAcceptsOrTimePasses) {

@@ -62,16 +62,11 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
 
   void AskReplica(const std::string& address, Duration deadline,
                   FirstAnswer<WorkersAnswer>::Reply reply) {
-    FleetState& fleet = *request_->fleet;
     if (options_.ahead != nullptr && options_.ahead->Take(address, reply)) {
-      ++fleet.counts.asked_ahead_used;
+      ++request_->fleet->counts.asked_ahead_used;
       return;
     }
-    fleet.overlap_finder->FindOverlaps(address,
-                                       {.domain = &request_->domain(),
-                                        .sequence = request_->prompt->reusable(),
-                                        .trace = request_->input->trace},
-                                       deadline, std::move(reply));
+    request_->FindOverlaps(address, deadline, std::move(reply));
   }
 
   void OnOutcome(size_t leaf, WorkersOutcome outcome) {

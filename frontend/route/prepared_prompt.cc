@@ -40,10 +40,14 @@ absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::Hash(std::shared_ptr<const P
     const uint64_t seed = BlockSeed(
         {.lora_name = prompt->source_->lora_name, .cache_salt = prompt->source_->cache_salt},
         contract);
-    prompt->hashed_ = SequenceHashes(LocalHashes(prompt->tokens(), blocking, seed), contract);
+    const std::vector<std::vector<uint64_t>> items =
+        ItemsByBlock(prompt->source_->items, prompt->tokens().size(), block_size);
+    prompt->hashed_ =
+        SequenceHashes(LocalHashes(prompt->tokens(), blocking, seed, items), contract);
   }
   if (prompt->cache_not_read()) return prompt;
-  const size_t computed = blocks == 0 ? 0 : 1;  // of a prompt of whole blocks and no token more
+  // Of a prompt of whole blocks and no token more.
+  const size_t computed = blocks == 0 || prompt->source_->is_beginning ? 0 : 1;
   const size_t length = prompt->prompt_tokens();
   const size_t reusable = length == 0 ? blocks - computed : (length - 1) / block_size;
   prompt->reusable_blocks_ = static_cast<uint32_t>(std::min(reusable, blocks));
@@ -61,6 +65,7 @@ absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::InBlocksOf(uint32_t block_si
 }
 
 uint32_t PreparedPrompt::prompt_tokens() const {
+  if (source_->is_beginning) return 0;
   return source_->tokens.empty() ? source_->prompt_tokens
                                  : static_cast<uint32_t>(source_->tokens.size());
 }

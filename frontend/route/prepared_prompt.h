@@ -33,6 +33,8 @@ inline constexpr uint32_t kRouteBlocksMax = 65536;  // as at the leaf
 // Exactly one of `tokens`, `sequence_hashes` and `unknown`.
 struct PromptSource {
   std::vector<TokenId> tokens = {};
+  std::vector<PromptItem> items = {};  // among the tokens
+  bool is_beginning = false;           // more tokens follow that are not known
   std::string lora_name = {};
   std::string cache_salt = {};
   bool eagle = false;
@@ -68,6 +70,7 @@ class PreparedPrompt {
   uint32_t reusable_blocks() const { return reusable_blocks_; }  // the most that may be promised
   uint32_t block_size() const { return block_size_; }
   const std::vector<TokenId>& tokens() const { return source_->tokens; }  // empty: of hashes
+  const std::vector<PromptItem>& items() const { return source_->items; }
   // Of the whole prompt; 0: not known.
   uint32_t prompt_tokens() const;
 

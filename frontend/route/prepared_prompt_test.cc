@@ -19,6 +19,31 @@ PreparedPrompt::Ptr Prepare(PromptSource source, uint32_t block_size = 16) {
 
 PromptSource Tokens(size_t count) { return {.tokens = std::vector<TokenId>(count, 3)}; }
 
+TEST(PreparedPromptTest, AllBlocksOfABeginningCanBeReused) {
+  PromptSource source = Tokens(64);
+  source.is_beginning = true;
+  const PreparedPrompt::Ptr prompt = Prepare(std::move(source));
+  EXPECT_EQ(prompt->blocks(), 4u);
+  EXPECT_EQ(prompt->reusable().size(), 4u);
+  EXPECT_EQ(prompt->prompt_tokens(), 0u);
+}
+
+// A block with a part of an image is named as its engine's events name it.
+TEST(PreparedPromptTest, BlocksOfAnImageAreHashedWithIt) {
+  std::vector<TokenId> tokens(64, TokenId{9});
+  const PromptItem image{.offset = 20, .length = 16, .hash = 7};
+  const auto prompt = Prepare({.tokens = tokens, .items = {image}});
+  const std::vector<std::vector<uint64_t>> blocks = {{}, {7}, {7}};
+  EXPECT_EQ(prompt->sequence(),
+            SequenceHashes(LocalHashes(tokens, {.block_size = 16}, BlockSeed({}), blocks)));
+  EXPECT_EQ((*prompt->InBlocksOf(32))->sequence(),
+            SequenceHashes(LocalHashes(tokens, {.block_size = 32}, BlockSeed({}), {{{7}, {7}}})));
+  const auto other =
+      Prepare({.tokens = tokens, .items = {{.offset = 20, .length = 16, .hash = 8}}});
+  EXPECT_EQ(other->sequence()[0], prompt->sequence()[0]);
+  EXPECT_NE(other->sequence()[1], prompt->sequence()[1]);
+}
+
 TEST(PreparedPromptTest, TheBlockOfTheLastTokenCannotBeReused) {
   for (const auto& [tokens, blocks, reusable] :
        {std::tuple(64, 4u, 3u), std::tuple(65, 4u, 4u), std::tuple(63, 3u, 3u),

@@ -52,14 +52,16 @@ struct ReceiptCandidate {
   Cost cost = {};
   FetchedBlocks fetched = {};  // of the overlap
   bool prefill_only = false;   // it needs another worker that decodes
+  std::string reading = {};    // as its engine reads the prompt; empty: not said
 };
 
 inline constexpr size_t kReceiptCandidatesMax = 16;
 
 struct Receipt {
   Fallback fallback = Fallback::kNone;
-  std::string reason;  // of the fallback, empty without one
-  uint32_t blocks = 0;
+  std::string reason;        // of the fallback, empty without one
+  uint32_t blocks = 0;       // as the chosen worker's engine reads the prompt
+  std::string reading = {};  // its name (`RouteInput::reading`); empty: not said
   std::vector<CellAsked> cells;
   std::vector<CellAsked> nodes;  // asked on the way from the top of the hierarchy down to the cells
   std::vector<ReceiptCandidate> candidates;  // best first, at most `kReceiptCandidatesMax`

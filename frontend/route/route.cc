@@ -15,6 +15,27 @@ namespace {
 // In a fleet where some workers prefill and others decode the hierarchy names all of its cells so often, not its best alone.
 constexpr Duration kListCellsEvery = std::chrono::seconds(10);
 
+std::vector<PreparedPrompt::Ptr> OthersOf(const RouteInput& input) {
+  std::vector<PreparedPrompt::Ptr> others;
+  for (const Reading& reading : input.other_readings) others.push_back(reading.prepared);
+  return others;
+}
+
+std::vector<PreparedPrompt::Ptr> OthersOf(const RouteRequest& request) {
+  return request.readings == nullptr ? std::vector<PreparedPrompt::Ptr>()
+                                     : request.readings->others();
+}
+
+// What was said of another reading is said of the prompt.
+std::shared_ptr<const RouteInput> AsRead(const std::shared_ptr<const RouteInput>& input,
+                                         size_t reading) {
+  if (reading == 0) return input;
+  auto as_read = std::make_shared<RouteInput>(*input);
+  as_read->tokenizer = input->other_readings[reading - 1].tokenizer;
+  as_read->no_tokens = input->other_readings[reading - 1].no_tokens;
+  return as_read;
+}
+
 }  // namespace
 
 // Names are looked up for every worker: they are sorted here.
@@ -37,13 +58,13 @@ void Route::Start() {
       CheckMemoryForQuestion(fleet_->options.memory_budget, input.prepared->blocks());
   if (!full.ok()) return Fail(std::move(full));
   input_ = std::make_shared<const RouteInput>(std::move(input));
-  Begin(input_->prepared);
+  Begin(input_->prepared, OthersOf(*input_));
 }
 
 void Route::Again(const RoutedPrompt& routed) {
   if (fleet_->stopped()) return Fail(StoppedError());
   if (routed.at + fleet_->options.route_again_ttl > began_) {
-    MakeTry(input_->prepared);
+    MakeTry(input_->prepared, OthersOf(*input_));
     try_->receipt = routed.receipt;
     Committed committed =
         ChooseAndCount(*try_->request, routed.cells, {.only_good = true, .engines = false});
@@ -53,17 +74,19 @@ void Route::Again(const RoutedPrompt& routed) {
   Start();
 }
 
-void Route::MakeTry(PreparedPrompt::Ptr prompt) {
+void Route::MakeTry(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others) {
   tried_since_ = fleet_->clock->Now();
   const FrontendOptions& options = fleet_->options;
   const Duration deadline = input_->deadline > Duration(0) ? input_->deadline : options.deadline;
+  const std::shared_ptr<const std::map<std::string, std::string>> engines = fleet_->engines.Get();
   auto request = std::make_shared<const RouteRequest>(
       RouteRequest{.fleet = fleet_,
                    .input = input_,
                    .policy = fleet_->PolicyOf(input_->domain.model),
                    .overload = fleet_->overload.Get(),
-                   .engines = fleet_->engines.Get(),
-                   .prompt = std::move(prompt),
+                   .engines = engines,
+                   .prompt = prompt,
+                   .readings = Readings::Of(input_, prompt, std::move(others), engines),
                    .session = fleet_->SessionOf(*input_),
                    .until = tried_since_ + deadline});
   const bool hierarchy = !fleet_->hierarchies.Get()->empty();
@@ -72,8 +95,8 @@ void Route::MakeTry(PreparedPrompt::Ptr prompt) {
   try_->receipt.blocks = request->prompt->blocks();
 }
 
-void Route::Begin(PreparedPrompt::Ptr prompt) {
-  MakeTry(std::move(prompt));
+void Route::Begin(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others) {
+  MakeTry(std::move(prompt), std::move(others));
   if (fleet_->hierarchies.Get()->empty()) return AskNext();
   AskHierarchy();
 }
@@ -90,8 +113,18 @@ bool Route::BeginWith(uint32_t block_size) {
   if (began_with_block_size_ || !prompt->DiffersIn(block_size)) return false;
   began_with_block_size_ = true;
   absl::StatusOr<PreparedPrompt::Ptr> other = prompt->InBlocksOf(block_size);
+  std::vector<PreparedPrompt::Ptr> others = OthersOf(*try_->request);
+  for (PreparedPrompt::Ptr& reading : others) {
+    if (!other.ok()) break;
+    absl::StatusOr<PreparedPrompt::Ptr> rehashed = reading->InBlocksOf(block_size);
+    if (rehashed.ok()) {
+      reading = *std::move(rehashed);
+    } else {
+      other = rehashed.status();
+    }
+  }
   if (other.ok()) {
-    Begin(*std::move(other));
+    Begin(*std::move(other), std::move(others));
   } else {
     Fail(other.status());
   }
@@ -310,14 +343,19 @@ void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cel
   fleet_->SessionWent(*input_, CellWorker(worker.cell->cell, worker.id()));
   RouteInput input = *input_;
   input.prepared = request.prompt;
+  for (size_t i = 1; i < request.readings_count(); ++i)
+    input.other_readings[i - 1].prepared = request.readings->prompt(i);
+  const PreparedPrompt::Ptr prompt =
+      request.readings == nullptr ? request.prompt : request.readings->prompt(worker.reading());
   auto routed = std::make_shared<const RoutedPrompt>(std::move(input), cells, try_->receipt, now);
   RouteResult result = ResultOf(request, std::move(committed), std::move(try_->receipt));
   result.receipt.queued_us = Microseconds(tried_since_ - began_);
   result.receipt.total_us = Microseconds(now - began_);
   if (RouteObserver* observer = request.options().observer; observer != nullptr) {
-    observer->OnDecided({.input = *input_,
+    const std::shared_ptr<const RouteInput> as_read = AsRead(input_, result.reading);
+    observer->OnDecided({.input = *as_read,
                          .result = result,
-                         .prompt = request.prompt,
+                         .prompt = prompt,
                          .contract = request.options().contract,
                          .at = now});
   }
@@ -343,7 +381,9 @@ void Route::WaitOrReject(const Choice& choice) {
   if (waits == FleetState::Waits::kStopped) return EndWaiting();
   if (waits == FleetState::Waits::kWaits) {
     fleet_->timer->After(options.queue_poll, [self = shared_from_this()] {
-      if (self->fleet_->EndWait(self.get())) self->Begin(self->try_->request->prompt);
+      if (!self->fleet_->EndWait(self.get())) return;
+      const RequestPtr request = self->try_->request;
+      self->Begin(request->prompt, OthersOf(*request));
     });
     return;
   }

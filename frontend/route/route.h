@@ -69,8 +69,9 @@ class Route : public std::enable_shared_from_this<Route> {
     FleetSaid said = {};
   };
 
-  void MakeTry(PreparedPrompt::Ptr prompt);
-  void Begin(PreparedPrompt::Ptr prompt);
+  // `others`: of the input's other readings.
+  void MakeTry(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others);
+  void Begin(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others);
   void AskHierarchy();
   // Whether the hierarchy was last asked for all of its cells so long ago; then it counts as asked now.
   bool ListsCells(Duration every);

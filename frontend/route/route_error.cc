@@ -64,7 +64,7 @@ absl::Status NoWorkerError(const Domain& domain, const Choice& choice, bool lack
   if (choice.not_allowed > 0)
     return absl::NotFoundError("no worker of " + name + " that this request allows, of " +
                                std::to_string(choice.not_allowed) + " seen");
-  return absl::NotFoundError("no worker of " + name + " was ever seen");
+  return UnknownModelError(domain.model);
 }
 
 absl::Status OverloadedError(const Domain& domain, const Choice& choice,

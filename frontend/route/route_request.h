@@ -10,12 +10,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "frontend/route/finders.h"
 #include "frontend/route/fleet.h"
+#include "frontend/route/fleet_memory.h"
 #include "frontend/route/frontend.h"
 #include "frontend/route/policy/policy.h"
 #include "frontend/route/policy/worker_fit.h"
 #include "frontend/route/prepared_prompt.h"
+#include "frontend/route/readings.h"
 #include "indexer/base/clock.h"
 
 namespace kvatlas {
@@ -41,6 +45,7 @@ struct RouteRequest {
   std::shared_ptr<const OverloadThresholds> overload = nullptr;
   std::shared_ptr<const std::map<std::string, std::string>> engines = nullptr;  // given ones
   PreparedPrompt::Ptr prompt;
+  Readings::Ptr readings = nullptr;        // of which `prompt` is the first; null: there is one
   std::optional<CellWorker> session = {};  // where its last request went
   Time until{0};
 
@@ -50,6 +55,46 @@ struct RouteRequest {
   Duration Left() const { return until - Now(); }
   std::shared_ptr<ModelFleet> Model() const { return fleet->Model(input->domain.model); }
   std::shared_ptr<ModelFleet> KnownModel() const { return fleet->KnownModel(input->domain.model); }
+  // Where engines read the prompt differently, each worker goes by its own reading.
+  size_t readings_count() const { return readings == nullptr ? 1 : readings->size(); }
+  const PreparedPrompt& PromptOf(size_t reading) const {
+    return readings == nullptr ? *prompt : *readings->prompt(reading);
+  }
+  size_t ReadingOf(const Labels* labels, const HolderId& worker) const {
+    return readings == nullptr ? 0 : readings->OfWorker(labels, worker);
+  }
+  // Also of a reading that is not known.
+  uint32_t BlocksOf(size_t reading) const {
+    return readings == nullptr ? prompt->blocks() : readings->blocks(reading);
+  }
+  const PreparedPrompt& Shortest() const {
+    return readings == nullptr ? *prompt : readings->shortest();
+  }
+  const std::string& NameOf(size_t reading) const {
+    return readings == nullptr ? input->reading : readings->name(reading);
+  }
+  // Of the reading that was sent deepest: the head that readings have in common is of all of them.
+  SentTo LastSent(const FleetMemory& memory) const {
+    SentTo sent = memory.LastSentTo(domain(), prompt->waypoints(), Now());
+    for (size_t reading = 1; reading < readings_count(); ++reading) {
+      SentTo other = memory.LastSentTo(domain(), PromptOf(reading).waypoints(), Now());
+      if (other.waypoints <= sent.waypoints) continue;
+      sent = std::move(other);
+      sent.reading = reading;
+    }
+    return sent;
+  }
+  void FindOverlaps(const std::string& leaf_address, Duration deadline,
+                    OverlapFinder::Callback callback) const {
+    const OverlapQuestion question = {
+        .domain = &domain(), .sequence = prompt->reusable(), .trace = input->trace};
+    if (readings == nullptr)
+      return fleet->overlap_finder->FindOverlaps(leaf_address, question, deadline,
+                                                 std::move(callback));
+    Readings::FindOverlaps(readings, fleet->overlap_finder, leaf_address, question, deadline,
+                           std::move(callback));
+  }
+
   // A cell's, by its labels.
   double DistanceOf(const Labels* labels) const {
     if (options().zone.empty() || labels == nullptr) return 0;

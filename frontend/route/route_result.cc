@@ -31,6 +31,7 @@ RouteResult ResultOf(const RouteRequest& request, Committed committed, Receipt r
                      .cell = choice.worker->cell->cell,
                      .overlap_blocks = choice.overlap_blocks,
                      .url = UrlOf(request, *choice.worker),
+                     .reading = choice.worker->reading(),
                      .of_several_ranks = OfSeveralRanks(
                          choice.decoder.has_value() ? *choice.decoder : *choice.worker),
                      .receipt = std::move(receipt)};
@@ -42,6 +43,8 @@ RouteResult ResultOf(const RouteRequest& request, Committed committed, Receipt r
   }
   Receipt& of_choice = result.receipt;
   of_choice.fallback = choice.fallback;
+  of_choice.blocks = request.PromptOf(result.reading).blocks();
+  of_choice.reading = request.NameOf(result.reading);
   if (of_choice.fallback == Fallback::kNone)
     of_choice.reason.clear();  // a leaf that failed is in its own row
   of_choice.candidates = std::move(committed.choice.ranked);

@@ -3,9 +3,11 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "frontend/route/frontend.h"
@@ -14,6 +16,7 @@ namespace kvatlas {
 namespace {
 
 constexpr char kRetryAfterUrl[] = "kvatlas.io/retry_after_ms";
+constexpr char kUnknownModelUrl[] = "kvatlas/unknown-model";
 
 }  // namespace
 
@@ -32,6 +35,17 @@ absl::Status WithRetryAfter(absl::Status status, Duration retry_after) {
   // By way of a view: the template that takes strings has a name in clang that a library built by gcc lacks.
   status.SetPayload(kRetryAfterUrl, absl::Cord(absl::string_view(text)));
   return status;
+}
+
+absl::Status UnknownModelError(std::string_view model) {
+  absl::Status unknown = absl::NotFoundError(absl::StrCat(
+      "The model `", absl::string_view(model.data(), model.size()), "` does not exist."));
+  unknown.SetPayload(kUnknownModelUrl, absl::Cord());
+  return unknown;
+}
+
+bool IsUnknownModel(const absl::Status& why) {
+  return why.GetPayload(kUnknownModelUrl).has_value();
 }
 
 std::optional<Duration> RetryAfter(const absl::Status& refused) {

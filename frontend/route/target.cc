@@ -63,8 +63,8 @@ double BestCost(const RouteRequest& request, uint32_t blocks_below, double dista
   if (!request.policy->bounded_by_coverage()) return -std::numeric_limits<double>::infinity();
   const uint32_t blocks = blocks_below == 0 ? 0 : blocks_below - 1;
   return request.policy
-      ->CostOf({.prompt_blocks = request.prompt->blocks(),
-                .overlap_blocks = std::min(blocks, request.prompt->reusable_blocks()),
+      ->CostOf({.prompt_blocks = request.Shortest().blocks(),
+                .overlap_blocks = std::min(blocks, request.Shortest().reusable_blocks()),
                 .distance = distance})
       .total();
 }
@@ -155,8 +155,7 @@ std::vector<Target> TargetsOf(const RouteRequest& request, const std::vector<Cel
   const std::shared_ptr<ModelFleet> model = request.Model();
   {
     MutexLock lock(&model->mutex);
-    const SentTo sent =
-        model->memory.LastSentTo(request.domain(), request.prompt->waypoints(), request.Now());
+    const SentTo sent = request.LastSent(model->memory);
     for (const CellFound& cell : cells) known.push_back(KnownOf(request, *model, sent, cell));
   }
   std::vector<Target> targets;

@@ -46,10 +46,13 @@ DecisionRecord DecisionLog::Describe(const Decided& decided) const {
   record.no_tokens = input.no_tokens.substr(0, kTextMax);
   for (const std::string& trait : input.traits)
     if (record.traits.size() < kTraitsMax) record.traits.push_back(trait.substr(0, kTextMax));
-  record.cache_not_read = input.cache_not_read;
+  // Of a beginning it is not known what the engine could have had behind it.
+  record.cache_not_read = input.cache_not_read || input.is_beginning;
   const PreparedPrompt& prompt = *decided.prompt;
   record.prompt_tokens = prompt.prompt_tokens();
-  const size_t tokens = std::min(prompt.tokens().size(), options_.leading_tokens);
+  // What would be hashed in another way is hashed without images.
+  const size_t tokens =
+      prompt.items().empty() ? std::min(prompt.tokens().size(), options_.leading_tokens) : 0;
   record.prompt = {
       .tokens = {prompt.tokens().begin(), prompt.tokens().begin() + static_cast<ptrdiff_t>(tokens)},
       .lora_name = input.lora_name,

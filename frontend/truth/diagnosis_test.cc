@@ -291,8 +291,8 @@ TEST(DiagnosisTest, TheFirstBlockThatDiffersIsNamedWhereFinishedPromptsAreThereI
   ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kPromptDiffers));
   EXPECT_THAT(
       findings[0].evidence,
-      testing::Contains("the first that differs is block 11 (tokens 176 to 191) of decision "
-                        "2, where we have 7 8 9"));
+      testing::Contains("they differ from block 11 (tokens 176 to 191) on at the latest, in "
+                        "decision 2, where we have 7 8 9"));
   // Hybrid models keep what they can go on from, and lost events leave gaps.
   worker.leaf->hybrid = true;
   EXPECT_THAT(CausesOf(Diagnose(worker)), testing::Not(testing::Contains(Cause::kPromptDiffers)));

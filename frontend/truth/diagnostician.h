@@ -80,12 +80,16 @@ class Diagnostician {
   // `wrong` and `right`: requests that show it, and that do not. False: nothing that they have in common tells them apart.
   bool DiffersByTrait(const Comparisons& wrong, const Comparisons& right, Evidence evidence);
   bool BrokenByTrait();
+  Checks Parted() const;
+  // How many of these were served less than promised, or with another length.
+  size_t TellingOf(const Checks& parted) const;
   std::string FirstDifference(const Checks& parted) const;
   std::string TokensText() const;
 
   // ---- Served ----
   void NothingServed();
   void TooLittleServed();
+  bool IsThereAgain(const Comparison& comparison) const;
   bool Restarted();
   void Unexplained();
 

@@ -83,6 +83,8 @@ struct Check {
   // All of the prompt turned up there at some time of asking, though not here, and this frontend had not sent it there.
   std::optional<HolderId> turned_up = {};
   bool listed = false;  // the worker was in the answer
+  // Before all of it was there a later prompt with the same beginning was finished there: it may be that one's.
+  bool sent_again = false;
   std::vector<Supposed> supposed = {};
   // Our tokens of the first block that the worker does not have, as far as the prompt's head is kept.
   std::vector<TokenId> missing_tokens = {};

@@ -18,6 +18,8 @@ constexpr FaultRow kFaults[] = {
     {Fault::kSeed, "seed", Cause::kHashContract},
     {Fault::kTokenizer, "tokenizer", Cause::kTokenizer},
     {Fault::kTemplate, "template", Cause::kChatTemplate},
+    {Fault::kEffort, "effort", Cause::kPromptDiffers},
+    {Fault::kReasoning, "reasoning", Cause::kPromptDiffers},
     {Fault::kBosTwice, "bos_twice", Cause::kBosDoubled},
     {Fault::kBosTwiceHere, "bos_twice_here", Cause::kBosDoubled},
     {Fault::kNoBos, "no_bos", Cause::kBosMissing},
@@ -46,6 +48,9 @@ constexpr TokenId kHead[] = {50, 51, 52, 53, 54, 55};
 constexpr TokenId kTurn[] = {60, 61, 62};
 constexpr TokenId kOtherHead[] = {50, 51, 70, 71, 72, 73, 74, 75, 76, 77, 55};
 constexpr TokenId kOtherTurn[] = {60, 63, 64, 62};
+constexpr TokenId kReasoningRead[] = {80, 81, 82};
+constexpr TokenId kOtherEffort = 85;
+constexpr size_t kEffortAt = 30;
 
 void Append(std::span<const TokenId> tokens, std::vector<TokenId>* to) {
   to->insert(to->end(), tokens.begin(), tokens.end());
@@ -58,6 +63,14 @@ std::vector<TokenId> Split(const std::vector<TokenId>& tokens) {
     if (token % 11 == 0) split.push_back(90000 + token);
   }
   return split;
+}
+
+// One of the requests that an engine with this fault reads otherwise than the frontend.
+bool IsReadOtherwise(const Prompt& prompt, Fault fault, bool here, Fault which) {
+  if (fault != which || here || prompt.form != PromptForm::kChat || prompt.turns.size() < 2)
+    return false;
+  const bool is_second = prompt.turns[1][0] % 2 == 0;
+  return is_second && prompt.turns.size() != (which == Fault::kEffort ? 3 : 2);
 }
 
 }  // namespace
@@ -82,6 +95,8 @@ std::set<Cause> AlsoFits(Fault fault) {
       return {Cause::kChatTemplate};
     case Fault::kTemplate:
       return {Cause::kTokenizer};
+    case Fault::kEffort:
+      return {Cause::kUnexplained};
     case Fault::kUsageMissing:
       return {Cause::kPrefixCachingOff};
     case Fault::kCachingOff:
@@ -104,7 +119,11 @@ std::vector<TokenId> TokensOf(const Prompt& prompt, Fault fault, bool here) {
     if (prompt.form == PromptForm::kChat)
       Append(other_template ? std::span<const TokenId>(kOtherTurn) : kTurn, &tokens);
     Append(turn, &tokens);
+    if (IsReadOtherwise(prompt, fault, here, Fault::kReasoning) && &turn == &prompt.turns[1])
+      Append(kReasoningRead, &tokens);
   }
+  if (IsReadOtherwise(prompt, fault, here, Fault::kEffort) && tokens.size() > kEffortAt)
+    tokens[kEffortAt] = kOtherEffort;
   if (fault == Fault::kTokenizer && !here) tokens = Split(tokens);
   size_t bos = 1;
   if (fault == (here ? Fault::kBosTwiceHere : Fault::kBosTwice)) bos = 2;

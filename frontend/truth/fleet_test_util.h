@@ -27,11 +27,13 @@ namespace kvatlas {
 // What may be wrong with a worker, or between it and its frontend.
 enum class Fault {
   kNone,
-  kBlockSize,     // 32 where the index was told 16
-  kSeed,          // a publisher that hashes by another seed
-  kTokenizer,     // the engine's splits some tokens in two
-  kTemplate,      // the engine's has a longer head and other turns
-  kBosTwice,      // the engine adds one more
+  kBlockSize,  // 32 where the index was told 16
+  kSeed,       // a publisher that hashes by another seed
+  kTokenizer,  // the engine's splits some tokens in two
+  kTemplate,   // the engine's has a longer head and other turns
+  kEffort,     // of every second conversation, but for one turn, the engine writes another effort
+  kReasoning,  // of every second conversation the engine reads more of its first turn
+  kBosTwice,   // the engine adds one more
   kBosTwiceHere,  // the frontend does
   kNoBos,         // the engine leaves it out
   kNoBosHere,     // the frontend does

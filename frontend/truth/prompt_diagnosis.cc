@@ -2,8 +2,8 @@
 // how far finished prompts are in the index, or by what the requests have in common. And: no tokens could be made at all.
 //
 // A prompt that an engine finished has to be announced under our names. Where it is only up to block n, though the engine's events come and
-// nothing of them was lost, block n is the first that the engine read otherwise, or one behind it, if other requests with the same
-// beginning were announced. What the engine served from its cache of a promise bounds it from above as well.
+// nothing of them was lost, the engine read block n otherwise, or one before it: other requests with the same beginning may have been
+// announced. What it served of a promise is another such bound.
 
 #include <algorithm>
 #include <map>
@@ -102,6 +102,16 @@ std::string Diagnostician::TokensText() const {
   return "our tokens are the caller's";
 }
 
+size_t Diagnostician::TellingOf(const Checks& parted) const {
+  size_t telling = 0;
+  for (const Check* check : parted) {
+    telling += std::any_of(e_.comparisons.begin(), e_.comparisons.end(), [&](const Comparison& c) {
+      return c.decision == check->decision && (ServedLess(c) || LengthsDiffer(c));
+    });
+  }
+  return telling;
+}
+
 std::string Diagnostician::FirstDifference(const Checks& parted) const {
   std::map<uint64_t, const Comparison*> of;
   for (const Comparison& c : e_.comparisons) of[c.decision] = &c;
@@ -117,8 +127,8 @@ std::string Diagnostician::FirstDifference(const Checks& parted) const {
     block = differs;
   }
   if (first == nullptr) return "";
-  std::string text = "the first that differs is " + TokenRange(block, first->block_size) +
-                     " of decision " + Number(first->decision);
+  std::string text = "they differ from " + TokenRange(block, first->block_size) +
+                     " on at the latest, in decision " + Number(first->decision);
   if (block != first->held || first->missing_tokens.empty()) return text;
   text += ", where we have";
   for (TokenId token : first->missing_tokens) text += " " + Number(token);
@@ -138,21 +148,30 @@ bool Diagnostician::DiffersByTrait(const Comparisons& wrong, const Comparisons& 
   return true;
 }
 
-void Diagnostician::PromptDiffers() {
-  if (!leaf_.has_value() || leaf_->batches == 0 || leaf_->hybrid) return;
-  if (leaf_->trust != Trust::kExact) return;
-  if (leaf_->engine.has_value() && leaf_->engine->messages_lost > 0) return;
+// Finished prompts that the index has in part, though their worker's events come and none was lost.
+Checks Diagnostician::Parted() const {
+  const bool tells = leaf_.has_value() && leaf_->batches > 0 && leaf_->trust == Trust::kExact &&
+                     // It keeps what a prompt can go on from, and no more.
+                     !leaf_->hybrid &&
+                     (!leaf_->engine.has_value() || leaf_->engine->messages_lost == 0);
   Checks parted;
-  size_t settled = 0;
   for (const Check& check : e_.checks) {
-    if (!check.settled) continue;
-    ++settled;
-    // What is announced at all has been since: of a stream that stands still nothing is known.
+    // Of a stream that stands still since nothing is known.
     const bool heard_since =
         !e_.no_batch_since.has_value() || *e_.no_batch_since >= check.at - check.after;
-    if (check.whole() || check.turned_up.has_value() || !heard_since) continue;
+    if (!tells || !heard_since || !check.settled) continue;
+    if (check.whole() || check.turned_up.has_value()) continue;
     if (check.other_worker_held + 1 < check.asked) parted.push_back(&check);
   }
+  return parted;
+}
+
+void Diagnostician::PromptDiffers() {
+  const Checks parted = Parted();
+  const auto settled =
+      static_cast<size_t>(std::count_if(e_.checks.begin(), e_.checks.end(), [](const Check& check) {
+        return check.settled && !(check.whole() && check.sent_again);
+      }));
   Comparisons differing, agreeing, more;
   for (const Comparison& c : e_.comparisons) {
     if (ServedMore(c)) more.push_back(&c);
@@ -181,14 +200,19 @@ void Diagnostician::PromptDiffers() {
   const bool by_length = differing.size() >= kShownMin && some_agree &&
                          differing.size() * kOneIn >= differing.size() + agreeing.size();
   // It served more than the index knew of: its cache has what it announced under names that are not ours.
+  const bool has_more =
+      more.size() >= kConfirmedMin && more.size() * kOneIn >= e_.comparisons.size();
+  // Or it broke a promise, and what it then computed anew did not come into the index: what an index is late with, or an engine lost, does.
+  const bool is_not_restored = TellingOf(parted) >= kConfirmedMin;
   const bool by_blocks = parted.size() > kConfirmedMin && parted.size() * 4 >= settled &&
-                         more.size() >= kConfirmedMin &&
-                         more.size() * kOneIn >= e_.comparisons.size();
+                         (has_more || is_not_restored);
   if (!by_length && !by_blocks) return;
   if (by_length && DiffersByTrait(differing, agreeing, evidence)) return;
   if (by_blocks) {
-    evidence.push_back("it served more than the index has in " +
-                       Share(more.size(), e_.comparisons.size(), "requests"));
+    if (has_more) {
+      evidence.push_back("it served more than the index has in " +
+                         Share(more.size(), e_.comparisons.size(), "requests"));
+    }
     std::set<uint64_t> of_parted;
     for (const Check* check : parted) of_parted.insert(check->decision);
     Comparisons wrong, right;
@@ -212,13 +236,12 @@ bool Diagnostician::BrokenByTrait() {
   }
   if (broken.size() < kShownMin) return false;
   const Comparison& last = *broken.back();
-  return DiffersByTrait(
-      broken, kept,
-      {"the engine served less than predicted in " +
-           Share(broken.size(), broken.size() + kept.size(), "requests"),
-       "the last one was served up to " +
-           TokenRange(*last.served / last.block_size, last.block_size) + " of decision " +
-           Number(last.decision) + ", which is the first that can differ"});
+  return DiffersByTrait(broken, kept,
+                        {"the engine served less than predicted in " +
+                             Share(broken.size(), broken.size() + kept.size(), "requests"),
+                         "the last one was served up to " +
+                             TokenRange(*last.served / last.block_size, last.block_size) +
+                             " of decision " + Number(last.decision) + ", which then differs"});
 }
 
 }  // namespace kvatlas

@@ -2,6 +2,7 @@
 // that is known.
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,12 @@
 #include "frontend/truth/patterns.h"
 
 namespace kvatlas {
+namespace {
+
+// A prompt that is asked about at all has been by then for the first time.
+constexpr Duration kAskedBy = std::chrono::seconds(5);
+
+}  // namespace
 
 void Diagnostician::NothingServed() {
   const bool holds_nothing = leaf_.has_value() && leaf_->known && leaf_->blocks == 0;
@@ -66,23 +73,32 @@ bool Diagnostician::Restarted() {
   return true;
 }
 
+// What an engine lost and computed anew it announces anew, under our names.
+bool Diagnostician::IsThereAgain(const Comparison& comparison) const {
+  for (const Check& check : e_.checks)
+    if (check.decision == comparison.decision) return check.whole();
+  return e_.now - comparison.at > kAskedBy;  // it will not be asked about
+}
+
 void Diagnostician::TooLittleServed() {
   if (BrokenByTrait() || Restarted()) return;
   Comparisons promises, broken;
   for (const Comparison& c : e_.comparisons) {
     if (!c.served.has_value() || Promised(c) < 2 * c.block_size) continue;
     promises.push_back(&c);
-    if (ServedLess(c)) broken.push_back(&c);
+    if (ServedLess(c) && IsThereAgain(c)) broken.push_back(&c);
   }
-  Checks late;
-  size_t settled = 0, whole = 0, elsewhere = 0;
+  Checks late, perhaps;
+  size_t settled = 0, prompt = 0, elsewhere = 0;
   for (const Check& check : e_.checks) {
     elsewhere += check.turned_up.has_value();
-    if (check.late()) late.push_back(&check);
+    if (check.late()) (check.sent_again ? perhaps : late).push_back(&check);
     settled += check.settled;
-    whole += check.prompt();
+    prompt += check.prompt();
   }
-  whole += late.size();
+  const size_t whole = prompt + late.size() + perhaps.size();
+  // Of a stream that is late next to nothing is there at once. Else it was another prompt that came into the index.
+  if (prompt * 2 <= perhaps.size()) late.insert(late.end(), perhaps.begin(), perhaps.end());
   // The index hears of this worker, under the names that are asked for.
   if (whole < kShownMin || whole * 2 < settled || elsewhere * 4 >= whole) return;
   Evidence evidence;

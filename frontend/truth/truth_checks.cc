@@ -177,6 +177,8 @@ void Truth::State::OnAnswer(const std::shared_ptr<Waiting>& asked, const Workers
     fresh.turned_up = TurnedUp(*asked, fresh);
     fresh.missing_tokens = TokensOfBlock(asked->prompt, fresh.held);
     fresh.first_held = fresh.held;
+    fresh.sent_again = asked->asked > 1 && sent.At(std::get<1>(asked->worker), id,
+                                                   asked->head().back()) > asked->reported_at;
     fresh.settled = fresh.whole() || asked->asked >= options.check_after.size();
     const auto before =
         std::find_if(worker.checks.begin(), worker.checks.end(),

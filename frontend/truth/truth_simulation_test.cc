@@ -211,6 +211,11 @@ FleetOptions OptionsFor(Fault fault, uint64_t seed) {
     case Fault::kWorkersSwapped:
       options.workers = 2 + random() % 2;
       break;
+    case Fault::kEffort:
+    case Fault::kReasoning:
+      options.workers = 1;
+      options.chats = 1;
+      break;
     case Fault::kTemplate:
       options.workers = 1;
       break;

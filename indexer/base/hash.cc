@@ -56,6 +56,21 @@ std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocki
   return locals;
 }
 
+std::vector<std::vector<uint64_t>> ItemsByBlock(std::span<const PromptItem> items, size_t tokens,
+                                                uint32_t block_size) {
+  std::vector<std::vector<uint64_t>> blocks;
+  if (block_size == 0) return blocks;
+  for (const PromptItem& item : items) {
+    if (item.length == 0 || item.offset >= tokens) continue;
+    const size_t end = item.offset + std::min(item.length, tokens - item.offset);
+    const size_t last = (end - 1) / block_size;
+    if (blocks.size() <= last) blocks.resize(last + 1);
+    for (size_t block = item.offset / block_size; block <= last; ++block)
+      blocks[block].push_back(item.hash);
+  }
+  return blocks;
+}
+
 SequenceHash NextSequenceHash(SequenceHash parent, LocalHash local, const HashContract& contract) {
   const uint64_t pair[2] = {Raw(parent), Raw(local)};
   return SequenceHash{XXH3_64bits_withSeed(pair, sizeof(pair), contract.seed)};

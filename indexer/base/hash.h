@@ -22,6 +22,7 @@
 #ifndef KVATLAS_INDEXER_BASE_HASH_H_
 #define KVATLAS_INDEXER_BASE_HASH_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -71,6 +72,20 @@ LocalHash LocalHashOf(std::span<const TokenId> block, std::span<const uint64_t> 
 std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocking& blocking,
                                    uint64_t seed,
                                    std::span<const std::vector<uint64_t>> multimodal = {});
+
+// An image, audio or video in a prompt: the tokens that stand for it, and `MultimodalHash` of its identifier.
+struct PromptItem {
+  size_t offset = 0;
+  size_t length = 0;
+  uint64_t hash = 0;
+
+  friend bool operator==(const PromptItem&, const PromptItem&) = default;
+};
+
+// The hashes of the items of which each block of these tokens has a part, as engines put them into a block's extra keys (vLLM 0.33.0
+// v1/core/kv_cache_utils.py, _gen_mm_extra_hash_keys); blocks behind the last item are left out.
+std::vector<std::vector<uint64_t>> ItemsByBlock(std::span<const PromptItem> items, size_t tokens,
+                                                uint32_t block_size);
 
 // One step of the chain. The first block's sequence hash is its local hash.
 SequenceHash NextSequenceHash(SequenceHash parent, LocalHash local,

@@ -104,6 +104,18 @@ TEST(HashTest, MultimodalHashesAreSortedAndAppended) {
             (U64s{9546817908625117111u, 10731123482949079648u}));
 }
 
+TEST(HashTest, AnItemIsInEachBlockOfWhichItHasAToken) {
+  using Blocks = std::vector<std::vector<uint64_t>>;
+  EXPECT_EQ(ItemsByBlock({}, 100, 16), Blocks{});
+  const std::vector<PromptItem> items = {{.offset = 15, .length = 18, .hash = 7},
+                                         {.offset = 33, .length = 1, .hash = 8},
+                                         {.offset = 64, .length = 16, .hash = 9}};
+  EXPECT_EQ(ItemsByBlock(items, 100, 16), (Blocks{{7}, {7}, {7, 8}, {}, {9}}));
+  // What is behind the prompt is not in it.
+  EXPECT_EQ(ItemsByBlock(items, 20, 16), (Blocks{{7}, {7}}));
+  EXPECT_EQ(ItemsByBlock(items, 100, 0), Blocks{});
+}
+
 TEST(HashTest, MultimodalIdentifiers) {
   EXPECT_EQ(MultimodalHash("opaque-renderer-image-0"), 14437604544409538977u);
   const std::string hex = "0123456789abcdef";

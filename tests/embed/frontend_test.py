@@ -309,6 +309,9 @@ class RouteTest(Cluster):
         for name, path in (("bytes", "bytes"), ("sentences", "sentences/tokenizer.model")):
             frontend = self.frontend(models=f"{MODEL}={TOKENIZERS}/{path}".encode())
             for body, tokens in zip(recorded("prompts"), recorded(name), strict=True):
+                # The records are of apply_chat_template alone; an engine refuses empty prompts and parses arguments of tool calls first.
+                if body.get("prompt") == "" or any("tool_calls" in message for message in body.get("messages", [])):
+                    continue
                 route = frontend.route([], body=json.dumps({"model": MODEL, **body}).encode(), return_tokens=1)
                 if tokens:
                     self.assertIsInstance(route, dict, (name, body, route))

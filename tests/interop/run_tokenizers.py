@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares our token ids with those of the Python packages that engines use, for real tokenizers.
 
-    bazel build //frontend/prompt/text:kvatlas-tokenize && tests/interop/run_tokenizers.py
+    bazel build //tools/kvatlas && tests/interop/run_tokenizers.py
     tests/interop/run_tokenizers.py --model qwen3 --seed 7 --conversations 20
     tests/interop/run_tokenizers.py --model qwen3 --model llama3 --speed
 
@@ -118,6 +118,7 @@ class Comparison:
 
     def compare(self, ours, theirs, body):
         here = ours.ask({**body, "model": f"{self.name}/{self.library}"})
+        here["tokens"] = here.pop("ids", None)
         there = theirs.ask({**body, "model": f"{self.name}/{self.library}"})
         if "prompt" in body:
             self.prompts += 1
@@ -137,10 +138,6 @@ class Comparison:
         told = {"model": f"{self.name}/{self.library}", "body": body}
         if "error" in here or "error" in there:
             return {**told, "ours": here.get("error", "tokens"), "theirs": there.get("error", "tokens")}
-        if "messages" in body:
-            texts = [end.ask({**body, "model": told["model"], "render": True}).get("text", "") for end in (ours, theirs)]
-            if texts[0] != texts[1]:
-                return {**told, "what": "the rendered text", **first_difference(*texts)}
         return {**told, "what": "tokens", **first_difference(here["tokens"], there["tokens"])}
 
 
@@ -192,7 +189,7 @@ def time_model(name, ours, theirs, path):
         body = {"model": f"{name}/tokenizers", "prompt": text}
         there, here = theirs.ask(body), ours.ask(body)
         after = ours.ask({**body, "prompt": text + turn})
-        rows.append((there["us"], here["us"], after["us"], len(here["tokens"]), len(after["tokens"]) - len(here["tokens"])))
+        rows.append((there["us"], here["us"], after["us"], len(here["ids"]), len(after["ids"]) - len(here["ids"])))
     there, here, after = (min(row[i] for row in rows) for i in range(3))
     print(f"{name:<14} {rows[0][3]:>8,} tokens: theirs {there / 1000:>7.1f} ms, ours {here / 1000:>7.1f} ms ({there / here:.1f} x); "
           f"{rows[0][4]:>6,} more: {after / 1000:>6.2f} ms ({here / after:.0f} x)", flush=True)
@@ -214,7 +211,7 @@ def print_table(comparisons):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenize", type=Path, default=ROOT / "bazel-bin/frontend/prompt/text/kvatlas-tokenize")
+    parser.add_argument("--kvatlas", type=Path, default=ROOT / "bazel-bin/tools/kvatlas/kvatlas")
     parser.add_argument("--environment", type=Path, default=Path("~/.cache/kvatlas-interop").expanduser())
     parser.add_argument("--model", action="append", choices=NPM + list(SENTENCEPIECE), help="only this one; may be given again")
     parser.add_argument("--seed", type=int, default=1)
@@ -235,7 +232,7 @@ def main():
                                    "rules": "file" if library == "tokenizers" else "transformers"}
                                   for library in libraries]}, models)
             models.flush()
-            ours = Process([str(options.tokenize), "--models", f"@{models.name}"])
+            ours = Process([str(options.kvatlas), "tokenize", "--as", "transformers", "--models", f"@{models.name}"])
             theirs = Process([str(python), str(HERE / "tokenizer_reference.py")])
             if options.speed:
                 time_model(name, ours, theirs, path)

@@ -1,4 +1,4 @@
-"""The Python packages' own answers: one JSON object a line in and one out, as kvatlas-tokenize does.
+"""The Python packages' own answers: one JSON object a line in and one out, as `kvatlas tokenize` does.
 
     {"open": "qwen3", "path": "/…/qwen3", "library": "transformers"}
     {"model": "qwen3", "prompt": "Hello"}

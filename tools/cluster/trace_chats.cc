@@ -92,7 +92,8 @@ absl::StatusOr<TraceChats> TraceChats::Make(const TraceChatsOptions& options,
   chats.words_per_id_ = *words_per_id;
   for (TraceRequest& request : *trace) {
     if (options.stop()) return absl::CancelledError("stopped");
-    const ChatPrompt prompt{.messages = MessagesOf(request, chats.words_per_id_)};
+    const BodyPrompt prompt{.path = RequestPath::kChat,
+                            .body = std::make_shared<const std::string>(chats.Body(request))};
     const Time start = Clock::Real().Now();
     const absl::StatusOr<PromptTokens> tokens = (*model)->Tokenize(prompt);
     const Duration took = Clock::Real().Now() - start;

@@ -7,7 +7,7 @@
 #include <memory>
 #include <variant>
 
-#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "frontend/prompt/text/model_registry.h"
 #include "frontend/prompt/text/text_model.h"
 #include "indexer/base/hash.h"
@@ -79,12 +79,13 @@ TEST(TraceChatsTest, ABodyIsTokenizedToTheBlocksThatAnEngineHolds) {
   const auto registry = ModelRegistry::Create(*ParseModels(kModels));
   ASSERT_TRUE(registry.ok()) << registry.status();
   for (size_t i = 0; i < trace.size(); ++i) {
-    const auto request = ParseOpenAiRequest(OpenAiCall::kChat, chats.Body(trace[i]));
+    const auto request = ReadPromptRequest(
+        RequestPath::kChat, std::make_shared<const std::string>(chats.Body(trace[i])));
     ASSERT_TRUE(request.ok()) << request.status();
     EXPECT_EQ(request->model, "bytes");
     EXPECT_EQ(request->output_tokens_max, trace[i].output_tokens);
     const auto tokens =
-        (*(*registry)->Find("bytes"))->Tokenize(std::get<ChatPrompt>(request->prompt));
+        (*(*registry)->Find("bytes"))->Tokenize(std::get<BodyPrompt>(request->prompt));
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     EXPECT_EQ(tokens->tokens.size(), trace[i].input_tokens);
     EXPECT_EQ(

@@ -1,5 +1,7 @@
 #include "tools/engine/byte_tokenizer.h"
 
+#include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -12,15 +14,22 @@ std::string TextOf(const nlohmann::ordered_json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-std::string Render(const ChatPrompt& chat) {
+std::string Render(const BodyPrompt& prompt) {
+  using Json = nlohmann::ordered_json;
+  const Json body = Json::parse(*prompt.body, nullptr, /*allow_exceptions=*/false);
+  if (!body.is_object()) return "";
+  if (prompt.path == RequestPath::kCompletions) {
+    const Json text = body.value("prompt", Json());
+    return TextOf(text.is_array() && !text.empty() ? text.front() : text);
+  }
   std::string text;
-  for (const auto& message : chat.messages) {
+  for (const auto& message : body.value("messages", Json::array())) {
     text += TextOf(message.value("role", nlohmann::ordered_json("")));
     text += ": ";
     text += TextOf(message.value("content", nlohmann::ordered_json("")));
     text += '\n';
   }
-  if (chat.add_generation_prompt) text += "assistant: ";
+  if (body.value("add_generation_prompt", true)) text += "assistant: ";
   return text;
 }
 
@@ -28,8 +37,8 @@ std::string Render(const ChatPrompt& chat) {
 
 void ByteTokenizer::Tokenize(const std::string&, const Prompt& prompt, Duration,
                              Callback callback) {
-  const auto* chat = std::get_if<ChatPrompt>(&prompt);
-  const std::string text = chat != nullptr ? Render(*chat) : std::get<TextPrompt>(prompt).text;
+  const auto* body = std::get_if<BodyPrompt>(&prompt);
+  const std::string text = body != nullptr ? Render(*body) : std::get<TextPrompt>(prompt).text;
   PromptTokens tokens{.tokens = {}, .source = "bytes"};
   tokens.tokens.reserve(text.size());
   for (char byte : text)

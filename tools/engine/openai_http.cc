@@ -43,9 +43,9 @@ Json UsageOf(size_t prompt, size_t cached, size_t words) {
 }
 
 // A piece of an answer, or all of it: the text is where the call has it.
-Json Piece(OpenAiCall call, const std::string& model, bool stream, const std::string& text,
+Json Piece(RequestPath call, const std::string& model, bool stream, const std::string& text,
            const char* finish) {
-  const bool chat = call == OpenAiCall::kChat;
+  const bool chat = call == RequestPath::kChat;
   Json choice = {{"index", 0}};
   if (chat) {
     choice[stream ? "delta" : "message"] = {{"role", "assistant"}, {"content", text}};
@@ -173,10 +173,10 @@ OpenAiHttp::OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokeni
                     .body_bytes_max = kBodyBytesMax});
   };
   post("/v1/chat/completions", [this](const std::shared_ptr<HttpExchange>& exchange) {
-    OnPrompt(OpenAiCall::kChat, exchange);
+    OnPrompt(RequestPath::kChat, exchange);
   });
   post("/v1/completions", [this](const std::shared_ptr<HttpExchange>& exchange) {
-    OnPrompt(OpenAiCall::kCompletion, exchange);
+    OnPrompt(RequestPath::kCompletions, exchange);
   });
   post("/v1/embeddings",
        [this](const std::shared_ptr<HttpExchange>& exchange) { OnEmbeddings(exchange); });
@@ -232,7 +232,7 @@ HttpResponse OpenAiHttp::MetricsText() {
 }
 
 void OpenAiHttp::Serve(EngineRanks* engine) {
-  std::vector<std::pair<OpenAiCall, Exchange>> early;
+  std::vector<std::pair<RequestPath, Exchange>> early;
   {
     MutexLock lock(&mutex_);
     engine_ = engine;
@@ -245,14 +245,14 @@ void OpenAiHttp::Serve(EngineRanks* engine) {
   }
 }
 
-bool OpenAiHttp::Early(OpenAiCall call, const Exchange& exchange) {
+bool OpenAiHttp::Early(RequestPath call, const Exchange& exchange) {
   MutexLock lock(&mutex_);
   if (engine_ != nullptr) return false;
   early_.emplace_back(call, exchange);
   return true;
 }
 
-void OpenAiHttp::OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange) {
+void OpenAiHttp::OnPrompt(RequestPath call, const std::shared_ptr<HttpExchange>& exchange) {
   if (Early(call, exchange)) return;
   const std::string prefiller = HeaderOf(exchange->request(), kPrefillerHeader);
   std::string body = exchange->TakeBody();
@@ -262,30 +262,27 @@ void OpenAiHttp::OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& 
   })->Start(&exchange->io(), prefiller, exchange->request().target, body);
 }
 
-void OpenAiHttp::OnBody(OpenAiCall call, const std::string& body,
+void OpenAiHttp::OnBody(RequestPath call, const std::string& body,
                         const std::shared_ptr<HttpExchange>& exchange) {
-  absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(call, body);
-  if (!request.ok()) return exchange->Answer(OpenAiError(request.status()));
+  absl::StatusOr<PromptRequest> request =
+      ReadPromptRequest(call, std::make_shared<const std::string>(body));
+  if (request.ok() && !request->no_prompt.ok()) request = request->no_prompt;
+  if (!request.ok()) return exchange->Answer(ErrorAnswer(request.status()));
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   const bool usage = !request->stream ||
                      (json.contains("stream_options") && json["stream_options"].is_object() &&
                       json["stream_options"].value("include_usage", Json(false)) == Json(true));
   if (auto* ids = std::get_if<std::vector<TokenId>>(&request->prompt))
     return Answer(call, *request, usage, *ids, exchange);
-  Prompt prompt = TextPrompt();
-  if (auto* chat = std::get_if<ChatPrompt>(&request->prompt)) {
-    prompt = std::move(*chat);
-  } else {
-    prompt = std::get<TextPrompt>(std::move(request->prompt));
-  }
+  const Prompt prompt = std::get<BodyPrompt>(std::move(request->prompt));
   tokenizer_->Tokenize(options_.model, prompt, std::chrono::seconds(60),
                        [&](absl::StatusOr<PromptTokens> tokens) {
-                         if (!tokens.ok()) return exchange->Answer(OpenAiError(tokens.status()));
+                         if (!tokens.ok()) return exchange->Answer(ErrorAnswer(tokens.status()));
                          Answer(call, *request, usage, tokens->tokens, exchange);
                        });
 }
 
-void OpenAiHttp::Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
+void OpenAiHttp::Answer(RequestPath call, const PromptRequest& request, bool usage,
                         const std::vector<TokenId>& tokens,
                         const std::shared_ptr<HttpExchange>& exchange) {
   EngineRanks* ranks;
@@ -294,7 +291,7 @@ void OpenAiHttp::Answer(OpenAiCall call, const OpenAiRequest& request, bool usag
     ranks = engine_;
   }
   const absl::StatusOr<EngineService*> engine = RankFor(exchange->request(), ranks);
-  if (!engine.ok()) return exchange->Answer(OpenAiError(engine.status()));
+  if (!engine.ok()) return exchange->Answer(ErrorAnswer(engine.status()));
   const size_t words =
       std::min(request.output_tokens_max == 0 ? kWords : request.output_tokens_max, kWordsMax);
   const std::optional<uint32_t> cached = (*engine)->Serve(
@@ -302,7 +299,7 @@ void OpenAiHttp::Answer(OpenAiCall call, const OpenAiRequest& request, bool usag
       static_cast<uint32_t>(words));
   if (!cached.has_value()) {
     return exchange->Answer(
-        OpenAiError(absl::InvalidArgumentError("the prompt is longer than the cache")));
+        ErrorAnswer(absl::InvalidArgumentError("the prompt is longer than the cache")));
   }
   const Json counted = UsageOf(tokens.size(), *cached, words);
   std::string text;
@@ -344,7 +341,7 @@ void OpenAiHttp::OnEmbeddings(const std::shared_ptr<HttpExchange>& exchange) {
   };
   absl::StatusOr<std::string> answer =
       MockEmbeddings(exchange->TakeBody(), options_.model, tokenize);
-  if (!answer.ok()) return exchange->Answer(OpenAiError(answer.status()));
+  if (!answer.ok()) return exchange->Answer(ErrorAnswer(answer.status()));
   exchange->Answer({.body = *std::move(answer)});
 }
 
@@ -352,20 +349,16 @@ void OpenAiHttp::OnTokenize(const std::shared_ptr<HttpExchange>& exchange) {
   const std::string body = exchange->TakeBody();
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   const bool chat = json.is_object() && json.contains("messages");
-  absl::StatusOr<OpenAiRequest> request =
-      ParseOpenAiRequest(chat ? OpenAiCall::kChat : OpenAiCall::kCompletion, body);
+  absl::StatusOr<PromptRequest> request =
+      ReadPromptRequest(chat ? RequestPath::kChat : RequestPath::kCompletions,
+                        std::make_shared<const std::string>(body));
   if (request.ok() && std::holds_alternative<std::vector<TokenId>>(request->prompt))
     request = absl::InvalidArgumentError("prompt is not text");
-  if (!request.ok()) return exchange->Answer(OpenAiError(request.status()));
-  Prompt prompt = TextPrompt();
-  if (chat) {
-    prompt = std::get<ChatPrompt>(std::move(request->prompt));
-  } else {
-    prompt = std::get<TextPrompt>(std::move(request->prompt));
-  }
+  if (!request.ok()) return exchange->Answer(ErrorAnswer(request.status()));
+  const Prompt prompt = std::get<BodyPrompt>(std::move(request->prompt));
   tokenizer_->Tokenize(options_.model, prompt, std::chrono::seconds(60),
                        [&](absl::StatusOr<PromptTokens> tokens) {
-                         if (!tokens.ok()) return exchange->Answer(OpenAiError(tokens.status()));
+                         if (!tokens.ok()) return exchange->Answer(ErrorAnswer(tokens.status()));
                          exchange->Answer({.body = Dump({{"count", tokens->tokens.size()},
                                                          {"max_model_len", kBodyBytesMax},
                                                          {"tokens", tokens->tokens}})});

@@ -19,7 +19,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
@@ -54,14 +54,14 @@ class OpenAiHttp {
   using Exchange = std::shared_ptr<HttpExchange>;
 
   // True: it is called again once there is an engine.
-  bool Early(OpenAiCall call, const Exchange& exchange);
-  void OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange);
-  void OnBody(OpenAiCall call, const std::string& body,
+  bool Early(RequestPath call, const Exchange& exchange);
+  void OnPrompt(RequestPath call, const std::shared_ptr<HttpExchange>& exchange);
+  void OnBody(RequestPath call, const std::string& body,
               const std::shared_ptr<HttpExchange>& exchange);
   HttpResponse MetricsText();
   void OnEmbeddings(const std::shared_ptr<HttpExchange>& exchange);
   void OnTokenize(const std::shared_ptr<HttpExchange>& exchange);
-  void Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
+  void Answer(RequestPath call, const PromptRequest& request, bool usage,
               const std::vector<TokenId>& tokens, const std::shared_ptr<HttpExchange>& exchange);
 
   const OpenAiHttpOptions options_;
@@ -70,7 +70,7 @@ class OpenAiHttp {
   Mutex mutex_;
   EngineRanks* engine_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Go before the server does.
-  std::vector<std::pair<OpenAiCall, Exchange>> early_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<RequestPath, Exchange>> early_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvatlas

@@ -52,6 +52,7 @@ constexpr Entry kCommands[] = {
     {"diff", "how two tellers differ: leaf, replica, relay, checkpoint, dump", RunDiff},
     {"diagnose", "why engines serve something else than predicted", RunDiagnose},
     {"doctor", "what is wrong in a fleet, and what mends it", RunDoctor},
+    {"tokenize", "token ids that an engine makes of requests, from a model's files", RunTokenize},
     {"bundle", "everything for a report about a fleet, in one file", RunBundle},
     {"checkpoint", "a leaf writes a checkpoint now", RunCheckpoint},
     {"policy", "who may do what: checks a policy file, explains a decision, makes a token",

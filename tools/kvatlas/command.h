@@ -134,6 +134,7 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDoctor(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunPki(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunTokenize(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunBundle(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunCheckpoint(const std::vector<std::string>& arguments, const CommandIo& io);
 

@@ -6,6 +6,7 @@
 //   dump   diff                 who holds what, and how two tellers differ
 //   diagnose                    why engines serve something else than predicted
 //   doctor                      what is wrong in a fleet, and what mends it
+//   tokenize                    which ids an engine makes of a request
 //   checkpoint                  a leaf writes one now
 //   policy  pki                 who may do what, and certificates for a trial
 //   completion                  for bash and zsh

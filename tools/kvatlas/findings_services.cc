@@ -243,6 +243,8 @@ void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* 
   }
   for (const Json& finding : ListIn(page.diagnosis, "findings")) {
     const std::string worker = TextIn(finding, "worker");
+    // Asked from here as well.
+    if (TextIn(finding, "cause") == "engine_unreachable") continue;
     if (TextIn(finding, "cause") == "publisher_dead" &&
         ItIsWithoutRedis(survey, TextIn(finding, "cell")))
       continue;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "frontend/peers/engine_reach.h"
 #include "indexer/base/mutex.h"
 #include "tools/serve/engine_fleet_state.h"
 #include "tools/serve/engine_words.h"
@@ -229,6 +230,20 @@ std::shared_ptr<const EngineView> EngineFleet::State::MakeView() const {
   return made;
 }
 
+void EngineFleet::State::TellConventions() const {
+  if (options.conventions == nullptr) return;
+  std::vector<EngineConventions::Engine> told;
+  for (const auto& [url, engine] : engines) {
+    const absl::StatusOr<EngineUrl> parsed = EngineUrl::Parse(url);
+    if (!engine->facts.has_value() || !parsed.ok()) continue;
+    told.push_back({.model = engine->facts->models.front().id,
+                    .authority = parsed->authority(),
+                    .convention = ConventionOf(*engine->facts),
+                    .takes_token_ids = TakesTokenIds(*engine->facts)});
+  }
+  options.conventions->Set(told);
+}
+
 EngineFleet::EngineFleet(EngineFleetOptions options, EngineDirectory* directory)
     : state_(std::make_unique<State>(std::move(options), directory)) {
   for (uint32_t i = 0; i < state_->options.probe_threads; ++i)
@@ -293,6 +308,7 @@ void EngineFleet::Tick() {
   if (!state_->news) return;
   state_->news = false;
   state_->TellLoads();
+  state_->TellConventions();
   std::shared_ptr<const EngineView> view = state_->MakeView();
   MutexLock view_lock(&state_->view_mutex);
   state_->view = std::move(view);

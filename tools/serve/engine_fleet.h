@@ -27,6 +27,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "frontend/peers/engine_probe.h"
+#include "frontend/prompt/engine_conventions.h"
 #include "frontend/prompt/served_names.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
@@ -82,6 +83,10 @@ struct EngineFleetOptions {
   // How prompts of this model are tokenized, in words: a path, or the engine's own /tokenize. Called after each probe, by its
   // thread and without a lock; may read files.
   std::function<std::string(const ServedModel& model)> tokenizer = {};
+  // How engines read requests, as they say; outlives the fleet. Null: nothing is told.
+  EngineConventions* conventions = nullptr;
+  // An engine's events began anew. Called by `Tick`; empty: not of interest.
+  std::function<void(const std::string& url)> restarted = {};
   // Prompts that engines finished by then, each once (`ServedNamespaces::Take`); empty: none is known. Called by `Tick`.
   std::function<std::vector<ServedNamespace>(Time until)> served = {};
 };

@@ -125,6 +125,7 @@ void EngineFleet::State::SayEvents(Engine* engine, const EngineEntry& entry) {
   if (restarts > engine->restarts) {
     Say(engine, false, "restarted: what it had cached before is gone, and is in no answer");
     engine->namespace_at = Time(0);
+    if (options.restarted) options.restarted(engine->spec.url);
   }
   engine->restarts = restarts;
   const uint64_t refused = entry.worker.refused[static_cast<size_t>(Refusal::kBlockSize)];

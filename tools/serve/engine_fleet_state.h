@@ -111,6 +111,7 @@ struct EngineFleet::State {
   void TellLoads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Look(Engine* engine);
   std::shared_ptr<const EngineView> MakeView() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void TellConventions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // ---- What is said ----
 

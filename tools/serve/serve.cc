@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -23,6 +24,8 @@
 #include "frontend/doors/http/proxy.h"
 #include "frontend/peers/engine_call.h"
 #include "frontend/peers/grpc_finders.h"
+#include "frontend/prompt/engine_conventions.h"
+#include "frontend/prompt/no_tokens.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/remote_tokenizer.h"
 #include "frontend/prompt/served_names.h"
@@ -85,9 +88,11 @@ struct Flags {
   Address grpc{"127.0.0.1", 7430};
   std::string models;
   std::string hub = DefaultHub();
+  std::vector<std::string> tokenize = PromptFlags().tokenize;
   std::string parents;
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
   std::string engine_api_key_file;
+  std::string engine_kind = "auto";
   std::string memory_budget;
   bool secure = false;
   bool ui_explain = false;
@@ -110,6 +115,7 @@ void Declare(FlagSet& flags, Flags* f) {
             "more of them, one a line, read again when it changes; empty: none");
   flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
   flags.Add(kEngineApiKeyFileFlag, &f->engine_api_key_file, kEngineApiKeyFileHelp);
+  flags.AddChoice(kEngineKindFlag, &f->engine_kind, kEngineKindHelp, EngineKindNames());
   flags.Add("plain_engines", &f->leaf.engines.ingest.plain_engines,
             "listen to events of engines beyond loopback that have no key, in clear, also with "
             "--secure or a policy");
@@ -117,6 +123,7 @@ void Declare(FlagSet& flags, Flags* f) {
             "tokenizers of models: NAME=PATH,… with a folder, a file or an earlier name, or @FILE");
   flags.Add("hf_cache", &f->hub,
             "cache of Hugging Face where tokenizers of models are looked for; empty: nowhere");
+  AddTokenizeFlag(flags, &f->tokenize);
   flags.Group("Addresses");
   flags.Add("listen", &f->listen, "for clients: OpenAI's API").Listens();
   flags.Add("http", &f->http, "for /status, /metrics, /healthz and routes").Listens();
@@ -227,7 +234,8 @@ class Server {
         list_(std::move(list)),
         reach_(std::move(reach)),
         parents_(std::move(parents)),
-        tokenizers_(std::move(models), flags_.hub) {}
+        tokenizers_(std::move(models), flags_.hub),
+        conventions_(*ParseEngineKind(flags_.engine_kind)) {}
 
   int Run() {
     flags_.leaf.engines.ingest.addresses = reach_.addresses;
@@ -246,7 +254,12 @@ class Server {
                return parsed.ok() ? reach_.given->AuthorizationFor(*parsed) : "";
              },
          .say = [this](bool wrong, const std::string& line) { SayLine(service_, wrong, line); },
-         .tokenizer = [this](const ServedModel& model) { return tokenizers_.Describe(model); },
+         .tokenizer = [this](const ServedModel& model) { return TokenizerOf(model); },
+         .conventions = &conventions_,
+         .restarted =
+             [this](const std::string& url) {
+               if (restarted_ != nullptr) restarted_(url);
+             },
          .served =
              [this](Time until) {
                return served_ == nullptr ? std::vector<ServedNamespace>() : served_->Take(until);
@@ -285,16 +298,29 @@ class Server {
     remote.engine.reach = reach_;
     remote.engine.head_timeout = PromptRouterOptions().tokenize_deadline;
     RemoteTokenizer by_engine(remote);
-    TokenizerChoice tokenizer({{"", {"local", "engine"}}},
-                              {{"local", &tokenizers_}, {"engine", &by_engine}});
+    remote.way = RemoteWay::kRender;
+    RemoteTokenizer by_render(remote);
+    restarted_ = [&](const std::string& url) {
+      by_engine.Forget(url);
+      by_render.Forget(url);
+    };
+    TokenizerChoice tokenizer(
+        *ParseTokenizeWays(flags_.tokenize),  // which the flag's check has seen
+        {{"local", &tokenizers_}, {"engine", &by_engine}, {"render", &by_render}});
     PromptRouterOptions prompts;
     prompts.models = [this] { return ModelsOf(*fleet_->View()); };
+    prompts.conventions = &conventions_;
+    prompts.is_trusted = [&tokenizer](const std::string& model, const BodyPrompt& prompt) {
+      return tokenizer.IsTrusted(model, prompt);
+    };
     prompts.served_name = [this](RouteInput* input, const std::function<void()>&) {
       AsServed(fleet_->View()->names, input);
       return true;
     };
-    PromptRouter router(prompts, &frontend, &tokenizer);
     Metrics metrics;
+    NoTokensCounter no_tokens(&metrics);
+    prompts.on_no_tokens = no_tokens.counting();
+    PromptRouter router(prompts, &frontend, &tokenizer);
     FrontendService routes(&frontend, &metrics, &router);
     TruthService truths(&truth, &Clock::Real());
     GrpcPeerAsker peer_asker;
@@ -388,6 +414,18 @@ class Server {
     return Stop(frontend, proxy, grpc, http);
   }
 
+  // In words; files are looked for where they are used.
+  std::string TokenizerOf(const ServedModel& model) {
+    const absl::StatusOr<TokenizeWays> ways = ParseTokenizeWays(flags_.tokenize);
+    auto of_model = ways->find(model.id);
+    if (of_model == ways->end()) of_model = ways->find("");
+    if (of_model == ways->end()) return "none: --tokenize names other models alone";
+    const std::vector<std::string>& names = of_model->second;
+    if (std::find(names.begin(), names.end(), "local") != names.end())
+      return tokenizers_.Describe(model);
+    return names.front() == "render" ? "its own render endpoints" : "its own /tokenize";
+  }
+
   int Stop(Frontend& frontend, Proxy& proxy, GrpcServer& grpc, AdminHttp& http) {
     frontend.Stop();
     proxy.Stop();
@@ -468,10 +506,12 @@ class Server {
   const EngineReach reach_;
   FoundNodes parents_;
   ModelTokenizers tokenizers_;
+  EngineConventions conventions_;
   std::unique_ptr<Leaf> leaf_;
   EngineFleet* fleet_ = nullptr;
-  ServedNamespaces* served_ = nullptr;       // while engines are looked at
-  std::map<std::string, std::string> urls_;  // as the frontend has them
+  ServedNamespaces* served_ = nullptr;                     // while engines are looked at
+  std::function<void(const std::string& url)> restarted_;  // as long
+  std::map<std::string, std::string> urls_;                // as the frontend has them
   std::optional<bool> ready_;
 };
 

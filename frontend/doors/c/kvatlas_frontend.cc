@@ -16,8 +16,8 @@
 #include "frontend/doors/c/frontend_handle.h"
 #include "frontend/doors/c/route_handle.h"
 #include "frontend/doors/c/route_question.h"
-#include "frontend/prompt/openai/openai_request.h"
 #include "frontend/prompt/prompt_router.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/c_api.h"
@@ -54,7 +54,7 @@ void RouteAsync(kvatlas_frontend* frontend, AskedRoute asked, PromptRouter::Call
   const SignalsBlocked blocked;
   PromptRouter& router = *frontend->router;
   if (asked.body == nullptr) return router.Route(std::move(asked.question), std::move(callback));
-  router.RouteBody(OpenAiCall::kEither, std::move(asked.body), std::move(asked.question),
+  router.RouteBody(RequestPath::kChatOrCompletion, std::move(asked.body), std::move(asked.question),
                    std::move(callback));
 }
 

@@ -43,7 +43,8 @@ TEST_F(RouteTextTest, ABodyGoesWhereTheServiceWouldSendItWithTheSameReceipt) {
 TEST_F(RouteTextTest, WhatIsWrongWithABodyIsSaidInTheServicesWords) {
   EXPECT_EQ(Body("{").code, KVATLAS_INVALID_ARGUMENT);
   EXPECT_EQ(Body("").code, KVATLAS_INVALID_ARGUMENT);
-  EXPECT_THAT(Body(R"({"messages":[]})").error, HasSubstr("messages is empty"));
+  EXPECT_THAT(Body(R"({"messages":[]})").error, HasSubstr("model is missing"));
+  EXPECT_THAT(Body(R"({"model":"bytes","messages":[]})").error, HasSubstr("messages are empty"));
   EXPECT_EQ(Body(R"({"model":"bytes"})").code, KVATLAS_INVALID_ARGUMENT);
   EXPECT_EQ(Body(std::string(100'000, '[')).code, KVATLAS_INVALID_ARGUMENT);
   EXPECT_THAT(Body(R"({"model":"bytes","messages":[{"role":"pirate","content":"Ahoy"}]})").error,

@@ -91,11 +91,11 @@ void PassOn(ext_proc::HttpBody* body, ext_proc::StreamedBodyResponse* piece) {
   piece->set_end_of_stream(body->end_of_stream());
 }
 
-ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error) {
+ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error, ErrorShape shape) {
   ext_proc::ProcessingResponse response;
   ext_proc::ImmediateResponse* const answer = response.mutable_immediate_response();
   answer->mutable_status()->set_code(static_cast<uint32_t>(error.http_status));
-  answer->set_body(OpenAiErrorBody(error));
+  answer->set_body(ErrorBody(error, shape));
   answer->set_details("kvatlas_refused");
   SetHeader("content-type", "application/json", answer->mutable_headers());
   if (error.retry_after.has_value())

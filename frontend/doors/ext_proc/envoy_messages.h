@@ -79,7 +79,7 @@ ext_proc::StreamedBodyResponse* StreamedBody(ext_proc::BodyResponse* answer);
 void PassOn(ext_proc::HttpBody* body, ext_proc::StreamedBodyResponse* piece);
 
 // An answer to the client in the engine's place.
-ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error);
+ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error, ErrorShape shape);
 
 }  // namespace kvatlas
 

@@ -1,5 +1,6 @@
 // Adapters (LoRA) asked for by their names through the endpoint picker: engines list them, a leaf knows their model alone.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -36,6 +37,11 @@ class ExtProcAdaptersTest : public ExtProcServiceTest {
     leaf_.SetFor("m", workers_);
     picker_options_.served_name = [this](RouteInput* input, std::function<void()> later) {
       return names_->Find(input, std::move(later));
+    };
+  }
+  void MeetFirst() {
+    picker_options_.meet_engines = [this](std::function<void()> later) {
+      return names_->Meet(std::move(later));
     };
   }
   ~ExtProcAdaptersTest() override {
@@ -92,6 +98,50 @@ TEST_F(ExtProcAdaptersTest, TheTokensOfAnAdaptersPromptAreThoseOfItsModel) {
   EXPECT_EQ(tokenizer_.asked(), std::vector<std::string>{"m text"});
 }
 
+// Leaves know engines, and no route has met one yet.
+TEST_F(ExtProcAdaptersTest, ARequestWithoutAPromptMeetsTheEnginesFirst) {
+  MeetFirst();
+  StartWithNames();
+  Stream stream = Open();
+  stream.Write(Request("GET", "/v1/models", true));
+  EXPECT_THAT(HeadersEndpoint(stream.Read()),
+              testing::AnyOf(with_.address().ToString(), without_.address().ToString()));
+}
+
+TEST_F(ExtProcAdaptersTest, ABodyThatComesBeforeTheEnginesAreMetIsPassedOn) {
+  MeetFirst();
+  StartWithNames();
+  Stream form = Open();
+  form.Write(Request("POST", "/v1/audio/transcriptions", false,
+                     {{"content-type", "multipart/form-data; boundary=b"}}));
+  form.Write(Body("--b", false));
+  form.Write(Body("--", true));
+  EXPECT_NE(HeadersEndpoint(form.Read()), "");
+  // What came before the engines were met may be passed on in one piece.
+  std::string body;
+  for (bool end = false; !end;) {
+    const auto piece = form.Read();
+    body += Streamed(piece.request_body()).body();
+    end = Streamed(piece.request_body()).end_of_stream();
+  }
+  EXPECT_EQ(body, "--b--");
+}
+
+TEST_F(ExtProcAdaptersTest, ABodyWithoutAModelMeetsTheEnginesFirst) {
+  MeetFirst();
+  StartWithNames();
+  EXPECT_NE(HeadersEndpoint(Ask(Request("POST", "/v1/embeddings"), R"({"input":"x"})")), "");
+}
+
+TEST_F(ExtProcAdaptersTest, WhereNoLeafKnowsAnEngineItIsStill503) {
+  MeetFirst();
+  leaf_.SetFor("m", {});
+  StartWithNames();
+  Stream stream = Open();
+  stream.Write(Request("GET", "/v1/models", true));
+  EXPECT_EQ(RefusedBy(&stream), 503);
+}
+
 TEST_F(ExtProcAdaptersTest, OfASubsetAnEngineThatHasTheAdapterIsChosen) {
   ModelsEngine other({"ad-a"});
   Say("w2", 1, other);
@@ -106,10 +156,10 @@ TEST_F(ExtProcAdaptersTest, OfASubsetAnEngineThatHasTheAdapterIsChosen) {
 
 TEST_F(ExtProcAdaptersTest, AnAdapterThatIsLoadedLaterIsFoundAndAnUnknownNameIsRefused) {
   StartWithNames();
-  EXPECT_EQ(Refused(Completion(), BodyFor("ad-b", kPrompt)), 503);
+  EXPECT_EQ(Refused(Completion(), BodyFor("ad-b", kPrompt)), 404);
   without_.Load("ad-b");
   EXPECT_EQ(EndpointFor("ad-b"), without_.address().ToString());
-  EXPECT_EQ(Refused(Completion(), BodyFor("neither", kPrompt)), 503);
+  EXPECT_EQ(Refused(Completion(), BodyFor("neither", kPrompt)), 404);
 }
 
 }  // namespace

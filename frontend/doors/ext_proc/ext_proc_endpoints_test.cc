@@ -124,7 +124,7 @@ TEST_F(ExtProcServiceTest, CallsWithoutAPromptGoToWorkersOfTheirModel) {
     EXPECT_EQ(BodyEndpoint(buffered.Read()), "10.0.0.2:8000") << path;
   }
   leaf_.SetFor("nobodys", {});
-  EXPECT_EQ(Refused(Request("POST", "/v1/embeddings"), R"({"model": "nobodys"})"), 503);
+  EXPECT_EQ(Refused(Request("POST", "/v1/embeddings"), R"({"model": "nobodys"})"), 404);
   // A response whose input the engine has, and a prompt that is no text.
   EXPECT_EQ(
       HeadersEndpoint(Ask(Request("POST", "/v1/responses"),

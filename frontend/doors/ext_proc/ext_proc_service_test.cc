@@ -257,6 +257,53 @@ TEST_F(ExtProcServiceTest, TenantAndSessionComeInHeaders) {
   EXPECT_THAT(reports_.sessions(), ElementsAre("s"));
 }
 
+// What that worker's engine keeps, no other one has.
+TEST_F(ExtProcServiceTest, WhatGoesOnWithAResponseGoesToTheWorkerThatMadeIt) {
+  leaf_.SetFor("far", {.workers = {{.worker = {"far", 0, ""}}}});
+  {
+    Stream stream = Open();
+    stream.Write(Request("POST", "/v1/responses"));
+    stream.Write(Body(R"({"model":"far","input":"x","conversation":"conv_1","prompt":{}})", true));
+    EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.2:8000");
+    stream.Read();
+    stream.Write(Response("200", "text/event-stream"));
+    stream.Read();
+    stream.Write(ResponseBody("data: {\"response\":{\"id\":\"resp", false));
+    stream.Read();
+    stream.Write(ResponseBody("_1\"},\"item\":{\"id\":\"msg_1\"}}\n\n", true));
+    stream.Read();
+    EXPECT_TRUE(stream.Finish().ok());
+  }
+  for (const char* more : {R"("input":"x","previous_response_id":"resp_1")",
+                           R"("input":"x","conversation":"conv_1","prompt":{})",
+                           R"("input":[{"type":"item_reference","id":"msg_1"}])"})
+    EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", "/v1/responses"),
+                                  std::string("{\"model\":\"m\",") + more + "}")),
+              "10.0.0.2:8000")
+        << more;
+  EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", "/v1/responses"),
+                                R"({"model":"m","input":"x","previous_response_id":"resp_2"})")),
+            "10.0.0.1:8000");
+  // The worker is gone.
+  workers_.workers.pop_back();
+  leaf_.Set(workers_);
+  EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", "/v1/responses"),
+                                R"({"model":"m","input":"x","previous_response_id":"resp_1"})")),
+            "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, RefusalsOfTheMessagesApiAreAnthropics) {
+  leaf_.SetFor("nope", {});
+  Stream stream = Open();
+  stream.Write(Request("POST", "/v1/messages"));
+  stream.Write(Body(R"({"model":"nope","messages":[]})", true));
+  const ext_proc::ProcessingResponse answer = stream.Read();
+  EXPECT_EQ(static_cast<int>(answer.immediate_response().status().code()), 404);
+  EXPECT_EQ(answer.immediate_response().body(),
+            R"({"type":"error","error":{"type":"not_found_error",)"
+            R"("message":"The model `nope` does not exist."}})");
+}
+
 TEST_F(ExtProcServiceTest, AModelThatNoTokenizerKnowsIs404) {
   tokenizer_.Set(absl::NotFoundError("no model m"));
   EXPECT_EQ(Refused(Completion(), kText), 404);
@@ -276,7 +323,7 @@ TEST_F(ExtProcServiceTest, TheFirstTextAfterAStartMeetsTheEngineThatMakesItsToke
   EXPECT_EQ(Refused(Completion(), kText), 503) << "an outage says nothing of the model";
   leaf_.Set(WorkersAnswer());
   EXPECT_EQ(Refused(Completion(), kText), 404);
-  EXPECT_THAT(refused_why_, HasSubstr("no engine of m"));
+  EXPECT_EQ(refused_why_, "The model `m` does not exist.");
   leaf_.Set(workers_);
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kText)), "10.0.0.1:8000");
   EXPECT_EQ(leaf_.asked_blocks(), 2u) << "by its prompt";

@@ -20,6 +20,7 @@
 #include "frontend/doors/ext_proc/endpoints.h"
 #include "frontend/doors/ext_proc/ext_proc_service.h"
 #include "frontend/doors/ext_proc/proxy_test_util.h"
+#include "frontend/prompt/prompt_form.h"
 #include "frontend/route/route_observer.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
@@ -117,7 +118,7 @@ class PromptsTokenizer : public PromptTokenizer {
     absl::StatusOr<PromptTokens> answer;
     {
       MutexLock lock(&mutex_);
-      asked_.push_back(model + (std::holds_alternative<ChatPrompt>(prompt) ? " chat" : " text"));
+      asked_.push_back(model + (FormOf(prompt) == PromptForm::kChat ? " chat" : " text"));
       answers = answers_;
       answer = answer_;
     }

@@ -1,7 +1,7 @@
 #include "frontend/doors/ext_proc/picker.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -9,7 +9,9 @@
 #include "frontend/doors/errors.h"
 #include "frontend/prompt/error_code.h"
 #include "frontend/prompt/meet_engines.h"
-#include "frontend/prompt/openai/json_reader.h"
+#include "frontend/prompt/openai/request_wishes.h"
+#include "frontend/prompt/prompt_form.h"
+#include "frontend/prompt/tokenize_readings.h"
 
 namespace kvatlas {
 namespace {
@@ -17,14 +19,6 @@ namespace {
 absl::Status EmptySubset() {
   return absl::UnavailableError(
       "the gateway's subset of endpoints is empty: no endpoint may be chosen");
-}
-
-// Of a body that is one of JSON; empty: it names none.
-std::string ModelIn(const std::string& body) {
-  const absl::StatusOr<nlohmann::ordered_json> json = ReadJson(body);
-  if (!json.ok() || !json->is_object()) return "";
-  const auto model = json->find("model");
-  return model == json->end() || !model->is_string() ? "" : model->get<std::string>();
 }
 
 bool Contains(const std::vector<std::string>& all, const std::string& one) {
@@ -42,7 +36,14 @@ struct Picker::Task {
   RouteInput input;
   std::shared_ptr<const Prompt> prompt;  // until it has its tokens
   std::optional<std::vector<std::string>> subset;
-  Callback callback;
+  bool names_rank = false;
+  bool one_prompt = true;
+  std::vector<std::string> stored = {};
+  std::optional<RouteInput> elsewhere =
+      {};  // where the worker that has what is stored cannot be chosen
+  std::string model = {};
+  absl::Status no_tokens = {};  // why it is routed by load
+  Callback callback = {};
 };
 
 Picker::Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* tokenizer,
@@ -70,16 +71,21 @@ std::shared_ptr<Picker::Task> Picker::NewTask() {
 
 void Picker::Pick(PickInput input, Callback callback) {
   if (input.subset.has_value() && input.subset->empty()) return callback(RefusalOf(EmptySubset()));
-  absl::StatusOr<OpenAiRequest> request = OpenAiRequest();
+  RequestWishes wishes = ReadWishes(input.body);
+  absl::StatusOr<PromptRequest> request = PromptRequest();
   if (input.call.has_value()) {
-    request = ParseOpenAiRequest(*input.call, input.body);
+    request =
+        ReadPromptRequest(*input.call, std::make_shared<const std::string>(std::move(input.body)));
   } else {
-    request->model = ModelIn(input.body);
-    request->no_prompt = absl::UnimplementedError("the call has no prompt");
+    request->model = ReadModel(input.body).value_or("");
+    request->no_prompt = NoPromptOf(input.method, input.path);
     if (request->model.empty()) {
-      std::variant<std::string, Refusal> any = PickAny(input.subset);
-      if (auto* const refusal = std::get_if<Refusal>(&any)) return callback(std::move(*refusal));
-      return callback(Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}});
+      const PickResult any = AnyOf(input.subset);
+      const bool meets = std::holds_alternative<Refusal>(any) &&
+                         Meets([this, subset = input.subset, callback, task = NewTask()] {
+                           callback(AnyOf(subset));
+                         });
+      return meets ? void() : callback(any);
     }
   }
   if (request.ok() && request->model.empty())
@@ -89,24 +95,29 @@ void Picker::Pick(PickInput input, Callback callback) {
   task->input = {.domain = {.model = std::move(request->model), .tenant = std::move(input.tenant)},
                  .cache_salt = std::move(request->cache_salt),
                  .unknown_prompt = !request->no_prompt.ok(),
+                 .cache_not_read = !request->cache_not_read.ok(),
                  .session_id = std::move(input.session_id),
                  .tenant = std::move(input.owner),
                  .expected_output_tokens = static_cast<uint32_t>(
                      std::min<size_t>(request->output_tokens_max, UINT32_MAX)),
                  .end_follows = true,
                  .trace = input.trace};
+  task->input.rank = input.rank.has_value() ? input.rank : wishes.rank;
+  task->names_rank = task->input.rank.has_value();
+  task->one_prompt = wishes.one_prompt;
+  task->no_tokens = request->no_prompt;
+  if (input.call == RequestPath::kResponses) task->stored = std::move(wishes.stored);
+  task->input.traits = std::move(request->traits);
   task->subset = std::move(input.subset);
   task->callback = std::move(callback);
   if (!task->input.unknown_prompt) {
-    task->input.form = PromptForm::kCompletion;
     if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
+      task->input.form = PromptForm::kCompletion;
       task->input.tokens = std::move(*tokens);
-    } else if (auto* const text = std::get_if<TextPrompt>(&request->prompt)) {
-      task->prompt = std::make_shared<const Prompt>(std::move(*text));
     } else {
-      task->input.form = PromptForm::kChat;
       task->prompt =
-          std::make_shared<const Prompt>(std::get<ChatPrompt>(std::move(request->prompt)));
+          std::make_shared<const Prompt>(std::get<BodyPrompt>(std::move(request->prompt)));
+      task->input.form = FormOf(*task->prompt);
     }
   }
   if (options_.served_name == nullptr ||
@@ -114,22 +125,34 @@ void Picker::Pick(PickInput input, Callback callback) {
     Tokenize(task);
 }
 
+void Picker::CountNoTokens(const Task& task, const absl::Status& why) const {
+  if (options_.on_no_tokens != nullptr) options_.on_no_tokens(task.model, why);
+}
+
 void Picker::Tokenize(std::shared_ptr<Task> task) {
+  task->model = task->input.domain.model;
   if (task->prompt == nullptr) return Route(task);
   if (tokenizer_ == nullptr) {
-    return task->callback(RefusalOf(WithErrorCode(
-        absl::NotFoundError("no tokenizer is configured: send token ids, or set --models"),
-        kTokenizerNotFound)));
+    const absl::Status none =
+        absl::NotFoundError("no tokenizer is configured: send token ids, or set --models");
+    CountNoTokens(*task, none);
+    return task->callback(RefusalOf(AboutTokenizer(none)));
   }
-  TokenizeMeetingEngines(frontend_, tokenizer_, task->input.domain, std::move(task->prompt),
-                         options_.tokenize_deadline,
-                         [this, task](absl::StatusOr<PromptTokens> answer) {
-                           if (!answer.ok())
-                             return task->callback(RefusalOf(AboutTokenizer(answer.status())));
-                           task->input.bos = answer->bos;
-                           task->input.tokens = std::move(answer->tokens);
-                           Route(task);
-                         });
+  const std::string& model = task->input.domain.model;
+  TokenizeReadings(
+      options_.conventions == nullptr ? nullptr : options_.conventions->Of(model),
+      std::exchange(task->prompt, nullptr), &task->input,
+      [this, task](std::shared_ptr<const Prompt> prompt, PromptTokenizer::Callback answer) {
+        TokenizeMeetingEngines(frontend_, tokenizer_, task->input.domain, std::move(prompt),
+                               options_.tokenize_deadline, std::move(answer));
+      },
+      [this, task](const absl::StatusOr<std::vector<ReadingTold>>& told) {
+        if (!told.ok()) {
+          CountNoTokens(*task, told.status());
+          return task->callback(RefusalOf(AboutTokenizer(told.status())));
+        }
+        Route(task);
+      });
 }
 
 void Picker::Route(std::shared_ptr<Task> task) {
@@ -137,7 +160,22 @@ void Picker::Route(std::shared_ptr<Task> task) {
     const std::vector<std::string> there = endpoints_->NamesAt(*task->subset);
     if (!there.empty()) AllowOnly(there, &task->input);
   }
+  for (const std::string& id : task->stored) {
+    const std::optional<KnownEngine> maker = stored_.Of(id);
+    if (!maker.has_value()) continue;
+    task->elsewhere = task->input;
+    AllowOnly({maker->worker.name}, &task->input);
+    break;
+  }
+  RouteNow(std::move(task));
+}
+
+void Picker::RouteNow(std::shared_ptr<Task> task) {
   frontend_->RouteAsync(std::move(task->input), [this, task](absl::StatusOr<RouteResult> result) {
+    if (!result.ok() && task->elsewhere.has_value()) {
+      task->input = *std::exchange(task->elsewhere, std::nullopt);
+      return RouteNow(task);
+    }
     task->callback(Choose(*task, std::move(result)));
   });
 }
@@ -145,9 +183,10 @@ void Picker::Route(std::shared_ptr<Task> task) {
 PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) {
   if (!result.ok()) {
     const bool no_worker = result.status().code() == absl::StatusCode::kNotFound;
-    if (no_worker) return Without(task, std::string(result.status().message()));
+    if (no_worker) return Without(task, result.status());
     return RefusalOf(result.status());
   }
+  if (!task.no_tokens.ok()) CountNoTokens(task, task.no_tokens);
   if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
   const bool split = result->decode.has_value();
   if (split && !result->decode->url.empty())
@@ -172,18 +211,22 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   }
   if (as_chosen) {
     picked.decision_id = result->decision_id;
-    if (result->of_several_ranks) picked.rank = result->destination().rank;
+    picked.one_prompt = task.one_prompt;
+    picked.names_stored = task.stored;
+    if (result->of_several_ranks && !task.names_rank) picked.rank = result->destination().rank;
     return picked;
   }
   // The chosen worker gets nothing: nothing is in flight to it.
   frontend_->Report(result->decision_id, {.abandoned = true});
   if (!picked.endpoints.empty()) return picked;
-  return Without(task, "the endpoint of worker " + ToString(result->worker) +
-                           " is not known, or not one that the gateway allows");
+  return Without(task, absl::UnavailableError("the endpoint of worker " + ToString(result->worker) +
+                                              " is not known, or not one that the gateway allows"));
 }
 
-PickResult Picker::Without(const Task& task, const std::string& why) {
-  if (!task.subset.has_value()) return RefusalOf(absl::UnavailableError(why));
+// A typo is 404, which no client asks again; that no worker is there may pass.
+PickResult Picker::Without(const Task& task, const absl::Status& why) {
+  if (!task.subset.has_value())
+    return RefusalOf(IsUnknownModel(why) ? why : absl::UnavailableError(why.message()));
   return Picked{.endpoints = {{.address = OneOf(*task.subset)}}};
 }
 
@@ -194,6 +237,16 @@ std::variant<std::string, Refusal> Picker::PickAny(
   std::optional<std::string> next = endpoints_->Next(frontend_->draining());
   if (next.has_value()) return *std::move(next);
   return RefusalOf(absl::UnavailableError("no endpoint of an engine that takes requests is known"));
+}
+
+PickResult Picker::AnyOf(const std::optional<std::vector<std::string>>& subset) {
+  std::variant<std::string, Refusal> any = PickAny(subset);
+  if (auto* const refusal = std::get_if<Refusal>(&any)) return std::move(*refusal);
+  return Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}};
+}
+
+bool Picker::Meets(std::function<void()> then) {
+  return options_.meet_engines != nullptr && !options_.meet_engines(std::move(then));
 }
 
 std::string Picker::OneOf(const std::vector<std::string>& endpoints) {

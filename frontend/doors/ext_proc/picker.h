@@ -10,7 +10,7 @@
 // *Lifetime*: frontend, tokenizer and endpoints outlive it; it outlives its picks, its destructor waiting for them.
 //
 // Example:
-//   picker.Pick({.call = OpenAiCall::kChat, .body = body}, [](std::variant<Picked, Refusal> result) { ... });
+//   picker.Pick({.call = RequestPath::kChat, .body = body}, [](std::variant<Picked, Refusal> result) { ... });
 
 #ifndef KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_H_
 #define KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_H_
@@ -26,10 +26,14 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/endpoints.h"
-#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/doors/http/response_makers.h"
+#include "frontend/prompt/engine_conventions.h"
+#include "frontend/prompt/no_tokens.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/route/frontend.h"
@@ -44,21 +48,30 @@ namespace kvatlas {
 struct PickerOptions {
   uint32_t endpoints_best = 1;  // named in one answer: the chosen one, then those to retry
   Duration tokenize_deadline = std::chrono::seconds(2);
+  // How the engines of a model read requests; outlives the picker. Null: as vLLM does.
+  const EngineConventions* conventions = nullptr;
   // For names of models that leaves know as others, as adapters are. Null: there are none.
   ServedNameFinder served_name = nullptr;
+  // Before it is said that no endpoint is known (`EngineNames::Meet`): true: at once; else the call follows. Null: nothing can be met.
+  std::function<bool(std::function<void()>)> meet_engines = nullptr;
+  // Hears of each prompt without tokens. Null: nothing does.
+  OnNoTokens on_no_tokens = nullptr;
 };
 
 // What is known of a request before it goes anywhere.
 struct PickInput {
   // Nothing: a call without a prompt, by load to a worker of the model that its body names, or anywhere.
-  std::optional<OpenAiCall> call = OpenAiCall::kCompletion;
+  std::optional<RequestPath> call = RequestPath::kCompletions;
+  std::string method = {};
+  std::string path = {};
   std::string body;
   // Endpoints that the gateway allows; nothing: all.
   std::optional<std::vector<std::string>> subset = {};
   std::string tenant = {};
   std::string owner = {};  // whose request it is; empty: the tenant's
   std::string session_id = {};
-  TraceContext trace = {};  // of the gateway
+  std::optional<uint32_t> rank = {};  // that the client's header names; nothing: its body may
+  TraceContext trace = {};            // of the gateway
 };
 
 struct PickedEndpoint {
@@ -73,7 +86,10 @@ struct Picked {
   uint64_t decision_id = 0;
   // The data-parallel rank that the first endpoint is to use, where its worker has several.
   std::optional<uint32_t> rank = {};
-  bool decodes = false;  // another worker prefills:
+  std::vector<std::string> names_stored =
+      {};                  // ids that the body names: where it goes they are from now on
+  bool one_prompt = true;  // what the engine says of its cache is of the prompt that was predicted
+  bool decodes = false;    // another worker prefills:
   std::string prefiller =
       {};  // its IP:PORT; empty: it is not known, and who decodes is left to prefill
 };
@@ -93,16 +109,20 @@ class Picker {
          Endpoints* endpoints);
   ~Picker();
 
-  // 400: a body that is no such call. 404: a model that no tokenizer knows. 413: a prompt over the frontend's bound. 429: every
+  // 400: a body that is no such call. 404: a model that no leaf knows, or no tokenizer. 413: a prompt over the frontend's bound. 429: every
   // worker is over its thresholds. 503: no worker, or none whose endpoint is known and eligible; a tokenizer that is away.
   void Pick(PickInput input, Callback callback);
 
   // Any endpoint, for a request that names no model. 503: none is known, or none allowed.
   std::variant<std::string, Refusal> PickAny(const std::optional<std::vector<std::string>>& subset);
+  // After a refusal of `PickAny`. True: leaves are asked for engines that no route has met, and `then` is called once they were.
+  bool Meets(std::function<void()> then);
 
   // Waits until no pick is under way. Not from a callback.
   void WaitIdle();
 
+  // Which worker made a response, or has an item or a conversation: filled by who reads the answers.
+  ResponseMakers& stored() { return stored_; }
   Frontend* frontend() const { return frontend_; }
   Endpoints& endpoints() const { return *endpoints_; }
 
@@ -111,14 +131,18 @@ class Picker {
   std::shared_ptr<Task> NewTask();
   void Tokenize(std::shared_ptr<Task> task);
   void Route(std::shared_ptr<Task> task);
+  void RouteNow(std::shared_ptr<Task> task);
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
-  PickResult Without(const Task& task, const std::string& why);
+  PickResult Without(const Task& task, const absl::Status& why);
+  PickResult AnyOf(const std::optional<std::vector<std::string>>& subset);
+  void CountNoTokens(const Task& task, const absl::Status& why) const;
   std::string OneOf(const std::vector<std::string>& endpoints);
 
   const PickerOptions options_;
   Frontend* const frontend_;
   PromptTokenizer* const tokenizer_;
   Endpoints* const endpoints_;
+  ResponseMakers stored_;
   std::atomic<uint64_t> turns_{0};
   Mutex mutex_;
   CondVar idle_;

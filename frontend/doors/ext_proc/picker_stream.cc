@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/endpoints.h"
 #include "indexer/service/tracing/trace_context.h"
@@ -44,6 +45,7 @@ void PickerStream::OnMessage(ext_proc::ProcessingRequest message) {
     if (wire_ == nullptr) return;
     if (std::exchange(first_, false)) OnFirst(message);
     if (watching_) return;
+    if (state_ == Request::kMeeting) return KeepEarly(std::move(message));
     ReadMetadata(message.metadata_context());
     switch (message.request_case()) {
       case Kind::kRequestHeaders:
@@ -115,10 +117,14 @@ void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
 void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   if (state_ != Request::kHeaders) return End(absl::InvalidArgumentError("headers twice"));
   said_routes_ = RoutingHeadersIn(headers.headers());
-  says_rank_ = !ValueIn(headers.headers(), kDataParallelRankHeader).empty();
+  const std::string rank = ValueIn(headers.headers(), kDataParallelRankHeader);
+  says_rank_ = !rank.empty();
+  if (uint32_t named = 0; absl::SimpleAtoi(rank, &named)) input_.rank = named;
   BeginSpan(headers.headers());
   const std::string method = ValueIn(headers.headers(), ":method");
-  const std::optional<OpenAiCall> call = OpenAiCallOf(method, ValueIn(headers.headers(), ":path"));
+  const std::string path = ValueIn(headers.headers(), ":path");
+  error_shape_ = ErrorShapeOf(path);
+  const std::optional<RequestPath> call = RequestPathOf(method, path);
   if (method != "POST" || headers.end_of_stream() || request_mode_ == ext_proc::NONE ||
       absl::StartsWithIgnoreCase(ValueIn(headers.headers(), "content-type"), "multipart/"))
     return PassWithoutPrompt();
@@ -127,7 +133,10 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
         "request_body_mode must be FULL_DUPLEX_STREAMED or BUFFERED: the endpoint is chosen by the "
         "whole body, before the headers go on"));
   }
+  makes_response_ = call == RequestPath::kResponses;
   input_.call = call;
+  input_.method = method;
+  input_.path = path.substr(0, path.find('?'));
   input_.tenant = ValueIn(headers.headers(), kTenantHeader);
   if (options_.tenant_of != nullptr) {
     absl::StatusOr<PickerStreamOptions::Tenants> tenants = options_.tenant_of(input_.tenant);
@@ -161,7 +170,14 @@ void PickerStream::BeginSpan(const ext_proc::HeaderMap& headers) {
 
 void PickerStream::PassWithoutPrompt() {
   const std::variant<std::string, Refusal> any = picker_->PickAny(input_.subset);
-  if (const auto* const refusal = std::get_if<Refusal>(&any)) return Refuse(*refusal);
+  if (const auto* const refusal = std::get_if<Refusal>(&any)) {
+    if (!std::exchange(met_, true) &&
+        picker_->Meets([self = shared_from_this()] { self->OnMet(); })) {
+      state_ = Request::kMeeting;
+      return;
+    }
+    return Refuse(*refusal);
+  }
   state_ = Request::kPassing;
   stats_->Picked(/*by_prompt=*/false);
   ext_proc::ProcessingResponse response;
@@ -170,6 +186,27 @@ void PickerStream::PassWithoutPrompt() {
   SetOtherHeaders(headers->mutable_response());
   span_.End();
   wire_->Send(std::move(response));
+}
+
+// Of a request whose endpoint is looked for, what a proxy sends without waiting for the answer to its headers.
+void PickerStream::KeepEarly(ext_proc::ProcessingRequest message) {
+  const size_t bytes = message.request_body().body().size();
+  early_bytes_ += bytes;
+  if (early_bytes_ > options_.body_bytes_max || !held_.Add(bytes))
+    return Refuse(RefusalOf(absl::UnavailableError("no engine is known yet: try again")));
+  early_.push_back(std::move(message));
+}
+
+void PickerStream::OnMet() {
+  MutexLock lock(&mutex_);
+  if (wire_ == nullptr || state_ != Request::kMeeting) return;
+  PassWithoutPrompt();
+  for (ext_proc::ProcessingRequest& message : std::exchange(early_, {})) {
+    if (wire_ == nullptr) return;
+    if (message.has_request_body()) OnRequestBody(message.mutable_request_body());
+    if (message.has_request_trailers()) OnRequestTrailers();
+  }
+  held_.Clear();
 }
 
 bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
@@ -291,7 +328,7 @@ void PickerStream::Refuse(const Refusal& refusal) {
   span_.Fail(refusal.message);
   span_.End();
   stats_->Refused(refusal.http_status);
-  wire_->Send(ToImmediateResponse(refusal));
+  wire_->Send(ToImmediateResponse(refusal, error_shape_));
   End(absl::OkStatus());
 }
 
@@ -311,6 +348,10 @@ void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
   std::from_chars(status_text.data(), status_text.data() + status_text.size(), http_status);
   usage_.emplace(ValueIn(headers.headers(), "content-type"));
   ReportAccepted(http_status);
+  if (makes_response_ && http_status >= 200 && http_status < 300) {
+    ids_.emplace();
+    NoteStored(picked_.names_stored);
+  }
   if (headers.end_of_stream()) ReportFinished();
   ext_proc::ProcessingResponse response;
   response.mutable_response_headers();
@@ -319,6 +360,7 @@ void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
 
 void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
   if (usage_.has_value()) usage_->Add(body->body());
+  if (ids_.has_value()) NoteStored(ids_->Add(body->body()));
   if (body->end_of_stream()) ReportFinished();
   ext_proc::ProcessingResponse response;
   ext_proc::BodyResponse* const answer = response.mutable_response_body();
@@ -364,6 +406,17 @@ const PickedEndpoint* PickerStream::NotReached() const {
   return nullptr;
 }
 
+// At the worker that answers: a later request that names them goes there.
+void PickerStream::NoteStored(const std::vector<std::string>& ids) {
+  if (picked_.endpoints.empty()) return;
+  std::optional<HolderId> worker = picked_.endpoints.front().worker.second;
+  if (!served_.empty() && served_ != picked_.endpoints.front().address)
+    worker = picker_->endpoints().At(served_);
+  if (!worker.has_value() || worker->name.empty()) return;
+  for (const std::string& id : ids)
+    picker_->stored().Note(id, {.domain = {}, .cell = {}, .worker = *worker, .url = {}});
+}
+
 void PickerStream::ReportFinished() {
   if (picked_.decision_id == 0) return;
   RouteReport report{.finished = true};
@@ -372,7 +425,7 @@ void PickerStream::ReportFinished() {
   const std::optional<OpenAiUsage> usage =
       usage_.has_value() ? usage_->Finish() : std::optional<OpenAiUsage>();
   // Figures of an unknown worker say nothing.
-  if (usage.has_value() && (!elsewhere || report.served_by.has_value())) {
+  if (usage.has_value() && picked_.one_prompt && (!elsewhere || report.served_by.has_value())) {
     // What who decodes had cached, or was sent, says nothing of who prefilled.
     if (!picked_.decodes) report.cached_tokens = usage->cached_tokens;
     report.prompt_tokens = usage->prompt_tokens;

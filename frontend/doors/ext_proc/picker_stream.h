@@ -39,6 +39,7 @@
 #include "frontend/doors/ext_proc/external_processor.pb.h"
 #include "frontend/doors/ext_proc/held_bodies.h"
 #include "frontend/doors/ext_proc/picker.h"
+#include "frontend/doors/http/response_makers.h"
 #include "frontend/prompt/openai/usage_reader.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/tracing/tracer.h"
@@ -86,7 +87,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   void Closed();
 
  private:
-  enum class Request { kHeaders, kCollecting, kPicking, kPassing, kEnded };
+  // kMeeting: no endpoint is known yet, and what comes waits in `early_`.
+  enum class Request { kHeaders, kMeeting, kCollecting, kPicking, kPassing, kEnded };
 
   void OnFirst(const ext_proc::ProcessingRequest& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadMetadata(const ext_proc::Metadata& metadata) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -100,6 +102,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   void OnRequestHeaders(const ext_proc::HttpHeaders& headers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginSpan(const ext_proc::HeaderMap& headers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PassWithoutPrompt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnMet();
+  void KeepEarly(ext_proc::ProcessingRequest message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True: the body is whole.
   bool OnRequestBody(ext_proc::HttpBody* body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool OnRequestTrailers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -120,6 +124,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   void ReportAccepted(int http_status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const PickedEndpoint* NotReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteStored(const std::vector<std::string>& ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PickerStreamOptions options_;
   Picker* const picker_;
@@ -136,10 +141,14 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   PickInput input_ ABSL_GUARDED_BY(mutex_);
   std::string body_ ABSL_GUARDED_BY(mutex_);       // to be sent back
   HeldBodies::Part held_ ABSL_GUARDED_BY(mutex_);  // of it, until the engine answers
+  std::vector<ext_proc::ProcessingRequest> early_ ABSL_GUARDED_BY(mutex_);
+  size_t early_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool met_ ABSL_GUARDED_BY(mutex_) = false;
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string_view> said_routes_
-      ABSL_GUARDED_BY(mutex_);                       // `kRoutingHeaders` of the client
-  bool says_rank_ ABSL_GUARDED_BY(mutex_) = false;   // the client
+      ABSL_GUARDED_BY(mutex_);  // `kRoutingHeaders` of the client
+  ErrorShape error_shape_ ABSL_GUARDED_BY(mutex_) = ErrorShape::kOpenAi;  // of the path
+  bool says_rank_ ABSL_GUARDED_BY(mutex_) = false;                        // the client
   Span span_ ABSL_GUARDED_BY(mutex_);                // from the headers to the answer
   std::string traceparent_ ABSL_GUARDED_BY(mutex_);  // for the engine; empty: as it came
 
@@ -148,6 +157,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   std::string reply_details_ ABSL_GUARDED_BY(mutex_);  // empty: the proxy does not say
   std::string upstream_ ABSL_GUARDED_BY(mutex_);       // who was asked last, as it says
   std::optional<UsageReader> usage_ ABSL_GUARDED_BY(mutex_);
+  bool makes_response_ ABSL_GUARDED_BY(mutex_) = false;  // a POST of /v1/responses
+  std::optional<ResponseIds> ids_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvatlas

@@ -1,48 +1,61 @@
 #include "frontend/doors/grpc/prompt_wire.h"
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "frontend/peers/wire.h"
-#include "frontend/prompt/openai/json_depth.h"
 
 namespace kvatlas {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-absl::Status ReadJson(const std::string& text, const char* field, bool object, Json* to) {
-  if (text.empty()) return absl::OkStatus();
-  if (IsNestedTooDeep(text))
-    return absl::InvalidArgumentError(std::string("chat.") + field + " is nested too deep");
-  *to = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (object ? to->is_object() : to->is_array()) return absl::OkStatus();
-  return absl::InvalidArgumentError(std::string("chat.") + field + " is not a JSON " +
-                                    (object ? "object" : "array"));
+// The JSON of a field, which has to be of one kind, as a member of the body.
+absl::Status AddField(std::string_view name, const std::string& json, bool object,
+                      std::string* body) {
+  if (json.empty()) return absl::OkStatus();
+  const bool is_kind =
+      Json::accept(json) && json[json.find_first_not_of(" \t\r\n")] == (object ? '{' : '[');
+  if (!is_kind) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chat.", std::string(name), "_json is not a JSON ", object ? "object" : "array"));
+  }
+  absl::StrAppend(body, ",\"",
+                  std::string(name == "template_kwargs" ? "chat_template_kwargs" : name),
+                  "\":", json);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<ChatPrompt> ReadChat(const v1::ChatPrompt& proto) {
-  ChatPrompt chat;
-  absl::Status bad = ReadJson(proto.messages_json(), "messages_json", false, &chat.messages);
-  bad.Update(ReadJson(proto.tools_json(), "tools_json", false, &chat.tools));
-  bad.Update(
-      ReadJson(proto.template_kwargs_json(), "template_kwargs_json", true, &chat.template_kwargs));
-  if (bad.ok() && chat.messages.empty())
-    bad = absl::InvalidArgumentError("chat.messages_json is missing");
+// The body of such a chat, as a client of an engine would send it.
+absl::StatusOr<BodyPrompt> ReadChat(const v1::ChatPrompt& proto) {
+  if (proto.messages_json().empty())
+    return absl::InvalidArgumentError("chat.messages_json is missing");
+  Json flags = Json::object();
+  if (!proto.chat_template().empty()) flags["chat_template"] = proto.chat_template();
+  if (proto.has_add_generation_prompt())
+    flags["add_generation_prompt"] = proto.add_generation_prompt();
+  flags["continue_final_message"] = proto.continue_final_message();
+  if (proto.has_add_special_tokens()) flags["add_special_tokens"] = proto.add_special_tokens();
+  std::string body = flags.dump(-1, ' ', false, Json::error_handler_t::replace);
+  body.pop_back();
+  absl::Status bad = AddField("messages", proto.messages_json(), false, &body);
+  bad.Update(AddField("tools", proto.tools_json(), false, &body));
+  bad.Update(AddField("template_kwargs", proto.template_kwargs_json(), true, &body));
   if (!bad.ok()) return bad;
-  if (!proto.chat_template().empty()) chat.chat_template = proto.chat_template();
-  if (proto.has_add_generation_prompt()) chat.add_generation_prompt = proto.add_generation_prompt();
-  chat.continue_final_message = proto.continue_final_message();
-  if (proto.has_add_special_tokens()) chat.add_special_tokens = proto.add_special_tokens();
-  return chat;
+  body += '}';
+  return BodyPrompt{.path = RequestPath::kChat,
+                    .body = std::make_shared<const std::string>(std::move(body))};
 }
 
 }  // namespace
 
 absl::StatusOr<Prompt> PromptFromProto(const v1::RouteRequest& request) {
   if (request.has_chat()) {
-    absl::StatusOr<ChatPrompt> chat = ReadChat(request.chat());
+    absl::StatusOr<BodyPrompt> chat = ReadChat(request.chat());
     if (!chat.ok()) return chat.status();
     return *std::move(chat);
   }

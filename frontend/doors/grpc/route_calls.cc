@@ -168,11 +168,11 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
   }
   BoundQueueWait(*frontend_, left, &question.input);
   question.input.trace = Tracer::ParentOf(request.traceparent());
-  AskBody(OpenAiCall::kEither, std::make_shared<const std::string>(request.body()),
+  AskBody(RequestPath::kChatOrCompletion, std::make_shared<const std::string>(request.body()),
           std::move(question), std::move(callback), asker);
 }
 
-void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> body,
+void RouteCalls::AskBody(RequestPath call, std::shared_ptr<const std::string> body,
                          PromptQuestion question, Callback callback, const Asker& asker) const {
   if (asker != nullptr && tenancy_.enforces()) {
     absl::StatusOr<std::string> tenant = tenancy_.TenantOf(*asker, question.input.domain.tenant);

@@ -18,8 +18,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "frontend/doors/tenancy.h"
-#include "frontend/prompt/openai/openai_request.h"
 #include "frontend/prompt/prompt_router.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
@@ -49,7 +49,7 @@ class RouteCalls {
            const Asker& asker = nullptr) const;
   void Ask(const v1::RouteChatRequest& request, Duration left, Callback callback,
            const Asker& asker = nullptr) const;
-  void AskBody(OpenAiCall call, std::shared_ptr<const std::string> body, PromptQuestion question,
+  void AskBody(RequestPath call, std::shared_ptr<const std::string> body, PromptQuestion question,
                Callback callback, const Asker& asker = nullptr) const;
   const Tenancy& tenancy() const { return tenancy_; }
 

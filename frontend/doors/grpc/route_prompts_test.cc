@@ -155,7 +155,7 @@ TEST_F(RoutePromptsTest, AnHttpBodyBecomesAWorkerAndItsTokens) {
 }
 
 TEST_F(RoutePromptsTest, RefusalsOverHttpAreOpenAisAndNameTheField) {
-  const std::string invalid = "invalid_request_error";
+  const std::string invalid = "BadRequestError";
   ExpectRefused("/route/chat", "{", 400, invalid, Json());
   ExpectRefused("/route/chat", R"({"model":"m"})", 400, invalid, "messages");
   ExpectRefused("/route/chat", R"({"model":"m","messages":[{}]})", 400, invalid, "messages");
@@ -163,9 +163,9 @@ TEST_F(RoutePromptsTest, RefusalsOverHttpAreOpenAisAndNameTheField) {
   ExpectRefused("/route/chat", R"({"model":"m","messages":[{"content":"x"}],"tools":1})", 400,
                 invalid, "tools");
   ExpectRefused("/route/completion", R"({"model":"m"})", 400, invalid, "prompt");
-  ExpectRefused("/route/completion", R"({"model":"other","prompt":"x"})", 404, "not_found_error",
+  ExpectRefused("/route/completion", R"({"model":"other","prompt":"x"})", 404, "NotFoundError",
                 "model");
-  ExpectRefused("/route/completion", R"({"model":"late","prompt":"x"})", 504, "server_error",
+  ExpectRefused("/route/completion", R"({"model":"late","prompt":"x"})", 504, "InternalServerError",
                 Json());
   const std::string long_prompt(size_t{kTestBlockSize} * (kRouteBlocksMax + 1), 'x');
   ExpectRefused("/route/completion", Completion(long_prompt).dump(), 413, invalid, Json());
@@ -189,8 +189,8 @@ TEST_F(WithoutTokenizerTest, NoModelIsFoundForTextsChatsAndBodies) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
     EXPECT_THAT(status.error_message(), HasSubstr("tokenizer"));
   }
-  ExpectRefused("/route/completion", Completion("hello").dump(), 404, "not_found_error", "model");
-  ExpectRefused("/route/chat", Chat("hello").dump(), 404, "not_found_error", "model");
+  ExpectRefused("/route/completion", Completion("hello").dump(), 404, "NotFoundError", "model");
+  ExpectRefused("/route/chat", Chat("hello").dump(), 404, "NotFoundError", "model");
 }
 
 // ---- callers that go away ----

@@ -43,6 +43,12 @@ class ModelsEngine {
     MutexLock lock(&mutex_);
     refuses_ = true;
   }
+  // What made it, as its list says, and its answer to /server_info.
+  void SetOwner(const std::string& owner, const std::string& server_info = "{}") {
+    MutexLock lock(&mutex_);
+    owner_ = owner;
+    server_info_ = server_info;
+  }
   // Of whatever it is asked at /tokenize.
   void SetTokens(size_t count) {
     MutexLock lock(&mutex_);
@@ -65,13 +71,15 @@ class ModelsEngine {
     if (absl::StartsWith(request, "GET /v1/models ")) {
       ++lists_asked_;
       if (refuses_) return "HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n";
-      body = absl::StrCat(R"({"object":"list","data":[{"id":")", model_, R"(","parent":null})");
+      body = absl::StrCat(R"({"object":"list","data":[{"id":")", model_,
+                          R"(","parent":null,"owned_by":")", owner_, R"("})");
       for (const std::string& adapter : adapters_)
         absl::StrAppend(&body, R"(,{"id":")", adapter, R"(","parent":")", model_, R"("})");
       body += "]}";
     } else {
       got_.push_back(request);
     }
+    if (absl::StartsWith(request, "GET /server_info ")) body = server_info_;
     if (absl::StartsWith(request, "POST /tokenize ")) {
       body = absl::StrCat(R"({"tokens":[)", absl::StrJoin(std::vector<int>(tokens_, kToken), ","),
                           "]}");
@@ -83,6 +91,8 @@ class ModelsEngine {
   Mutex mutex_;
   std::set<std::string> adapters_ ABSL_GUARDED_BY(mutex_);
   size_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string owner_ ABSL_GUARDED_BY(mutex_) = "mock";
+  std::string server_info_ ABSL_GUARDED_BY(mutex_);
   bool refuses_ ABSL_GUARDED_BY(mutex_) = false;
   int lists_asked_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> got_ ABSL_GUARDED_BY(mutex_);

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "frontend/peers/engine_reach.h"
-#include "frontend/peers/models_question.h"
+#include "frontend/peers/engines_question.h"
 #include "frontend/prompt/openai/json_depth.h"
 
 namespace kvatlas {
@@ -19,15 +20,20 @@ using Json = nlohmann::ordered_json;
 void AskModels(boost::asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
                Duration timeout, ModelsCallback callback) {
+  // In an order that is the same each time.
+  std::vector<KnownEngine> ordered = engines;
+  std::sort(ordered.begin(), ordered.end(), [](const KnownEngine& a, const KnownEngine& b) {
+    return std::tie(a.suspect, a.worker, a.url) < std::tie(b.suspect, b.worker, b.url);
+  });
   std::vector<EngineUrl> urls;
   std::set<std::string> asked;
-  for (const KnownEngine& engine : engines) {
+  for (const KnownEngine& engine : ordered) {
     absl::StatusOr<EngineUrl> url = EngineUrl::Parse(engine.url);
     if (urls.size() == kModelsEnginesMax) break;
     if (url.ok() && asked.insert(url->authority()).second) urls.push_back(*std::move(url));
   }
-  AskForModels(
-      io, pool, std::move(urls), headers, timeout,
+  AskEngines(
+      io, pool, std::move(urls), "/v1/models", headers, timeout,
       [callback = std::move(callback)](const std::vector<std::optional<std::string>>& bodies) {
         callback(MergeModels(bodies));
       });

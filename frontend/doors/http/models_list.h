@@ -7,7 +7,7 @@
 // engine that is away, late or answers something else is left out; when none answers with a list there is none. A list is up to
 // `ProxyOptions::models_kept_for` old, and is kept for requests with the same `authorization` alone.
 // *Threads*: everything on the thread of `io`.
-// *Bounds*: `kModelsEnginesMax` engines asked at once, each once (HOST:PORT); `kModelsAnswerBytesMax` of an answer;
+// *Bounds*: `kModelsEnginesMax` engines asked at once, each once (HOST:PORT); `kEnginesAnswerBytesMax` of an answer;
 // `ProxyOptions::models_timeout` for all together.
 
 #ifndef KVATLAS_FRONTEND_DOORS_HTTP_MODELS_LIST_H_
@@ -37,7 +37,7 @@ void AskModels(boost::asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
                Duration timeout, ModelsCallback callback);
 
-// The union of such bodies (`models_question.h`); nothing: none of them is a list.
+// The union of such bodies (`engines_question.h`); nothing: none of them is a list.
 std::optional<std::string> MergeModels(const std::vector<std::optional<std::string>>& bodies);
 
 // The entry of such a list that has this id.

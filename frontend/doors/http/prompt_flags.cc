@@ -77,12 +77,17 @@ void WarnOfNoTokenizer(const TokenizeWays& ways) {
 
 }  // namespace
 
-void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
+void AddTokenizeFlag(FlagSet& flags, std::vector<std::string>* to) {
   flags
-      .Add("tokenize", &to->tokenize,
+      .Add("tokenize", to,
            "who makes tokens of text and chats: [MODEL=]WAY[+WAY], where a way is local "
-           "(tokenizers from --models), engine (its /tokenize) or render (its /v1/…/render)")
+           "(tokenizers from files), engine (its /tokenize, and its /v1/…/render for what that "
+           "cannot express) or render (its /v1/…/render alone)")
       .Check([](const std::string& text) { return ParseTokenizeWays(Elements(text)).status(); });
+}
+
+void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
+  AddTokenizeFlag(flags, &to->tokenize);
   flags
       .Add("tokenizer_url", &to->tokenizer_urls,
            "engines that are asked for tokens, [MODEL=]http://HOST:PORT; none: those of the "
@@ -95,8 +100,10 @@ void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
       .Check([](const std::string& text) { return ParseAdapters(Elements(text)).status(); });
   flags.Add("engine_models_every", &to->engine_models_every,
             "how often engines are asked for their models while adapters, or further names of a "
-            "model, are asked for; 0: never, then only --adapters are known",
+            "model, are asked for; 0: never, then only --adapters are known, and what engines are "
+            "only by --engine_kind",
             Duration(0));
+  flags.AddChoice(kEngineKindFlag, &to->engine_kind, kEngineKindHelp, EngineKindNames());
   flags.Add("tokenize_threads", &to->router.threads,
             "threads that read prompts and make tokens of them", 1u, 256u);
   flags.Add("tokenize_deadline", &to->router.tokenize_deadline,
@@ -136,7 +143,11 @@ absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(
                                                     {"render", parts->render_.get()}};
   if (local != nullptr) by_way["local"] = local;
   parts->choice_ = std::make_unique<TokenizerChoice>(*std::move(ways), std::move(by_way));
+  const absl::StatusOr<std::optional<Convention>> kind = ParseEngineKind(flags.engine_kind);
+  if (!kind.ok()) return Wrong("--engine_kind", kind.status());
+  parts->conventions_ = std::make_unique<EngineConventions>(*kind);
   EngineNamesOptions names;
+  names.conventions = parts->conventions_.get();
   names.given = *std::move(adapters);
   names.every = flags.engine_models_every;
   names.call.reach = reach;
@@ -144,6 +155,11 @@ absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(
   parts->names_ = std::make_unique<EngineNames>(std::move(names), frontend);
   PromptRouterOptions router = flags.router;
   router.served_name = parts->names_->finder();
+  router.conventions = parts->conventions_.get();
+  router.is_trusted = [choice = parts->choice_.get()](const std::string& model,
+                                                      const BodyPrompt& prompt) {
+    return choice->IsTrusted(model, prompt);
+  };
   parts->router_ = std::make_unique<PromptRouter>(router, frontend, parts->choice_.get());
   return parts;
 }
@@ -183,6 +199,11 @@ void AddProxyLimitFlags(FlagSet& flags, ProxyOptions* proxy, std::vector<std::st
   flags.Add("proxy_answer_timeout", &proxy->engine.head_timeout,
             "time for an engine to begin its answer, and of a stream to send the first event",
             std::chrono::milliseconds(1));
+  flags.AddChoice("forward_token_ids", &proxy->forward_token_ids,
+                  "auto: an engine that takes them (vLLM from 0.33 on) gets the ids of a chat, and "
+                  "makes none of its own, once samples of such chats were equal; off: bodies are "
+                  "never changed",
+                  {"auto", "off"});
   flags.Add("proxy_silence_timeout", &proxy->engine.idle_timeout,
             "between two pieces of an engine's answer, once it has begun",
             std::chrono::milliseconds(1));
@@ -223,7 +244,7 @@ absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& 
 }
 
 absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, const EngineReach& reach,
-                                                 Frontend* frontend, PromptRouter* router,
+                                                 Frontend* frontend, PromptParts* prompts,
                                                  Metrics* metrics) {
   if (flags.listen.empty()) return nullptr;
   absl::StatusOr<Address> listen = Address::Parse(flags.listen);
@@ -234,7 +255,10 @@ absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, const 
   absl::StatusOr<ProxiedPaths> paths = ProxiedPaths::With(flags.paths);
   if (!paths.ok()) return Wrong("--proxy_paths", paths.status());
   options.paths = *std::move(paths);
-  return std::make_unique<Proxy>(options, frontend, router, metrics);
+  options.meet_engines = [names = prompts->names()](std::function<void()> later) {
+    return names->Meet(std::move(later));
+  };
+  return std::make_unique<Proxy>(options, frontend, prompts->router(), metrics);
 }
 
 }  // namespace kvatlas

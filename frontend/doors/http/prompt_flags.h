@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "frontend/doors/http/proxy.h"
 #include "frontend/peers/engine_reach.h"
+#include "frontend/prompt/engine_conventions.h"
 #include "frontend/prompt/engine_names.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/remote_tokenizer.h"
@@ -40,11 +41,14 @@ struct PromptFlags {
   std::vector<std::string> tokenize = {"local+engine"};
   std::vector<std::string> tokenizer_urls;  // URL or MODEL=URL
   std::vector<std::string> adapters;        // ADAPTER=MODEL
+  std::string engine_kind = "auto";
   Duration engine_models_every = EngineNamesOptions().every;
   PromptRouterOptions router;
   size_t remote_cache_bytes = RemoteTokenizerOptions().cache_bytes;
 };
 void AddPromptFlags(FlagSet& flags, PromptFlags* to);
+// --tokenize alone.
+void AddTokenizeFlag(FlagSet& flags, std::vector<std::string>* to);
 
 // INVALID_ARGUMENT: --adapters.
 absl::StatusOr<ServedNames> AdaptersOf(const PromptFlags& flags);
@@ -57,6 +61,7 @@ class PromptParts {
       PromptTokenizer* local, std::function<std::vector<Domain>()> domains);
   PromptTokenizer* tokenizer() { return choice_.get(); }
   EngineNames* names() { return names_.get(); }
+  const EngineConventions* conventions() const { return conventions_.get(); }
   PromptRouter* router() { return router_.get(); }
 
  private:
@@ -64,6 +69,7 @@ class PromptParts {
   std::unique_ptr<RemoteTokenizer> engine_;
   std::unique_ptr<RemoteTokenizer> render_;
   std::unique_ptr<TokenizerChoice> choice_;
+  std::unique_ptr<EngineConventions> conventions_;
   std::unique_ptr<EngineNames> names_;
   std::unique_ptr<PromptRouter> router_;
 };
@@ -89,7 +95,7 @@ absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& 
 
 // Null without --proxy. INVALID_ARGUMENT: --proxy.
 absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, const EngineReach& reach,
-                                                 Frontend* frontend, PromptRouter* router,
+                                                 Frontend* frontend, PromptParts* prompts,
                                                  Metrics* metrics);
 
 }  // namespace kvatlas

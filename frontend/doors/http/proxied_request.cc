@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/http/header_text.h"
@@ -15,7 +16,7 @@
 #include "frontend/doors/http/proxied_paths.h"
 #include "frontend/doors/http/response_makers.h"
 #include "frontend/peers/hop_by_hop.h"
-#include "frontend/prompt/error_code.h"
+#include "frontend/prompt/no_tokens.h"
 
 namespace kvatlas {
 namespace {
@@ -33,6 +34,14 @@ constexpr std::string_view kModels = "/v1/models";
 constexpr std::string_view kResponses = "/v1/responses/";
 // Engines that are asked for a response of which this proxy does not know who made it.
 constexpr size_t kResponseEnginesMax = 64;
+
+KnownEngine MakerOf(const UpstreamTry& by) {
+  const CellWorker maker = by.destination();
+  return {.domain = {},
+          .cell = maker.first,
+          .worker = maker.second,
+          .url = by.choice().route.destination_url()};
+}
 
 }  // namespace
 
@@ -55,10 +64,45 @@ void ProxiedRequest::Start() {
     const auto salt = parts_->tenancy().PutSalt(tenant_, &message_.body);
     if (!salt.ok()) return Refuse(salt.status());
   }
+  ReadWishes();
   Choose();
 }
 
+// What an engine has stored, no other one has, unless it answers otherwise: 404 is followed by asking the others. A rank that the
+// client names, in the header that counts before the body, is the one that serves it.
+void ProxiedRequest::ReadWishes() {
+  if (message_.method != "POST") return;
+  wishes_ = kvatlas::ReadWishes(*message_.body);
+  uint32_t rank = 0;
+  if (const std::string said = HeaderOf(message_.headers, kDataParallelRankHeader); !said.empty())
+    wishes_.rank = absl::SimpleAtoi(said, &rank) ? std::optional(rank) : std::nullopt;
+  message_.names_rank = wishes_.rank.has_value();
+  message_.one_prompt = wishes_.one_prompt;
+  if (call_ != RequestPath::kResponses) wishes_.stored.clear();
+  message_.stored_elsewhere = !wishes_.stored.empty();
+  for (const std::string& id : wishes_.stored) {
+    std::optional<KnownEngine> maker = parts_->responses.Of(id);
+    if (!maker.has_value()) maker = parts_->stored.Of(id);
+    if (!maker.has_value()) continue;
+    maker_ = maker->worker.name;
+    return;
+  }
+}
+
+bool ProxiedRequest::MeetFirst(std::function<void(ProxiedRequest*)> then) {
+  const auto& meet = parts_->options().meet_engines;
+  if (meet == nullptr || std::exchange(met_, true)) return false;
+  auto work = std::make_shared<asio::executor_work_guard<asio::io_context::executor_type>>(
+      asio::make_work_guard(*io_));
+  return !meet([self = shared_from_this(), then = std::move(then), work] {
+    asio::dispatch(*self->io_, [self, then] {
+      if (!self->gone_) then(self.get());
+    });
+  });
+}
+
 void ProxiedRequest::AskForModels() {
+  if (parts_->Engines().empty() && MeetFirst(&ProxiedRequest::AskForModels)) return;
   const std::string authorization = HeaderOf(message_.headers, "authorization");
   if (std::string list = parts_->KeptModels(authorization); !list.empty())
     return AnswerModels(std::move(list));
@@ -81,8 +125,7 @@ void ProxiedRequest::AnswerModels(std::string list) {
   if (asked_model_.empty()) return exchange_->Answer({.body = std::move(list)});
   std::optional<std::string> model = ModelIn(list, asked_model_);
   if (model.has_value()) return exchange_->Answer({.body = *std::move(model)});
-  Refuse(absl::NotFoundError(absl::StrCat("no engine serves model '", asked_model_,
-                                          "'; GET /v1/models lists those that are served")));
+  Refuse(UnknownModelError(asked_model_));
 }
 
 void ProxiedRequest::ReadHead() {
@@ -105,7 +148,7 @@ void ProxiedRequest::ReadHead() {
   if (tenant_.empty()) tenant_ = parts_->options().tenant;
   if (parts_->tenancy().enforces()) ReadTenant(request);
   session_ = HeaderOf(request.headers, "x-kvatlas-session");
-  call_ = OpenAiCallOf(message_.method, request.path);
+  call_ = RequestPathOf(message_.method, request.path);
   if (request.method == "GET" && request.path.starts_with(kModels)) {
     const std::string_view rest = std::string_view(request.path).substr(kModels.size());
     asked_model_ = rest.starts_with('/') ? rest.substr(1) : "";  // with its own slashes
@@ -115,7 +158,9 @@ void ProxiedRequest::ReadHead() {
     response_ = request.path.substr(kResponses.size());
     response_.resize(std::min(response_.find('/'), response_.size()));
   }
-  any_engine_ = message_.method != "POST" || !response_.empty();
+  any_engine_ = message_.method != "POST" || !response_.empty() ||
+                (message_.body->empty() &&
+                 !parts_->options().paths.IsInference(message_.method, request.path));
   const std::string type = HeaderOf(request.headers, "content-type");
   if (any_engine_ || call_.has_value() ||
       !absl::StartsWithIgnoreCase(absl::string_view(type), "multipart/"))
@@ -147,9 +192,12 @@ void ProxiedRequest::ReadTenant(const HttpRequest& request) {
 void ProxiedRequest::Choose() {
   if (any_engine_) return ChooseAny();
   PromptRouter* const router = parts_->router();
-  if (call_.has_value()) return router->RouteBody(*call_, message_.body, Question(), ToThread());
-  if (!form_model_.has_value()) return router->RouteModel(message_.body, Question(), ToThread());
   PromptQuestion question = Question();
+  if (call_.has_value())
+    return router->RouteBody(*call_, message_.body, std::move(question), ToThread());
+  question.no_prompt = NoPromptOf(message_.method, exchange_->request().path);
+  if (!form_model_.has_value())
+    return router->RouteModel(message_.body, std::move(question), ToThread());
   question.input.domain.model = *form_model_;
   router->RouteByLoad(std::move(question), ToThread());
 }
@@ -160,6 +208,7 @@ void ProxiedRequest::ChooseAny() {
   if (!engine.has_value()) engine = parts_->AnyEngine(tried_engines_);
   if (!engine.has_value()) {
     if (!tried_.empty()) return RefuseTried();
+    if (MeetFirst(&ProxiedRequest::ChooseAny)) return;
     return Refuse(absl::UnavailableError("no engine is known yet"));
   }
   TryAny(*std::move(engine));
@@ -179,8 +228,12 @@ PromptQuestion ProxiedRequest::Question() const {
   question.input.tenant = tenant_;
   question.input.session_id = session_;
   question.input.end_follows = true;
+  question.input.rank = wishes_.rank;
+  question.input.tried = tried_workers_;
+  if (!maker_.empty()) question.input.allowed_workers = {maker_};
   question.input.trace = span_.context();
   question.by_load_without_tokens = true;
+  question.forward_tokens = parts_->options().forward_token_ids == "auto";
   question.inline_bytes_max = kInlineBytesMax;
   question.on_caller = [io = io_](std::function<void()> job) {
     asio::dispatch(*io, std::move(job));
@@ -201,6 +254,8 @@ PromptRouter::Callback ProxiedRequest::ToThread() {
 }
 
 void ProxiedRequest::OnChoice(absl::StatusOr<PromptRoute> choice) {
+  // What it has stored is gone with it, as the others will say in their own words.
+  if (!choice.ok() && tried_.empty() && !std::exchange(maker_, "").empty()) return Choose();
   if (!choice.ok()) {
     // The fleet has no other worker: what is wrong is that those it has failed.
     const bool nobody_else = !tried_.empty() && !absl::IsResourceExhausted(choice.status());
@@ -210,7 +265,6 @@ void ProxiedRequest::OnChoice(absl::StatusOr<PromptRoute> choice) {
     any_engine_ = unknown && !parts_->frontend()->options().engines.empty();
     return any_engine_ ? ChooseAny() : Refuse(choice.status());
   }
-  if (tries_ == 0 && !choice->no_tokens.ok()) parts_->counters.no_tokens.Increment();
   parts_->route_metrics.Observe(choice->route);
   Try(*std::move(choice));
 }
@@ -246,6 +300,7 @@ void ProxiedRequest::NoteTried(const CellWorker& worker, const std::string& reas
 
 void ProxiedRequest::ChooseAgain(const PromptRoute& earlier) {
   if (any_engine_) return ChooseAny();
+  if (!std::exchange(maker_, "").empty()) return Choose();
   parts_->router()->RouteAgain(earlier, tried_workers_, ToThread());
 }
 
@@ -263,25 +318,24 @@ bool ProxiedRequest::AskAnother() {
   return true;
 }
 
-void ProxiedRequest::NoteResponse(std::string_view piece) {
-  made_->append(piece.substr(0, kResponseHeadMax - made_->size()));
-  if (const std::optional<std::string> id = ResponseIdIn(*made_)) {
-    const CellWorker maker = try_->destination();
-    parts_->responses.Note(*id, {.domain = {},
-                                 .cell = maker.first,
-                                 .worker = maker.second,
-                                 .url = try_->choice().route.destination_url()});
-  } else if (made_->size() < kResponseHeadMax) {
-    return;
+// The first is the response's; the others are those of its items.
+void ProxiedRequest::NoteIds(std::string_view piece) {
+  for (const std::string& id : made_->Add(piece)) {
+    ResponseMakers& makers = response_noted_ ? parts_->stored : parts_->responses;
+    makers.Note(id, MakerOf(*try_));
+    response_noted_ = true;
   }
-  made_ = std::nullopt;
 }
 
 // The first piece that is there already goes out with the head, in one write.
 void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
   if (head.status == 404 && !response_.empty() && AskAnother()) return;
   DropRefusal();
-  if (call_ == OpenAiCall::kResponses && head.status < 300) made_.emplace();
+  if (call_ == RequestPath::kResponses && head.status < 300) {
+    made_.emplace();
+    // A conversation is where its last response was made.
+    for (const std::string& id : wishes_.stored) parts_->stored.Note(id, MakerOf(*try_));
+  }
   span_.Set("http.response.status_code", int64_t{head.status});
   if (!tried_.empty()) head.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
   if (!piece_follows) return exchange_->Begin(std::move(head), ToResume());
@@ -290,7 +344,7 @@ void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
 }
 
 void ProxiedRequest::OnPiece(std::string_view piece) {
-  if (made_.has_value()) NoteResponse(piece);
+  if (made_.has_value()) NoteIds(piece);
   if (!head_.has_value()) return exchange_->Write(piece, ToResume());
   const HttpHead head = *std::exchange(head_, std::nullopt);
   exchange_->Begin(head, piece, ToResume());
@@ -320,6 +374,7 @@ void ProxiedRequest::OnRefusal(const TryFailure& failure) {
   DropRefusal();
   refusing_ = std::exchange(try_, nullptr);
   const std::shared_ptr<UpstreamTry> refusing = refusing_;  // may be given up within
+  if (failure.not_there && tried_engines_.size() < kResponseEnginesMax) --tries_;
   TryAnother(failure, *refusing);
 }
 
@@ -360,7 +415,7 @@ void ProxiedRequest::Refuse(const absl::Status& why) {
     return passed_on->PassOn();
   }
   span_.End(why);
-  AnswerRefusal(OpenAiError(why));
+  AnswerRefusal(ErrorAnswer(why, ErrorShapeOf(exchange_->request().path)));
 }
 
 void ProxiedRequest::RefusePath(const std::string& path) {
@@ -369,16 +424,16 @@ void ProxiedRequest::RefusePath(const std::string& path) {
   const bool is_model = path.starts_with("/v1/models/") && !path.ends_with('/');
   const std::string allow = is_model ? "GET, HEAD" : paths.MethodsOf(path);
   if (allow.empty()) {
-    return Refuse(
-        WithErrorCode(absl::NotFoundError(absl::StrCat(
-                          message_.method, " ", path,
-                          " is not passed on to engines. Passed on are: ", paths.ToString())),
-                      "unknown_url"));
+    return Refuse(absl::NotFoundError(
+        absl::StrCat(message_.method, " ", path,
+                     " is not passed on to engines. Passed on are: ", paths.ToString())));
   }
   const std::string why = absl::StrCat(message_.method, " is not for ", path, "; expected ", allow);
   span_.Fail(why);
   span_.End();
-  AnswerRefusal({.status = 405, .body = OpenAiErrorBody(405, why), .headers = {{"allow", allow}}});
+  AnswerRefusal({.status = 405,
+                 .body = ErrorBody(405, why, ErrorShapeOf(path)),
+                 .headers = {{"allow", allow}}});
 }
 
 void ProxiedRequest::AnswerRefusal(HttpResponse response) {

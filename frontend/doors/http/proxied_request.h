@@ -16,6 +16,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -26,9 +27,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/doors/http/proxy_parts.h"
+#include "frontend/doors/http/response_makers.h"
 #include "frontend/doors/http/upstream_try.h"
-#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/openai/request_wishes.h"
 #include "frontend/prompt/prompt_router.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "frontend/route/frontend.h"
 #include "indexer/service/http_exchange.h"
 #include "indexer/service/tracing/tracer.h"
@@ -55,6 +58,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void ReadTenant(const HttpRequest& request);
   // From the fleet's list; one engine's own answer where none of them lists any.
   void AskForModels();
+  // Engines that leaves know but no route has met yet are met first, once.
+  bool MeetFirst(std::function<void(ProxiedRequest*)> then);
   void OnModels(const std::string& authorization, std::optional<std::string> list);
   void AnswerModels(std::string list);
   void Choose();
@@ -62,7 +67,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void TryAny(KnownEngine engine);
   // True: another engine is asked for the response that this one does not have.
   bool AskAnother();
-  void NoteResponse(std::string_view piece);
+  void ReadWishes();
+  void NoteIds(std::string_view piece);
   PromptQuestion Question() const;
   PromptRouter::Callback ToThread();
   void OnChoice(absl::StatusOr<PromptRoute> choice);
@@ -85,13 +91,17 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   const std::shared_ptr<HttpExchange> exchange_;
   boost::asio::io_context* const io_;
   ProxiedMessage message_;
-  std::optional<OpenAiCall> call_;         // with a prompt
+  std::optional<RequestPath> call_;        // with a prompt
   std::optional<std::string> form_model_;  // of a form
   bool asks_models_ = false;               // GET of the list, or of one model
   std::string asked_model_;                // that one
   bool any_engine_ = false;                // the request names no model
   std::string response_;                   // that the path names
-  std::optional<std::string> made_;        // the beginning of an answer, until its id is found
+  RequestWishes wishes_;                   // of a body with a prompt
+  std::string maker_;  // the worker that has what the body names; only it is asked first
+  bool met_ = false;   // leaves were asked for engines
+  std::optional<ResponseIds> made_;  // of an answer that makes a response
+  bool response_noted_ = false;      // its id was found
   std::string tenant_;
   absl::Status refused_;  // its tenant
   std::string session_;

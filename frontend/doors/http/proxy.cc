@@ -31,7 +31,7 @@ HttpServerOptions ServerOptions(const ProxyOptions& options) {
   server.write_timeout = options.write_timeout;
   server.keep_headers = true;
   server.error_body = [](int status, std::string_view message) {
-    return OpenAiErrorBody(status, message);
+    return ErrorBody(status, message);
   };
   return server;
 }
@@ -44,13 +44,15 @@ class Proxy::Impl {
       : health_(options.health != nullptr ? options.health : Serving()),
         parts_(options, frontend, router, metrics),
         server_(ServerOptions(options)) {
+    // What `ProxiedPaths` does not name is refused by the request, in the words of an API.
     server_.Handle({.method = "*",
-                    .path = "/v1/*",
+                    .path = "/*",
                     .stream =
                         [this](std::shared_ptr<HttpExchange> exchange) {
                           std::make_shared<ProxiedRequest>(&parts_, std::move(exchange))->Start();
                         },
-                    .body_bytes_max = options.body_bytes_max});
+                    .body_bytes_max = options.body_bytes_max,
+                    .verb = Verb::kRoute});
     server_.Handle(
         {.method = "GET",
          .path = "/health",

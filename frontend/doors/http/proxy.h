@@ -7,11 +7,13 @@
 //
 //   POST /v1/chat/completions, /v1/completions, /v1/responses
 //                                                by prompt; by load alone when there are no tokens of it
-//   POST of other inference below /v1            by load, for the `model` that the JSON body or the form names
+//   one that names what an engine has stored (`request_wishes.h`)
+//                                                by load, the engine that made it; after a 404 of one the others are asked
+//   POST of other inference (`proxied_paths.h`)  by load, for the `model` that the JSON body or the form names
 //   GET /v1/models, /v1/models/ID                the models of all engines in one list, and one of them (`models_list.h`)
 //   what is below /v1/responses/ID               the engine that made the response (`response_makers.h`); where that is not known, one
 //                                                after the other until one does not answer 404
-//   GET and others below /v1                     any engine, as do forms that name no model
+//   GET and others, /version, /ping, …           any engine, as do forms that name no model
 //   what `ProxiedPaths` does not name            404
 //   GET /health, /livez, /ready, /metrics        its own: it runs; what `ProcessHealth` says; Prometheus' text
 //
@@ -24,8 +26,9 @@
 // When no leaf or hierarchy knows a worker, engines that --engines names are asked by turns.
 // *Who is asked*: a worker's label `url` is whatever its announcer says, so only engines within `EngineCallOptions::reach` get
 // requests, with `authorization`, `proxy-authorization` and `cookie`. One outside counts as failed, in the log and in a metric.
-// *Data-parallel ranks*: where the chosen worker has several, the engine is told which (`kDataParallelRankHeader`, unless the client
-// says one) and the answer has `x-kvatlas-rank`. One that answers 400, as an engine with fewer ranks than it had does, is asked once
+// *Data-parallel ranks*: where the chosen worker has several, the engine is told which (`kDataParallelRankHeader`) and the answer has
+// `x-kvatlas-rank`. A client that says one, by that header or in an SGLang body, is served by that one: only such ranks are chosen, and
+// what is promised is theirs. One that answers 400, as an engine with fewer ranks than it had does, is asked once
 // more without.
 // *Prefill here, decode there*: the request goes to who decodes, with the header `x-prefiller-host-port` (`kPrefillerHeader`) that
 // says who prefills; one that a client sends goes nowhere. What such an engine says it had cached is not reported: it is the
@@ -47,6 +50,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -76,6 +80,10 @@ struct ProxyOptions {
   Duration models_kept_for = std::chrono::seconds(5);  // the list that was made of them
   EngineCallOptions engine;
   ProxiedPaths paths;
+  // "auto": engines that take them get the ids of a chat (`PromptRoute::forward`), and make none of their own. "off": bodies stay as they are.
+  std::string forward_token_ids = "auto";
+  // Before it is said that no engine is known (`EngineNames::Meet`): true: at once; else the call follows. Null: nothing can be met.
+  std::function<bool(std::function<void()>)> meet_engines = nullptr;
   // What /livez and /ready answer; null: it lives and is ready while it listens.
   std::shared_ptr<const ProcessHealth> health = nullptr;
   std::string tenant;  // of requests without a header `x-kvatlas-tenant`

@@ -18,6 +18,7 @@
 namespace kvatlas {
 namespace {
 
+using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -95,6 +96,30 @@ TEST_F(ProxyAdaptersTest, ACallWithoutAPromptGoesToAnEngineThatHasTheAdapter) {
               HasSubstr("x-kvatlas-worker: w1\r\n"));
 }
 
+// Leaves know engines, and no route has met one yet.
+TEST_F(ProxyAdaptersTest, ModelsAreListedBeforeTheFirstPrompt) {
+  names_options_->domains = [] { return std::vector<Domain>{{"m", ""}}; };
+  ModelsEngine engine({"ad-a"});
+  Start({engine.url()});
+  EXPECT_THAT(
+      Ask("GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"),
+      AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr(R"([{"id":"m","parent":null,"owned_by":"mock"},)"
+                                                   R"({"id":"ad-a","parent":"m"}])")));
+}
+
+TEST_F(ProxyAdaptersTest, WhatNamesNoModelGoesToAnEngineBeforeTheFirstPrompt) {
+  names_options_->domains = [] { return std::vector<Domain>{{"m", ""}}; };
+  ModelsEngine engine;
+  Start({engine.url()});
+  EXPECT_THAT(Ask("GET /version HTTP/1.1\r\nHost: h\r\n\r\n"), EndsWith("ok"));
+}
+
+TEST_F(ProxyAdaptersTest, WhereNoLeafKnowsAnEngineThereIsNone) {
+  names_options_->domains = [] { return std::vector<Domain>{}; };
+  Start({});
+  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"), StartsWith("HTTP/1.1 503 "));
+}
+
 TEST_F(ProxyAdaptersTest, AGivenAdapterIsTakenByAnyEngineOfItsModel) {
   names_options_->given = {{"ad-g", {.model = "m", .adapter = true}}};
   ModelsEngine first, second;
@@ -111,7 +136,7 @@ TEST_F(ProxyAdaptersTest, ANameThatIsNeitherModelNorAdapterIsStillNotFound) {
   for (int i = 0; i < 2; ++i) {
     const std::string none = AskFor("neither");
     EXPECT_THAT(none, StartsWith("HTTP/1.1 404 "));
-    EXPECT_EQ(ErrorOf(none)["code"], "model_not_found") << none;
+    EXPECT_EQ(ErrorOf(none)["code"], 404) << none;
   }
   EXPECT_EQ(engine.got().size(), 1u) << "the first request";
 }

@@ -228,7 +228,7 @@ TEST_F(ProxyTest, WhenNobodyTakesItTheClientHearsWhoWasAsked) {
   Start({closed, closed, closed});
   const std::string answer = Ask(Post("/v1/chat/completions", kChat));
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 "));
-  EXPECT_EQ(ErrorOf(answer)["type"], "server_error");
+  EXPECT_EQ(ErrorOf(answer)["type"], "ServiceUnavailableError");
   EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(),
               AllOf(HasSubstr("w0 ("), HasSubstr("w1 (")));
   EXPECT_EQ(frontend_->stats().in_flight, 0u);

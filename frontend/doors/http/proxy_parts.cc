@@ -101,8 +101,10 @@ ProxyParts::Counters ProxyParts::MakeCounters(Metrics* metrics) {
                                         "Answers that engines broke off."),
           .client_gone = metrics->AddCounter("kvatlas_frontend_proxy_clients_gone_total",
                                              "Requests whose client left before their end."),
-          .no_tokens = metrics->AddCounter("kvatlas_frontend_proxy_without_tokens_total",
-                                           "Prompts routed by load, without tokens."),
+          .forwarded_tokens =
+              metrics->AddCounter("kvatlas_frontend_proxy_forwarded_tokens_total",
+                                  "Requests that went on with the ids that were hashed, so that "
+                                  "the engine makes none."),
           .under_way =
               metrics->AddGauge("kvatlas_frontend_proxy_under_way", "Requests not yet answered.")};
 }

@@ -68,12 +68,13 @@ class ProxyParts {
     Counter outside;
     Counter broken;
     Counter client_gone;
-    Counter no_tokens;
+    Counter forwarded_tokens;
     Gauge under_way;
   };
   Counters counters;
   RouteMetrics route_metrics;
   ResponseMakers responses;
+  ResponseMakers stored;  // items of responses, and conversations
   std::atomic<int64_t> under_way{0};
 
  private:

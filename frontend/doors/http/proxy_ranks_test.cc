@@ -91,6 +91,25 @@ TEST_F(ProxyRanksTest, WhatTheClientSaysOfItStays) {
                                        Not(HasSubstr("x-data-parallel-rank: 1\r\n"))));
 }
 
+TEST_F(ProxyRanksTest, TheRankThatTheClientNamesIsChosenAndPromised) {
+  RankEngine engine(kOk);
+  StartRanks(engine, {0, 1});
+  const std::string chat = R"({"messages":[{"role":"user","content":"hello"}],"model":"m",)";
+  for (const std::string& request :
+       {Post("/v1/chat/completions", kChat, "X-Data-Parallel-Rank: 1\r\n"),
+        Post("/v1/chat/completions", chat + R"("routed_dp_rank":1})"),
+        Post("/v1/chat/completions", chat + R"("data_parallel_rank":1})"),
+        Post("/v1/chat/completions", chat + R"("data_parallel_rank":0})",
+             "X-Data-Parallel-Rank: 1\r\n")}) {
+    EXPECT_THAT(Ask(request), AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-rank: 1\r\n"),
+                                    HasSubstr("x-kvatlas-overlap-blocks: 0\r\n")));
+    EXPECT_THAT(engine.asked().back(), Not(HasSubstr("x-data-parallel-rank: "))) << "of ours";
+  }
+  EXPECT_THAT(
+      Ask(Post("/v1/chat/completions", chat + R"("data_parallel_rank":0})")),
+      AllOf(HasSubstr("x-kvatlas-rank: 0\r\n"), Not(HasSubstr("x-kvatlas-overlap-blocks: 0\r\n"))));
+}
+
 // As one does that was started again with fewer: whichever it has takes the request.
 TEST_F(ProxyRanksTest, AnEngineWithoutTheRankIsAskedOnceMoreWithoutIt) {
   RankEngine engine(kRefused);

@@ -21,6 +21,7 @@ using namespace std::string_literals;
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 using Json = nlohmann::json;
 
@@ -38,7 +39,7 @@ TEST_F(ProxyTest, BadBodiesAreRefusedInTheClientsOwnWordsNamingTheField) {
     const std::string answer = Ask(Post("/v1/chat/completions", body));
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 "));
     const Json error = ErrorOf(answer);
-    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_EQ(error["type"], "BadRequestError");
     EXPECT_EQ(error["param"], field) << body;
     EXPECT_FALSE(error["message"].get<std::string>().empty());
   }
@@ -68,7 +69,7 @@ TEST_F(ProxyTest, ABodyThatIsTooLargeIsRefusedBeforeItIsRead) {
   const std::string answer =
       Ask("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 413 "));
-  EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
+  EXPECT_EQ(ErrorOf(answer)["type"], "BadRequestError");
   EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("at most 1000 bytes"));
 }
 
@@ -97,8 +98,9 @@ TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
   Start({});
   const std::string answer = Ask(Post("/v1/chat/completions", kChat));
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 "));
-  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("no worker of m"));
-  EXPECT_EQ(ErrorOf(answer)["code"], "model_not_found");
+  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(),
+              HasSubstr("The model `m` does not exist."));
+  EXPECT_EQ(ErrorOf(answer)["code"], 404);
 }
 
 TEST_F(ProxyTest, OnlyInferenceIsPassedOn) {
@@ -107,13 +109,60 @@ TEST_F(ProxyTest, OnlyInferenceIsPassedOn) {
     while (got.ReadFrom(connection)) connection.Send(kOk);
   });
   Start({engine.url()});
-  for (const char* path : {"/v1/load_lora_adapter", "/v1/files", "/v1/chat/completions/../x"}) {
+  for (const char* path :
+       {"/v1/load_lora_adapter", "/v1/files", "/v1/chat/completions/../x", "/sleep", "/"}) {
     const std::string answer = Ask(Post(path, R"({"model":"m"})"));
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 ")) << path;
-    EXPECT_EQ(ErrorOf(answer)["code"], "unknown_url");
+    EXPECT_EQ(ErrorOf(answer)["code"], 404);
     EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("POST /v1/embeddings"));
   }
   EXPECT_EQ(got.text(), "");
+}
+
+TEST_F(ProxyTest, AnUnknownModelIsSaidAsVllmSaysItWhateverThePromptIs) {
+  cell_.model = "m";
+  Start({"http://" + ClosedPort().ToString()});
+  for (const auto& [path, body] : std::vector<std::pair<std::string, std::string>>{
+           {"/v1/chat/completions", R"({"model":"nope","messages":[{"role":"user"}]})"},
+           {"/v1/completions", R"({"model":"nope","prompt":"x"})"},
+           {"/v1/completions", R"({"model":"nope","prompt":[1,2]})"},
+           {"/v1/embeddings", R"({"model":"nope","input":"x"})"},
+           {"/tokenize", R"({"model":"nope","prompt":"x"})"}}) {
+    const std::string answer = Ask(Post(path, body));
+    EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 404 "), Not(HasSubstr("retry-after")))) << path;
+    EXPECT_EQ(Json::parse(BodyOf(answer)),
+              Json::parse(R"({"error":{"message":"The model `nope` does not exist.",)"
+                          R"("type":"NotFoundError","param":"model","code":404}})"))
+        << path;
+  }
+  const std::string answer = Ask(Post("/v1/messages", R"({"model":"nope","messages":[]})"));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 "));
+  EXPECT_EQ(Json::parse(BodyOf(answer)),
+            Json::parse(R"({"type":"error","error":{"type":"not_found_error",)"
+                        R"("message":"The model `nope` does not exist."}})"));
+}
+
+TEST_F(ProxyTest, WhatOneEngineIsAskedGoesToOneOfTheModelOrToAny) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  cell_.model = "m";
+  options_.paths = *ProxiedPaths::With({"POST /sleep", "GET /kv_event_sources"});
+  Start({engine.url()});
+  EXPECT_THAT(
+      Ask(Post("/tokenize", R"({"model":"m","prompt":"x"})")),
+      AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w0\r\n"),
+            HasSubstr("x-kvatlas-fallback: no_tokens: no prompt is read of POST /tokenize")));
+  EXPECT_THAT(got.text(), StartsWith("POST /tokenize HTTP/1.1\r\n"));
+  // The only model.
+  EXPECT_THAT(Ask(Post("/detokenize", R"({"tokens":[1]})")), EndsWith("ok"));
+  EXPECT_THAT(Ask(Post("/ping", "")), EndsWith("ok"));
+  EXPECT_THAT(Ask(Post("/sleep", "")), EndsWith("ok"));
+  for (const char* path : {"/version", "/ping", "/load", "/kv_event_sources"}) {
+    EXPECT_THAT(Ask(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: h\r\n\r\n")), EndsWith("ok"));
+    EXPECT_THAT(got.text(), StartsWith(absl::StrCat("GET ", path, " HTTP/1.1\r\n")));
+  }
 }
 
 TEST_F(ProxyTest, AnotherMethodOfAKnownPathIsRefusedWithThoseThatItHas) {
@@ -125,7 +174,7 @@ TEST_F(ProxyTest, AnotherMethodOfAKnownPathIsRefusedWithThoseThatItHas) {
            {"DELETE /v1/models/org/name", "GET, HEAD"}}) {
     const std::string answer = Ask(call + " HTTP/1.1\r\nHost: h\r\n\r\n");
     EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("allow: " + allow + "\r\n")));
-    EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
+    EXPECT_EQ(ErrorOf(answer)["type"], "BadRequestError");
   }
 }
 
@@ -192,7 +241,7 @@ TEST_F(ProxyTest, AFleetOverItsThresholdsSendsClientsAwayForAWhile) {
   asked.Wait();
   const std::string second = Ask(Post("/v1/chat/completions", kChat));
   EXPECT_THAT(second, AllOf(StartsWith("HTTP/1.1 429 "), HasSubstr("retry-after: ")));
-  EXPECT_EQ(ErrorOf(second)["type"], "rate_limit_error");
+  EXPECT_EQ(ErrorOf(second)["type"], "RateLimitError");
   refused.Open();
   client.join();
   EXPECT_THAT(first, EndsWith("ok"));

@@ -66,7 +66,7 @@ TEST_F(ProxySecurityTest, WhoIsNotLetInIsToldSoAsOpenAisClientsReadIt) {
   for (const char* token : {"", "-H 'Authorization: Bearer let-me-out'"}) {
     const std::string answer = Curl(token, "/v1/models");
     EXPECT_THAT(answer, HasSubstr(" 401 "));
-    EXPECT_EQ(ErrorOf(answer)["type"], "authentication_error") << answer;
+    EXPECT_EQ(ErrorOf(answer)["type"], "AuthenticationError") << answer;
   }
 }
 

@@ -241,6 +241,40 @@ TEST_F(ProxyTest, APromptThatNobodyCanMakeTokensOfIsRoutedByLoad) {
                             HasSubstr("x-kvatlas-fallback: no_tokens: no such model: other")));
 }
 
+TEST_F(ProxyTest, PromptsWithoutTokensAreCountedByReason) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  Ask(Post("/v1/completions", R"({"model":"other","prompt":"hello"})"));
+  Ask(Post("/v1/completions", R"({"model":"m","prompt_embeds":"AAAA"})"));
+  EXPECT_THAT(
+      Ask(Post("/v1/embeddings", R"({"model":"m","input":"x"})")),
+      HasSubstr("x-kvatlas-fallback: no_tokens: no prompt is read of POST /v1/embeddings\r\n"));
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), HasSubstr("x-kvatlas-fallback: none\r\n"));
+  EXPECT_THAT(metrics_.Text(),
+              AllOf(HasSubstr("kvatlas_frontend_no_tokens_total{reason=\"no_tokenizer\"} 1\n"),
+                    HasSubstr("kvatlas_frontend_no_tokens_total{reason=\"unsupported\"} 1\n"),
+                    HasSubstr("kvatlas_frontend_no_tokens_total{reason=\"path\"} 1\n"),
+                    HasSubstr("kvatlas_frontend_no_tokens_total{reason=\"refused\"} 0\n")));
+}
+
+// vLLM's usage of a list has the sum of its prompts and what the last one found; of several choices, what the second one found.
+TEST_F(ProxyTest, WhatAnEngineSaysOfSeveralPromptsIsNotHeldAgainstTheFirst) {
+  const std::string body =
+      R"({"usage":{"prompt_tokens":40,"prompt_tokens_details":{"cached_tokens":8}}})";
+  TestEngine engine(Says(absl::StrCat("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n",
+                                      "content-length: ", body.size(), "\r\n\r\n", body)));
+  Start({engine.url()});
+  const auto cached = [&](const std::string& more) {
+    Ask(Post("/v1/completions", absl::StrCat(R"({"model":"m",)", more, "}")));
+    return reports_.WaitForEnd().cached_tokens;
+  };
+  EXPECT_EQ(cached(R"("prompt":"hello")"), 8u);
+  EXPECT_EQ(cached(R"("prompt":["hello","you"])"), std::nullopt);
+  EXPECT_EQ(cached(R"("prompt":[[1,2],[3]])"), std::nullopt);
+  EXPECT_EQ(cached(R"("prompt":"hello","n":2)"), std::nullopt);
+  EXPECT_EQ(cached(R"("prompt":[1,2,3])"), 8u);
+}
+
 TEST_F(ProxyTest, APromptThatIsTooLongToBeHashedIsRoutedByLoad) {
   TestEngine first(Says(kOk)), second(Says(kOk));
   Start({first.url(), second.url()});

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,7 @@
 #include "frontend/doors/http/proxy.h"
 #include "frontend/doors/http/socket_test_util.h"
 #include "frontend/prompt/engine_names.h"
+#include "frontend/prompt/no_tokens.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/route/finders.h"
@@ -50,8 +52,9 @@ class OneCell : public CellFinder, public OverlapFinder {
     WorkersAnswer answer{.workers = {}, .block_size = 4};
     auto labels = std::make_shared<LabelsByWorker>();
     for (size_t i = 0; i < urls.size(); ++i) {
-      const HolderId worker =
+      HolderId worker =
           ranks.empty() ? HolderId{"w" + std::to_string(i), 0, ""} : HolderId{"w0", ranks[i], ""};
+      if (i < names.size()) worker.name = names[i];
       const auto blocks = static_cast<uint32_t>(question.sequence.size());
       answer.workers.push_back({.worker = worker,
                                 .blocks = i == 0 ? blocks : 0,
@@ -69,8 +72,9 @@ class OneCell : public CellFinder, public OverlapFinder {
   }
   std::vector<std::string> urls;
   std::vector<std::string> roles;
-  std::vector<uint32_t> ranks;  // of one worker, one for each url; empty: workers of one rank
-  std::string model;            // that it knows; empty: any
+  std::vector<std::string> names;  // in the place of "w0", "w1", …
+  std::vector<uint32_t> ranks;     // of one worker, one for each url; empty: workers of one rank
+  std::string model;               // that it knows; empty: any
 
  private:
   Mutex mutex_;
@@ -84,8 +88,18 @@ class LetterTokenizer : public PromptTokenizer {
                 Callback callback) override {
     if (model != "m") return callback(absl::NotFoundError("no such model: " + model));
     std::string text;
-    if (const auto* chat = std::get_if<ChatPrompt>(&prompt)) {
-      text = chat->messages.dump();
+    if (const auto* body = std::get_if<BodyPrompt>(&prompt)) {
+      const auto json =
+          nlohmann::ordered_json::parse(*body->body, nullptr, /*allow_exceptions=*/false);
+      if (json.is_object() && json.contains("messages")) text = json["messages"].dump();
+      if (json.is_object() && json.contains("previous_response_id"))
+        return callback(absl::UnimplementedError("it goes on from what an engine keeps"));
+      if (json.is_object() && json.contains("input"))
+        text = json.value("instructions", "") + json["input"].dump();
+      if (json.is_object() && json.contains("prompt")) {
+        const auto& prompt = json["prompt"];
+        text = (prompt.is_array() ? prompt.front() : prompt).get<std::string>();
+      }
     } else {
       text = std::get<TextPrompt>(prompt).text;
     }
@@ -184,11 +198,15 @@ class ProxyTest : public testing::Test {
     options.engines = engines_;
     frontend_ = std::make_unique<Frontend>(options, &cell_, &cell_, &Clock::Real());
     PromptRouterOptions prompts;
+    prompts.on_no_tokens = no_tokens_.counting();
     if (names_options_.has_value()) {
       // However slow a test is, an engine that is there has listed its models in time.
       names_options_->timeout = std::chrono::minutes(1);
       names_ = std::make_unique<EngineNames>(*names_options_, frontend_.get());
       prompts.served_name = names_->finder();
+      options_.meet_engines = [this](std::function<void()> later) {
+        return names_->Meet(std::move(later));
+      };
     }
     router_ = std::make_unique<PromptRouter>(prompts, frontend_.get(), &tokenizer_);
     options_.listen = {"127.0.0.1", 0};
@@ -211,6 +229,7 @@ class ProxyTest : public testing::Test {
   LetterTokenizer tokenizer_;
   EndReports reports_;
   Metrics metrics_;
+  NoTokensCounter no_tokens_{&metrics_};
   ProxyOptions options_;
   OverloadThresholds overload_;
   std::map<std::string, std::string> engines_;  // `FrontendOptions::engines`

@@ -21,19 +21,30 @@ std::optional<KnownEngine> ResponseMakers::Of(const std::string& id) const {
   return found->second;
 }
 
-std::optional<std::string> ResponseIdIn(std::string_view text) {
+std::vector<std::string> ResponseIds::Add(std::string_view piece) {
   constexpr std::string_view kName = "\"id\"";
-  const auto skip = [&](const char* what) {
-    text.remove_prefix(std::min(text.find_first_not_of(what), text.size()));
-  };
-  text.remove_prefix(std::min(text.find(kName), text.size()));
-  if (text.empty()) return std::nullopt;
-  text.remove_prefix(kName.size());
-  skip(" \t\r\n:");
-  const size_t end = text.find('"', 1);
-  if (!text.starts_with('"') || end == std::string_view::npos || end > kResponseIdMax)
-    return std::nullopt;
-  return std::string(text.substr(1, end - 1));
+  rest_ += piece;
+  std::string_view text = rest_;
+  std::vector<std::string> ids;
+  while (true) {
+    const size_t name = text.find(kName);
+    if (name == std::string_view::npos) {
+      // What may be the beginning of the next one's name.
+      text.remove_prefix(text.size() - std::min(text.size(), kName.size() - 1));
+      break;
+    }
+    text.remove_prefix(name);
+    const size_t from = text.find_first_not_of(" \t\r\n:", kName.size());
+    const size_t end = from == std::string_view::npos ? from : text.find('"', from + 1);
+    const bool is_text = from == std::string_view::npos || text[from] == '"';
+    if (is_text && end == std::string_view::npos && text.size() <= kName.size() + kResponseIdMax)
+      break;  // the rest is to come
+    if (is_text && end != std::string_view::npos && end - from - 1 <= kResponseIdMax)
+      ids.emplace_back(text.substr(from + 1, end - from - 1));
+    text.remove_prefix(kName.size());
+  }
+  rest_.erase(0, rest_.size() - text.size());
+  return ids;
 }
 
 }  // namespace kvatlas

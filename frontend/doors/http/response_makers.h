@@ -1,4 +1,5 @@
-// Which engine made this response? `GET /v1/responses/ID` and what else is below it are for that engine alone.
+// Which engine made this response, or has this item or conversation? `GET /v1/responses/ID` and what else is below it are for that engine
+// alone, and so is a `POST /v1/responses` that goes on with what it has stored: vLLM and SGLang keep responses in their process.
 //
 // *Truth*: of responses that were made through this proxy. An engine that was started again has none of its own.
 // *Threads*: any. *Bounds*: the last `kResponsesMax`, some 400 bytes each; ids of up to `kResponseIdMax` bytes.
@@ -11,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -21,8 +23,6 @@ namespace kvatlas {
 
 inline constexpr size_t kResponsesMax = 65'536;
 inline constexpr size_t kResponseIdMax = 256;
-// The id stands within so many bytes of an answer, or is not found.
-inline constexpr size_t kResponseHeadMax = 4096;
 
 class ResponseMakers {
  public:
@@ -35,9 +35,16 @@ class ResponseMakers {
   std::deque<std::string> ids_ ABSL_GUARDED_BY(mutex_);  // the oldest first
 };
 
-// The first `"id": "…"` in the beginning of an answer of `POST /v1/responses`, in whole or as a stream of events: engines write the
-// response's before any other.
-std::optional<std::string> ResponseIdIn(std::string_view text);
+// Finds each `"id": "…"` of an answer of `POST /v1/responses` that comes in pieces, in whole or as a stream of events: of the response,
+// which engines write before any other, and of its items. Within a text the quotes are escaped, so that what a model writes is none.
+class ResponseIds {
+ public:
+  // Those that end in `piece`, in order.
+  std::vector<std::string> Add(std::string_view piece);
+
+ private:
+  std::string rest_;  // the beginning of one, maybe
+};
 
 }  // namespace kvatlas
 

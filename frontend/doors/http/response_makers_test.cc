@@ -1,9 +1,13 @@
 #include "frontend/doors/http/response_makers.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace kvatlas {
 namespace {
@@ -24,14 +28,28 @@ TEST(ResponseMakersTest, TheLastOnesAreKept) {
   EXPECT_EQ(makers.Of("r1")->url, "http://other");
 }
 
-TEST(ResponseMakersTest, TheIdIsFoundOnceItIsWhole) {
-  EXPECT_EQ(ResponseIdIn(R"({"id":"resp_1","object":"response","output":[{"id":"msg_1"}]})"),
-            "resp_1");
-  EXPECT_EQ(ResponseIdIn("event: response.created\ndata: {\"response\": {\"id\" : \"resp_2\", "),
-            "resp_2");
+std::vector<std::string> IdsIn(std::string_view text, size_t piece) {
+  ResponseIds reader;
+  std::vector<std::string> ids;
+  for (; !text.empty(); text.remove_prefix(std::min(piece, text.size())))
+    for (std::string& id : reader.Add(text.substr(0, piece))) ids.push_back(std::move(id));
+  return ids;
+}
+
+// However the answer is cut.
+TEST(ResponseMakersTest, IdsOfAResponseAndItsItemsAreFound) {
+  const std::string whole = R"({"id":"resp_1","object":"response","output":[{"id" : "msg_1",)"
+                            R"("text":"the \"id\":\"no\""},{"id":7},{"item_id":"x","id":"fc_1"}]})";
+  const std::string stream =
+      "event: response.created\ndata: {\"response\": {\"id\" : \"resp_2\", \"id\":\"" +
+      std::string(kResponseIdMax + 1, 'x') + "\"}}\n\ndata: {\"item\":{\"id\":\"msg_2\"}}\n\n";
+  for (const size_t piece : {size_t{1}, size_t{2}, size_t{7}, size_t{300}, size_t{1 << 20}}) {
+    EXPECT_THAT(IdsIn(whole, piece), testing::ElementsAre("resp_1", "msg_1", "fc_1")) << piece;
+    EXPECT_THAT(IdsIn(stream, piece), testing::ElementsAre("resp_2", "msg_2")) << piece;
+  }
   for (const char* none :
        {"", "ok", R"({"id)", R"({"id":)", R"({"id":"resp_)", R"({"id":7,"x":"y"})"})
-    EXPECT_EQ(ResponseIdIn(none), std::nullopt) << none;
+    EXPECT_THAT(IdsIn(none, 1), testing::IsEmpty()) << none;
 }
 
 }  // namespace

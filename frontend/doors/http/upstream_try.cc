@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "frontend/doors/http/forwarded_tokens.h"
 #include "frontend/doors/http/header_text.h"
 #include "indexer/service/log.h"
 
@@ -82,7 +83,9 @@ void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace
   span_.Set("server.address", engine());
   span_.Set("worker", choice_.route.destination().name);
   message_ = &message;
-  names_rank_ = route.of_several_ranks && !Has(*headers, kDataParallelRankHeader);
+  one_prompt_ = message.one_prompt;
+  names_rank_ =
+      route.of_several_ranks && !message.names_rank && !Has(*headers, kDataParallelRankHeader);
   if (names_rank_)
     headers->emplace_back(kDataParallelRankHeader, std::to_string(route.destination().rank));
   Call(*std::move(headers));
@@ -96,7 +99,7 @@ void UpstreamTry::Call(HttpHeaders headers) {
                         .method = message_->method,
                         .target = message_->target,
                         .headers = std::move(headers),
-                        .body = message_->body},
+                        .body = BodyOf(*message_)},
       EngineCallbacks{.on_head = [self](EngineHead head) { self->OnHead(std::move(head)); },
                       .on_piece = [self](std::string_view piece) { self->OnPiece(piece); },
                       .on_end = [self] { self->OnEnd(); },
@@ -104,6 +107,15 @@ void UpstreamTry::Call(HttpHeaders headers) {
                                           bool answered) { self->OnCallFailed(why, answered); }});
   const std::shared_ptr<EngineCall> call = call_;  // may fail, and be given up, within
   call->Start();
+}
+
+// The client's, or with the ids that were hashed, which the engine then need not make again.
+std::shared_ptr<const std::string> UpstreamTry::BodyOf(const ProxiedMessage& message) const {
+  if (choice_.forward == nullptr || choice_.route.decode.has_value()) return message.body;
+  auto with_tokens = BodyWithTokens(*message.body, *choice_.forward);
+  if (with_tokens == nullptr) return message.body;
+  parts_->counters.forwarded_tokens.Increment();
+  return with_tokens;
 }
 
 void UpstreamTry::Cancel() {
@@ -143,19 +155,23 @@ void UpstreamTry::OnRankRefused() {
 
 void UpstreamTry::OnHead(EngineHead head) {
   if (RefusesRank(head.status)) return OnRankRefused();
-  IsRefusal(head.status) ? OnRefusal(std::move(head)) : PassHead(std::move(head));
+  const bool not_there = head.status == 404 && message_->stored_elsewhere;
+  not_there || IsRefusal(head.status) ? OnRefusal(std::move(head)) : PassHead(std::move(head));
 }
 
 // An engine that limits its rate is left to its own judgement; the others are not there for a while.
 void UpstreamTry::OnRefusal(EngineHead head) {
   const CellWorker worker = destination();
   const std::string reason = "answered " + std::to_string(head.status);
-  LogEvery(FailedLimiter(), LogLevel::kWarning, "an engine refused a request",
-           {{"worker", worker.second.name},
-            {"cell", worker.first},
-            {"engine", engine()},
-            {"reason", reason}});
-  if (head.status == 429) {
+  const bool not_there = head.status == 404;
+  if (!not_there) {
+    LogEvery(FailedLimiter(), LogLevel::kWarning, "an engine refused a request",
+             {{"worker", worker.second.name},
+              {"cell", worker.first},
+              {"engine", engine()},
+              {"reason", reason}});
+  }
+  if (head.status == 429 || not_there) {
     Report({.abandoned = true});
   } else {
     parts_->frontend()->Avoid(worker.first, worker.second);
@@ -164,7 +180,7 @@ void UpstreamTry::OnRefusal(EngineHead head) {
   reported_over_ = true;
   span_.Set("http.response.status_code", int64_t{head.status});
   refusal_ = std::move(head);
-  owner_->OnRefusal({.worker = worker, .reason = reason});
+  owner_->OnRefusal({.worker = worker, .reason = reason, .not_there = not_there});
 }
 
 void UpstreamTry::PassOn() { PassHead(*std::exchange(refusal_, std::nullopt)); }
@@ -198,7 +214,7 @@ void UpstreamTry::OnEnd() {
   if (rank_refused_) report.served_by = HolderId{};  // another rank
   if (status_ >= 400) report.error = "the engine answered " + std::to_string(status_);
   const std::optional<OpenAiUsage> usage = usage_.has_value() ? usage_->Finish() : std::nullopt;
-  if (usage.has_value()) {
+  if (usage.has_value() && one_prompt_) {
     // What the decoding engine had cached, or was sent, says nothing of the one that prefilled.
     if (!choice_.route.decode.has_value()) report.cached_tokens = usage->cached_tokens;
     report.prompt_tokens = usage->prompt_tokens;

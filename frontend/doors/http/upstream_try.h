@@ -41,6 +41,10 @@ struct ProxiedMessage {
   std::shared_ptr<const std::string> body;
   // This process knows who asks: an engine gets the key that it wants from us, unless the client sends one of its own.
   bool vouched = false;
+  bool names_rank = false;  // the client says which rank is to serve it
+  bool one_prompt = true;   // what the engine says of its cache is of the prompt that was predicted
+  bool stored_elsewhere =
+      false;  // it names what one engine has stored: 404 may mean that it is another one's
 };
 
 struct TryFailure {
@@ -49,6 +53,7 @@ struct TryFailure {
   bool answered = false;
   // It has got the request and may be working on it: we waited no longer. No other engine is to do the same work.
   bool at_work = false;
+  bool not_there = false;  // it answered 404 of what another engine may have
 };
 
 class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
@@ -92,6 +97,7 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
 
  private:
   absl::StatusOr<HttpHeaders> EngineHeaders(const ProxiedMessage& message) const;
+  std::shared_ptr<const std::string> BodyOf(const ProxiedMessage& message) const;
   void Call(HttpHeaders headers);
   bool RefusesRank(int status) const { return status == 400 && names_rank_; }
   void OnRankRefused();
@@ -114,6 +120,7 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   std::shared_ptr<EngineCall> call_;
   std::shared_ptr<Owner> owner_;             // while the call runs
   const ProxiedMessage* message_ = nullptr;  // the owner's
+  bool one_prompt_ = true;                   // of it
   bool names_rank_ = false;                  // the engine was told which rank is to serve it
   bool rank_refused_ = false;                // and refused; it was asked again without
   Span span_;                                // until the engine has answered all, or was given up

@@ -14,7 +14,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kData = "data:";
 constexpr std::string_view kEvent = "event:";
-constexpr std::string_view kWord = "\"usage\"";
+constexpr std::string_view kUsage = "\"usage\"";
+constexpr std::string_view kMetaInfo = "\"meta_info\"";
 
 // Of an event's name: it says that the request was taken.
 bool SaysTaken(std::string_view name) {
@@ -29,6 +30,31 @@ std::optional<uint32_t> CountIn(const Json& object, const char* name) {
   const uint64_t count = found->get<uint64_t>();
   if (count > std::numeric_limits<uint32_t>::max()) return std::nullopt;
   return static_cast<uint32_t>(count);
+}
+
+const Json& ObjectIn(const Json& object, const char* name) {
+  static const Json& none = *new Json(Json::object());
+  const auto found = object.find(name);
+  return found != object.end() && found->is_object() ? *found : none;
+}
+
+// What `usage` does not say stays.
+void Take(const Json& usage, OpenAiUsage* to) {
+  const auto take = [](std::optional<uint32_t> count, std::optional<uint32_t>* into) {
+    if (count.has_value()) *into = count;
+  };
+  take(CountIn(usage, "prompt_tokens"), &to->prompt_tokens);
+  take(CountIn(usage, "completion_tokens"), &to->completion_tokens);
+  take(CountIn(usage, "output_tokens"), &to->completion_tokens);
+  take(CountIn(usage, "cached_tokens"), &to->cached_tokens);
+  take(CountIn(ObjectIn(usage, "prompt_tokens_details"), "cached_tokens"), &to->cached_tokens);
+  take(CountIn(ObjectIn(usage, "input_tokens_details"), "cached_tokens"), &to->cached_tokens);
+  const std::optional<uint32_t> input = CountIn(usage, "input_tokens");
+  const std::optional<uint32_t> read = CountIn(usage, "cache_read_input_tokens");
+  take(read, &to->cached_tokens);
+  if (input.has_value())
+    to->prompt_tokens =
+        *input + read.value_or(0) + CountIn(usage, "cache_creation_input_tokens").value_or(0);
 }
 
 }  // namespace
@@ -83,27 +109,31 @@ void UsageReader::ReadLine(std::string_view line) {
 }
 
 void UsageReader::ReadJson(std::string_view text) {
-  if (text.find(kWord) == std::string_view::npos) return;
+  const bool has_usage = text.find(kUsage) != std::string_view::npos;
+  if (!has_usage && text.find(kMetaInfo) == std::string_view::npos) return;
+  if (has_usage || !events_) return Parse(text, has_usage);
+  meta_info_.assign(text);
+}
+
+void UsageReader::Parse(std::string_view text, bool has_usage) {
   const absl::StatusOr<Json> read = kvatlas::ReadJson(text);
   if (!read.ok() || !read->is_object()) return;
-  const Json& json = *read;
-  // An event of a stream of the Responses API has the response in it.
-  const auto response = json.find("response");
-  const Json& of = response != json.end() && response->is_object() ? *response : json;
-  const auto usage = of.find("usage");
-  if (usage == of.end() || !usage->is_object()) return;
-  const bool responses = usage->contains("input_tokens");
-  usage_ = OpenAiUsage{
-      .prompt_tokens = CountIn(*usage, responses ? "input_tokens" : "prompt_tokens"),
-      .completion_tokens = CountIn(*usage, responses ? "output_tokens" : "completion_tokens")};
-  const auto details = usage->find(responses ? "input_tokens_details" : "prompt_tokens_details");
-  if (details != usage->end() && details->is_object())
-    usage_->cached_tokens = CountIn(*details, "cached_tokens");
+  const Json* of = &*read;
+  // An event of a stream of Responses, or of messages, has the whole in it.
+  for (const char* whole : {"response", "message"}) {
+    const auto found = of->find(whole);
+    if (found != of->end() && found->is_object() && found->contains("usage")) of = &*found;
+  }
+  const auto usage = of->find(has_usage ? "usage" : "meta_info");
+  if (usage == of->end() || !usage->is_object()) return;
+  if (!usage_.has_value()) usage_.emplace();
+  Take(*usage, &*usage_);
 }
 
 std::optional<OpenAiUsage> UsageReader::Finish() {
   if (events_) {
     ReadLine(kept_);
+    if (!meta_info_.empty()) Parse(meta_info_, /*has_usage=*/false);
   } else {
     ReadJson(kept_);
   }

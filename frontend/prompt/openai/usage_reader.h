@@ -1,10 +1,19 @@
-// What did the engine say it had in its cache? Reads `usage` out of an answer of OpenAI's API while it passes by, whole or as a
+// What did the engine say it had in its cache? Reads the usage out of an answer of an engine's API while it passes by, whole or as a
 // stream of server-sent events.
 //
-// *Truth*: the last `usage` of the answer, or nothing: engines send it in a stream only when asked to (`stream_options`), and
-// the cached tokens only where they are told to count them.
+//   chats, completions, vLLM's generate   usage: prompt_tokens, prompt_tokens_details.cached_tokens
+//   Responses                             usage, response.usage: input_tokens, input_tokens_details.cached_tokens
+//   Anthropic's messages                  usage, message.usage: input_tokens + cache_read_input_tokens + cache_creation_input_tokens,
+//                                         of which cache_read_input_tokens are cached (vLLM's anthropic/serving.py,
+//                                         _build_anthropic_usage; SGLang's, _anthropic_usage_from_openai)
+//   SGLang's generate                     meta_info: prompt_tokens, cached_tokens
+//
+// *Truth*: what the answer said last of each count: message_delta of a messages stream adds to message_start. Nothing where it says
+// nothing: engines send it in a stream of chats only when asked to (`stream_options`), and the cached tokens only where they are told
+// to count them. An answer of several (a list of SGLang's) says nothing of one prompt.
 // *Threads*: one at a time.
-// *Cost*: a scan for line ends and for the word "usage"; JSON is parsed for lines that have the word.
+// *Cost*: a scan for line ends and for the words "usage" and "meta_info". JSON is parsed for lines that have "usage"; of a stream's lines
+// with "meta_info", each of which has the answer so far, the last one alone.
 // *Bounds*: `kUsageBytesMax` of an answer that is not a stream, and of one line of a stream; what is longer is passed over.
 //
 // Example:
@@ -49,12 +58,14 @@ class UsageReader {
   void AddLines(std::string_view chunk);
   void ReadLine(std::string_view line);
   void ReadJson(std::string_view json);
+  void Parse(std::string_view json, bool has_usage);
 
   const bool events_;
   bool began_ = false;
   bool taken_ = false;     // the event says only that
   std::string kept_;       // the answer so far, or of a stream the line so far
   bool too_long_ = false;  // likewise
+  std::string meta_info_;  // the last line of a stream that has it
   std::optional<OpenAiUsage> usage_;
 };
 

@@ -39,6 +39,64 @@ TEST(UsageReaderTest, TheResponsesApiHasOtherNames) {
   }
 }
 
+TEST(UsageReaderTest, OfMessagesAllThatWasReadIsThePrompt) {
+  UsageReader whole("application/json");
+  whole.Add(R"({"type":"message","content":[],"usage":{"input_tokens":13,"output_tokens":2,)"
+            R"("cache_read_input_tokens":96,"cache_creation_input_tokens":4}})");
+  const auto got = whole.Finish();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->prompt_tokens, 113u);
+  EXPECT_EQ(got->cached_tokens, 96u);
+  EXPECT_EQ(got->completion_tokens, 2u);
+  UsageReader uncounted("application/json");
+  uncounted.Add(R"({"type":"message","usage":{"input_tokens":13,"output_tokens":2}})");
+  EXPECT_EQ(uncounted.Finish()->prompt_tokens, 13u);
+}
+
+TEST(UsageReaderTest, TheEventsOfAStreamOfMessagesAddUp) {
+  const std::string start =
+      "event: message_start\ndata: "
+      "{\"type\":\"message_start\",\"message\":{\"id\":\"x\",\"usage\":";
+  const std::string delta =
+      "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{},\"usage\":";
+  // SGLang says what came in at the start, and what went out at the end.
+  UsageReader sglang("text/event-stream");
+  sglang.Add(start + R"({"input_tokens":13,"output_tokens":0,"cache_read_input_tokens":96}}})" +
+             "\n\n" + delta + R"({"output_tokens":7}})" + "\n\n");
+  auto got = sglang.Finish();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->prompt_tokens, 109u);
+  EXPECT_EQ(got->cached_tokens, 96u);
+  EXPECT_EQ(got->completion_tokens, 7u);
+  // vLLM knows of the cache at the end alone.
+  UsageReader vllm("text/event-stream");
+  vllm.Add(start + R"({"input_tokens":109,"output_tokens":0}}})" + "\n\n" + delta +
+           R"({"input_tokens":13,"output_tokens":7,"cache_read_input_tokens":96}})" + "\n\n");
+  got = vllm.Finish();
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->prompt_tokens, 109u);
+  EXPECT_EQ(got->cached_tokens, 96u);
+}
+
+TEST(UsageReaderTest, SglangsGenerateSaysItInItsMetaInfo) {
+  const std::string answer =
+      R"({"text":"a","meta_info":{"id":"x","prompt_tokens":40,"completion_tokens":2,"cached_tokens":32}})";
+  UsageReader whole("application/json");
+  whole.Add(answer);
+  UsageReader stream("text/event-stream");
+  stream.Add("data: " + answer + "\n\ndata: [DONE]\n\n");
+  for (UsageReader* reader : {&whole, &stream}) {
+    const auto got = reader->Finish();
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->prompt_tokens, 40u);
+    EXPECT_EQ(got->cached_tokens, 32u);
+    EXPECT_EQ(got->completion_tokens, 2u);
+  }
+  UsageReader several("application/json");
+  several.Add("[" + answer + "," + answer + "]");
+  EXPECT_FALSE(several.Finish().has_value()) << "of two prompts";
+}
+
 // Wherever the stream is cut.
 TEST(UsageReaderTest, AStreamInPiecesOfAnySize) {
   const std::string stream =

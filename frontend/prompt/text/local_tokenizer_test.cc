@@ -50,7 +50,13 @@ absl::StatusOr<PromptTokens> Ask(PromptTokenizer& tokenizer, const std::string& 
   return answer.get_future().get();
 }
 
-ChatPrompt Chat(Json messages) { return {.messages = std::move(messages)}; }
+// As apply_chat_template alone reads it.
+BodyPrompt Chat(Json messages, Json more = Json::object()) {
+  more["messages"] = std::move(messages);
+  return {.path = RequestPath::kChat,
+          .body = std::make_shared<const std::string>(more.dump()),
+          .convention = {.engine = EngineKind::kPlain}};
+}
 
 TEST(LocalTokenizerTest, AModelAnswersUnderAllOfItsNames) {
   const auto registry = Registry();
@@ -86,17 +92,17 @@ TEST(LocalTokenizerTest, WhatATemplateRefusesIsToldInItsWords) {
     EXPECT_EQ(Ask(tokenizer, "bytes", Chat(messages)).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(
-      Ask(tokenizer, "bytes", Chat({{{"role", "user"}, {"content", "\xff"}}})).status().code(),
-      absl::StatusCode::kInvalidArgument);
+  BodyPrompt broken = Chat({{{"role", "user"}, {"content", "x"}}});
+  broken.body = std::make_shared<const std::string>("{\"messages\": [\"\xff\"]}");
+  EXPECT_EQ(Ask(tokenizer, "bytes", broken).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Ask(tokenizer, "bytes", TextPrompt{.text = "\xff"}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST(LocalTokenizerTest, ATemplateOfTheRequestIsUsedOnlyWhereTrusted) {
   auto options = ParseModels(kModels);
-  ChatPrompt chat = Chat({{{"role", "user"}, {"content", "Hi"}}});
-  chat.chat_template = "{{ messages[0].content }}";
+  const BodyPrompt chat = Chat({{{"role", "user"}, {"content", "Hi"}}},
+                               {{"chat_template", "{{ messages[0].content }}"}});
   for (const bool trusted : {false, true}) {
     (*options)[0].text.trust_request_templates = trusted;
     const auto registry = ModelRegistry::Create(*options);
@@ -234,6 +240,34 @@ TEST_F(FilesTest, AFileOfModelsSaysMoreThanAFlag) {
               absl::StatusCode::kInvalidArgument)
         << bad;
   }
+}
+
+// _fix_v5_add_bos_eos_token of SGLang, which DeepSeek V3 needs: its tokenizer.json adds nothing.
+TEST_F(FilesTest, SglangPutsABosInFrontOfTextsByTheTokenizersClass) {
+  const std::string from = "frontend/prompt/text/testdata/bytes/";
+  Json file = Json::parse(std::ifstream(from + "tokenizer.json"));
+  file["post_processor"] = nullptr;
+  Write("tokenizer.json", file.dump());
+  const auto ask = [&](EngineKind engine, const Json& more) {
+    Json config = {{"tokenizer_class", "LlamaTokenizerFast"}, {"bos_token", "<|begin|>"}};
+    config.update(more);
+    Write("tokenizer_config.json", config.dump());
+    const auto registry = Registry(absl::StrCat("m=", folder_));
+    LocalTokenizer tokenizer(registry.get(), {});
+    const auto answer =
+        Ask(tokenizer, "m",
+            BodyPrompt{.path = RequestPath::kCompletions,
+                       .body = std::make_shared<const std::string>(R"({"prompt": "Hello"})"),
+                       .convention = {.engine = engine}});
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return answer->tokens;
+  };
+  const std::vector<TokenId> plain = ask(EngineKind::kVllm, Json::object());
+  std::vector<TokenId> with_bos = plain;
+  with_bos.insert(with_bos.begin(), file["added_tokens"][0]["id"].get<TokenId>());
+  EXPECT_EQ(ask(EngineKind::kSglang, Json::object()), with_bos);
+  EXPECT_EQ(ask(EngineKind::kSglang, {{"add_bos_token", false}}), plain);
+  EXPECT_EQ(ask(EngineKind::kSglang, {{"tokenizer_class", "PreTrainedTokenizerFast"}}), plain);
 }
 
 TEST_F(FilesTest, AModelWithoutFilesIsNamed) {

@@ -145,6 +145,16 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path, TokenizerRule
   if (model->is_object() && model->contains("model_type") && (*model)["model_type"].is_string()) {
     files.tokenizer.model_type = (*model)["model_type"].get<std::string>();
   }
+  if (model->is_object()) {
+    const auto context = model->find("max_position_embeddings");
+    if (context != model->end() && context->is_number_unsigned())
+      files.context_tokens_max = context->get<size_t>();
+  }
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    files.has_mistral_files |= name == "tekken.json" || name.starts_with("tokenizer.model.v");
+  }
   files.tokenizer_hash =
       HashOf({{"tokenizer", *tokenizer},
               {"config", config->dump()},

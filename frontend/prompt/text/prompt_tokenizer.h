@@ -1,4 +1,4 @@
-// Which token ids will the engine see for this text? The question, and who may answer it: a tokenizer in this process, or an
+// Which token ids will the engine see for this request? The question, and who may answer it: a tokenizer in this process, or an
 // engine's own endpoint.
 //
 // *Truth*: an answer is the engine's tokens exactly, special tokens and chat template included, or it is an error; nothing is
@@ -7,7 +7,7 @@
 // returns.
 //
 // Example:
-//   tokenizer.Tokenize("llama-70b", ChatPrompt{.messages = body["messages"]}, std::chrono::seconds(1),
+//   tokenizer.Tokenize("llama-70b", BodyPrompt{.path = RequestPath::kChat, .body = body}, std::chrono::seconds(1),
 //                      [](absl::StatusOr<PromptTokens> answer) { ... });
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_PROMPT_TOKENIZER_H_
@@ -15,7 +15,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -27,27 +27,51 @@
 
 namespace kvatlas {
 
-// The prompt of a completion, as it is.
+// A text without any API around it.
 struct TextPrompt {
   std::string text;
   std::optional<bool> add_special_tokens = {};  // engines' default: yes
 };
 
-// A conversation, as engines' chat endpoints take it. JSON keeps the order of its keys, since templates print it.
-struct ChatPrompt {
-  nlohmann::ordered_json messages = {};           // an array of objects
-  nlohmann::ordered_json tools = {};              // an array, or null
-  nlohmann::ordered_json template_kwargs = {};    // an object, or null
-  std::optional<std::string> chat_template = {};  // the request's own; else the model's
-  bool add_generation_prompt = true;
-  bool continue_final_message = false;
-  std::optional<bool> add_special_tokens = {};  // engines' default: no, since templates write them
+// What of a client's body is the prompt follows from its path (`frontend/prompt/request/prompt_request.h`).
+enum class RequestPath {
+  kCompletions,      // POST /v1/completions
+  kChat,             // POST /v1/chat/completions
+  kResponses,        // POST /v1/responses
+  kMessages,         // POST /v1/messages
+  kSglangGenerate,   // POST /generate
+  kVllmGenerate,     // POST /inference/v1/generate: ids alone
+  kChatOrCompletion  // a chat if the body has messages, else a completion
 };
 
-using Prompt = std::variant<TextPrompt, ChatPrompt>;
+// Whose rules turn a request into the text that its chat template prints (rust/src/request). `kPlain`: apply_chat_template alone.
+enum class EngineKind { kPlain, kVllm, kSglang };
+
+// How an engine reads requests: engines of one model with equal conventions make equal tokens.
+struct Convention {
+  EngineKind engine = EngineKind::kVllm;
+  // SGLang's --reasoning-parser and --tool-call-parser; empty: none.
+  std::string reasoning_parser = {};
+  std::string tool_call_parser = {};
+
+  friend bool operator==(const Convention&, const Convention&) = default;
+};
+
+// A request as its client sent it.
+struct BodyPrompt {
+  RequestPath path = RequestPath::kChat;
+  std::shared_ptr<const std::string> body;  // not null
+  Convention convention = {};
+};
+
+using Prompt = std::variant<TextPrompt, BodyPrompt>;
 
 struct PromptTokens {
   std::vector<TokenId> tokens;
+  // Images, audio and video in the prompt, with which its blocks are hashed.
+  std::vector<PromptItem> items = {};
+  // Not empty: the tokens are the prompt's beginning alone, and why.
+  std::string ends_before = {};
   // Of them, the leading ones that an earlier prompt had already been cut into.
   size_t reused = 0;
   // What begins a text with special tokens. Nothing: nothing does, or it is not known.
@@ -60,9 +84,9 @@ class PromptTokenizer {
   using Callback = std::function<void(absl::StatusOr<PromptTokens>)>;
   virtual ~PromptTokenizer() = default;
 
-  // NOT_FOUND: a model without a tokenizer here. INVALID_ARGUMENT: messages that the template refuses (its words are in the
-  // message), invalid UTF-8. RESOURCE_EXHAUSTED: longer than this tokenizer takes. DEADLINE_EXCEEDED, UNAVAILABLE: an engine
-  // that was asked is late, or away.
+  // NOT_FOUND: a model without a tokenizer here. INVALID_ARGUMENT: what the engine refuses, too (the template's words are in the
+  // message), invalid UTF-8. UNIMPLEMENTED: what the engine may take and this tokenizer cannot read. RESOURCE_EXHAUSTED: longer than this
+  // tokenizer takes. DEADLINE_EXCEEDED, UNAVAILABLE: an engine that was asked is late, or away.
   virtual void Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                         Callback callback) = 0;
 };

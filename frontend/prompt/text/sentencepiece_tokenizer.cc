@@ -22,7 +22,7 @@ class SentencePieceTokenizer : public Tokenizer {
       if (token.id >= 0) facts_.special_tokens[name] = token.piece;
     }
     if (const int bos = model_->bos().id; bos >= 0) {
-      facts_.tokens_before.push_back(static_cast<TokenId>(bos));
+      facts_.around.before.push_back(static_cast<TokenId>(bos));
     }
   }
 

@@ -63,17 +63,18 @@ std::shared_ptr<TextModel> Model(size_t cache_bytes) {
 }
 
 // A system prompt and ten turns.
-ChatPrompt Chat(int number) {
-  ChatPrompt chat;
-  chat.messages = nlohmann::ordered_json::array();
+BodyPrompt Chat(int number) {
+  auto messages = nlohmann::ordered_json::array();
   const std::string text = Text(number, kPromptBytes);
   constexpr size_t kMessages = 11;
   for (size_t i = 0; i < kMessages; ++i) {
     const char* role = i == 0 ? "system" : i % 2 == 1 ? "user" : "assistant";
     const size_t part = text.size() / kMessages;
-    chat.messages.push_back({{"role", role}, {"content", text.substr(i * part, part)}});
+    messages.push_back({{"role", role}, {"content", text.substr(i * part, part)}});
   }
-  return chat;
+  return {.path = RequestPath::kChat,
+          .body = std::make_shared<const std::string>(
+              nlohmann::ordered_json({{"messages", messages}}).dump())};
 }
 
 void Run(benchmark::State& state, TextModel& model, const Prompt& prompt) {
@@ -101,7 +102,7 @@ BENCHMARK(ChatMetBefore)->Unit(benchmark::kMicrosecond);
 
 void ChatTemplateAlone(benchmark::State& state) {
   const auto model = Model(0);
-  const ChatPrompt chat = Chat(0);
+  const BodyPrompt chat = Chat(0);
   for (auto _ : state) benchmark::DoNotOptimize(model->Render(chat));
 }
 BENCHMARK(ChatTemplateAlone)->Unit(benchmark::kMicrosecond);

@@ -1,4 +1,4 @@
-// What does one model make of a prompt? Its tokenizer, its chat templates and the memory of earlier prompts, loaded from files as
+// What does one model make of a prompt? Its tokenizer, its chat templates, the conventions of engines and the memory of earlier prompts, loaded from files as
 // an engine loads them.
 //
 // *Place*: made by a ModelRegistry; LocalTokenizer asks it.
@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/prompt/text/chat_template.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/prompt/text/token_cache.h"
 #include "frontend/prompt/text/tokenizer.h"
+
+struct kvatlas_templates;
 
 namespace kvatlas {
 
@@ -36,6 +37,9 @@ struct TextModelOptions {
   nlohmann::ordered_json template_kwargs = {};
   // Requests may bring a chat template; engines refuse that unless told.
   bool trust_request_templates = false;
+  // The longest prompt that the engine takes, in tokens (--max-model-len): what a request's `truncate_prompt_tokens` of -1 means. 0: as
+  // config.json says.
+  size_t context_tokens_max = 0;
   size_t prompt_bytes_max = size_t{64} << 20;
   size_t cache_bytes = size_t{64} << 20;
 };
@@ -59,20 +63,31 @@ class TextModel {
   // As PromptTokenizer says, at once. `source` is "tokenizer.json 5f0c…".
   absl::StatusOr<PromptTokens> Tokenize(const Prompt& prompt);
 
-  // The text that a conversation becomes.
-  absl::StatusOr<std::string> Render(const ChatPrompt& prompt) const;
+  // The text of a request, parts that are encoded apart joined. For tools and tests.
+  absl::StatusOr<std::string> Render(const BodyPrompt& prompt) const;
 
   const TextModelFacts& facts() const { return facts_; }
   TokenCache::Stats cache_stats() const { return cache_->stats(); }
 
  private:
+  struct Reading;
+  struct FreeTemplates {
+    void operator()(kvatlas_templates* templates) const;
+  };
+
   TextModel() = default;
-  absl::StatusOr<PromptTokens> TokenizeText(std::string_view text, bool add_special_tokens);
+  absl::StatusOr<Reading> Read(const BodyPrompt& prompt) const;
+  static void Cut(const Reading& read, const TokensAround& around, PromptTokens* made);
+  // Appends the tokens of a text with those around it.
+  absl::Status AppendText(std::string_view text, const TokensAround& around, PromptTokens* made);
 
   TextModelOptions options_;
   TextModelFacts facts_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> chat_template_;
+  std::string default_kwargs_;  // a JSON object, or empty
+  std::string model_type_;
+  bool has_mistral_files_ = false;
+  std::unique_ptr<kvatlas_templates, FreeTemplates> templates_;
   std::unique_ptr<TokenCache> cache_;
 };
 

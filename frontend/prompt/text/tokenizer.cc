@@ -38,8 +38,12 @@ class HuggingFaceTokenizer : public Tokenizer {
     const Json read = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!read.is_object()) return absl::InternalError("the tokenizer's description is no object");
     facts_.vocabulary_size = read.value("vocabulary_size", size_t{0});
-    facts_.tokens_before = read.value("tokens_before", std::vector<TokenId>());
-    facts_.tokens_after = read.value("tokens_after", std::vector<TokenId>());
+    facts_.around.before = read.value("tokens_before", std::vector<TokenId>());
+    facts_.around.after = read.value("tokens_after", std::vector<TokenId>());
+    if (const auto sglang = read.find("sglang_around");
+        sglang != read.end() && !sglang->is_null()) {
+      facts_.sglang_around = {.before = (*sglang)[0], .after = (*sglang)[1]};
+    }
     facts_.special_tokens = read.value("special_tokens", Json::object());
     facts_.lookahead_bytes = read.value("lookahead_bytes", size_t{0});
     return absl::OkStatus();

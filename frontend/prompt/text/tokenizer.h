@@ -17,6 +17,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,12 +37,18 @@ struct TokenCut {
 
 inline constexpr size_t kOnePiece = std::numeric_limits<size_t>::max();
 
+// What belongs around a text's tokens where special tokens are asked for: BOS and its like.
+struct TokensAround {
+  std::vector<TokenId> before = {};
+  std::vector<TokenId> after = {};
+};
+
 // What was loaded. Immutable.
 struct TokenizerFacts {
   size_t vocabulary_size = 0;
-  // What belongs around a text's tokens where special tokens are asked for: BOS and its like.
-  std::vector<TokenId> tokens_before = {};
-  std::vector<TokenId> tokens_after = {};
+  TokensAround around = {};
+  // Where SGLang puts others around than the file says (rust/src/rules.rs).
+  std::optional<TokensAround> sglang_around = std::nullopt;
   // {"bos_token": "<s>", …}: what chat templates print.
   nlohmann::ordered_json special_tokens = nlohmann::ordered_json::object();
   // A cut is one in every text that has the same bytes up to this many after it.

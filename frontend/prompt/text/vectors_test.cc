@@ -25,20 +25,12 @@ std::vector<Json> Lines(const std::string& name) {
   return lines;
 }
 
+// As apply_chat_template alone reads it.
 Prompt PromptOf(const Json& body) {
-  if (body.contains("prompt")) {
-    TextPrompt text{.text = body["prompt"].get<std::string>()};
-    if (body.contains("add_special_tokens"))
-      text.add_special_tokens = body["add_special_tokens"].get<bool>();
-    return text;
-  }
-  ChatPrompt chat;
-  chat.messages = body["messages"];
-  chat.tools = body.value("tools", Json());
-  chat.template_kwargs = body.value("chat_template_kwargs", Json());
-  chat.add_generation_prompt = body.value("add_generation_prompt", true);
-  chat.continue_final_message = body.value("continue_final_message", false);
-  return chat;
+  return BodyPrompt{
+      .path = body.contains("prompt") ? RequestPath::kCompletions : RequestPath::kChat,
+      .body = std::make_shared<const std::string>(body.dump()),
+      .convention = {.engine = EngineKind::kPlain}};
 }
 
 class VectorsTest : public ::testing::TestWithParam<const char*> {};

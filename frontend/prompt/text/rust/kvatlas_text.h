@@ -1,5 +1,5 @@
-/* What are the token ids of this text, and what text does this chat become? The `tokenizers` and `minijinja` crates behind a C
- * interface; C++ callers use tokenizer.h and chat_template.h one folder up.
+/* What are the token ids of this text, and what does an engine read of this request? The `tokenizers` and `minijinja` crates behind a C
+ * interface; C++ callers use tokenizer.h and text_model.h one folder up.
  *
  * Place: a static library built from this folder by its `build`, which tools/install calls; Bazel sees it as
  * //frontend/prompt/text/rust.
@@ -31,7 +31,7 @@ typedef struct {
 } kvatlas_text_sink;
 
 typedef struct kvatlas_tokenizer kvatlas_tokenizer;
-typedef struct kvatlas_template kvatlas_template;
+typedef struct kvatlas_templates kvatlas_templates;
 
 /* `json`: a tokenizer.json. `options`: a JSON object with any of
  *   "added_tokens": an array as in tokenizer.json, without ids: added as Python's `add_tokens` does. */
@@ -54,13 +54,55 @@ int kvatlas_tokenizer_encode(const kvatlas_tokenizer* tokenizer, kvatlas_text_vi
                              int continues, size_t piece_bytes_min, void* to,
                              kvatlas_tokenizer_piece piece, kvatlas_text_sink error);
 
-/* `source`: a Jinja template as Hugging Face's tokenizers have them. */
-int kvatlas_template_new(kvatlas_text_view source, kvatlas_template** out, kvatlas_text_sink error);
-void kvatlas_template_free(kvatlas_template* chat_template);
+/* `sources`: a JSON object of Jinja templates by name, as Hugging Face's tokenizers have them ("default", "tool_use"); may be empty.
+ * `special_tokens`: a JSON object of variables that every template sees. */
+int kvatlas_templates_new(kvatlas_text_view sources, kvatlas_text_view special_tokens,
+                          kvatlas_templates** out, kvatlas_text_sink error);
+void kvatlas_templates_free(kvatlas_templates* templates);
 
-/* `variables`: a JSON object. `now`: seconds since 1970, for templates that print a date (in the machine's time zone). */
-int kvatlas_template_render(const kvatlas_template* chat_template, kvatlas_text_view variables,
-                            int64_t now, kvatlas_text_sink out, kvatlas_text_sink error);
+enum { KVATLAS_PLAIN = 0, KVATLAS_VLLM = 1, KVATLAS_SGLANG = 2 };
+enum {
+  KVATLAS_COMPLETIONS = 0,
+  KVATLAS_CHAT = 1,
+  KVATLAS_RESPONSES = 2,
+  KVATLAS_MESSAGES = 3,
+  KVATLAS_GENERATE = 4
+};
+
+/* How the engine that gets the request reads it (src/request/mod.rs). */
+typedef struct {
+  int engine;
+  int path;
+  kvatlas_text_view reasoning_parser;
+  kvatlas_text_view tool_call_parser;
+  kvatlas_text_view model_type; /* of config.json */
+  int mistral_tokenizer; /* not 0: a tekken.json or a tokenizer.model.v* is in the model's folder */
+  kvatlas_text_view default_kwargs; /* a JSON object, or empty */
+  int trust_templates;              /* 0: a request's own chat_template is refused (12) */
+  int64_t now;                      /* seconds since 1970; dates are in the machine's time zone */
+  size_t context_max;               /* tokens; 0: not known */
+} kvatlas_convention;
+
+enum { KVATLAS_TEXT = 0, KVATLAS_TEXT_AROUND = 1 };
+
+/* Takes the parts of a prompt in order; the ids of each follow those of the part before. */
+typedef struct {
+  void* to;
+  /* To be encoded by itself. KVATLAS_TEXT: names of special tokens are these tokens. KVATLAS_TEXT_AROUND: also with what the
+   * post-processor adds. */
+  void (*text)(void* to, const char* data, size_t size, int kind);
+  void (*ids)(void* to, const uint32_t* ids, size_t count);
+  /* Set where the engine cuts the prompt to so many tokens; 0: it does not. */
+  size_t keep_last;
+  size_t keep_first;
+  /* The last tokens of the one text, so many that with those around it there are no more than this. */
+  size_t keep_last_of_text;
+} kvatlas_reading;
+
+/* What the engine reads of a client's `body`. 3: the engine refuses such a request, too; 12: the engine may take it, and
+ * what it reads cannot be said here. */
+int kvatlas_request_read(const kvatlas_templates* templates, const kvatlas_convention* convention,
+                         kvatlas_text_view body, kvatlas_reading* out, kvatlas_text_sink error);
 
 #ifdef __cplusplus
 }

@@ -104,30 +104,44 @@ TEST(KvatlasTextTest, AHandleServesManyThreads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(KvatlasTextTest, ATemplateRendersItsVariables) {
-  kvatlas_template* chat = nullptr;
-  std::string error;
-  ASSERT_EQ(kvatlas_template_new(View("{% for m in messages %}\n<{{ m.role }}>{{ m['content'] }}\n"
-                                      "{%- endfor %}"),
-                                 &chat, Into(error)),
-            0)
-      << error;
+struct Read {
+  int code = 0;
   std::string text;
-  EXPECT_EQ(
-      kvatlas_template_render(chat, View(R"({"messages": [{"role": "user", "content": "Hi"}]})"), 0,
-                              Into(text), Into(error)),
-      0)
-      << error;
-  EXPECT_EQ(text, "<user>Hi");
-  EXPECT_EQ(kvatlas_template_render(chat, View("[1"), 0, Into(text), Into(error)),
-            kInvalidArgument);
-  kvatlas_template_free(chat);
+  std::string error;
+};
 
-  error.clear();
-  chat = nullptr;
-  EXPECT_EQ(kvatlas_template_new(View("{% for %}"), &chat, Into(error)), kInvalidArgument);
-  EXPECT_THAT(error, HasSubstr("chat template"));
-  EXPECT_EQ(chat, nullptr);
+// What `engine` reads of a body at `path`, with one template.
+Read ReadBody(int engine, int path, const std::string& source, const std::string& body) {
+  Read read;
+  kvatlas_templates* templates = nullptr;
+  read.code = kvatlas_templates_new(View(source), View("{}"), &templates, Into(read.error));
+  if (read.code != 0) return read;
+  kvatlas_convention convention{};
+  convention.engine = engine;
+  convention.path = path;
+  kvatlas_reading out{};
+  out.to = &read.text;
+  out.text = [](void* to, const char* data, size_t size, int) {
+    static_cast<std::string*>(to)->append(data, size);
+  };
+  out.ids = [](void*, const uint32_t*, size_t) {};
+  read.code = kvatlas_request_read(templates, &convention, View(body), &out, Into(read.error));
+  kvatlas_templates_free(templates);
+  return read;
+}
+
+TEST(KvatlasTextTest, ATemplateRendersItsVariables) {
+  const std::string source =
+      R"({"default": "{% for m in messages %}\n<{{ m.role }}>{{ m['content'] }}\n{%- endfor %}"})";
+  const Read read = ReadBody(KVATLAS_PLAIN, KVATLAS_CHAT, source,
+                             R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(read.code, 0) << read.error;
+  EXPECT_EQ(read.text, "<user>Hi");
+  EXPECT_EQ(ReadBody(KVATLAS_PLAIN, KVATLAS_CHAT, source, "[1").code, kInvalidArgument);
+
+  const Read bad = ReadBody(KVATLAS_PLAIN, KVATLAS_CHAT, R"({"default": "{% for %}"})", "{}");
+  EXPECT_EQ(bad.code, kInvalidArgument);
+  EXPECT_THAT(bad.error, HasSubstr("chat template"));
 }
 
 }  // namespace

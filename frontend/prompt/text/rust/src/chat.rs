@@ -1,15 +1,91 @@
 //! Chat templates as Hugging Face's `apply_chat_template` renders them: Jinja2 with `trim_blocks` and `lstrip_blocks`, loop
 //! controls, `generation` blocks, `raise_exception`, `strftime_now`, a `tojson` that is Python's `json.dumps`, and Python's methods.
 
-use crate::Failure;
-use crate::python;
+use crate::json::{BigInt, Json, Map};
+use crate::template_facts::{self, Facts};
+use crate::{python, template_facts_sglang, Failure};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
-use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// A model's templates by name, and what its requests share.
+pub struct Templates {
+    by_name: BTreeMap<String, Template>,
+    first: Option<String>,
+    special_tokens: Map,
+}
+
+impl Templates {
+    /// `sources` by name: "default" is used, and "tool_use", where there is one, for prompts with tools. `special_tokens`: variables that
+    /// every template sees. INVALID_ARGUMENT: a template that does not parse.
+    pub fn new(sources: &Map, special_tokens: Map) -> Result<Self, Failure> {
+        let mut by_name = BTreeMap::new();
+        let first = sources.iter().next().map(|(name, _)| name.to_owned());
+        for (name, source) in sources.iter() {
+            let source = source.as_str().ok_or_else(|| Failure::invalid("a chat template that is no text"))?;
+            let made = Template::new(source).map_err(|failure| match sources.len() {
+                1 => failure,
+                _ => Failure::invalid(format!("\"{name}\": {}", failure.text)),
+            })?;
+            by_name.insert(name.to_owned(), made);
+        }
+        Ok(Templates { by_name, first, special_tokens })
+    }
+
+    /// A request's own template, with what those of `model` see.
+    pub fn of_request(source: &str, model: &Templates) -> Result<Self, Failure> {
+        Templates::new(&Map::from_iter([("default", source)]), model.special_tokens.clone())
+    }
+
+    pub fn special_tokens(&self) -> &Map {
+        &self.special_tokens
+    }
+
+    /// Whether a template has this word.
+    pub fn mention(&self, word: &str) -> bool {
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        self.by_name
+            .values()
+            .any(|template| template.source.split(|c| !is_part(c)).any(|found| found == word))
+    }
+
+    /// The template of this name, where a model has several.
+    pub fn named(&self, name: &str) -> Option<&Template> {
+        self.by_name.get(name).filter(|_| self.by_name.len() > 1)
+    }
+
+    /// The one that was named first, where an engine knows one template only.
+    pub fn first(&self) -> Option<&Template> {
+        self.first.as_ref().and_then(|name| self.by_name.get(name))
+    }
+
+    pub fn choose(&self, has_tools: bool) -> Result<&Template, Failure> {
+        if let Some(template) = self.by_name.get("tool_use").filter(|_| has_tools) {
+            return Ok(template);
+        }
+        if let Some(template) = self.by_name.get("default") {
+            return Ok(template);
+        }
+        let mut names = self.by_name.iter();
+        match (names.next(), names.next()) {
+            (None, _) => Err(Failure::invalid("this model has no chat template")),
+            (Some((_, template)), None) => Ok(template),
+            _ => Err(Failure::invalid(format!(
+                "the model has several chat templates and none is the default: {}",
+                self.by_name.keys().cloned().collect::<Vec<_>>().join(", ")
+            ))),
+        }
+    }
+}
 
 pub struct Template {
     environment: Environment<'static>,
+    source: String,
+    facts: OnceLock<Facts>,
+    system_is_first: OnceLock<bool>,
+    sglang: OnceLock<template_facts_sglang::Facts>,
 }
 
 const NAME: &str = "chat template";
@@ -18,14 +94,10 @@ const STEPS_MAX: u64 = 1_000_000_000;
 
 impl Template {
     pub fn new(source: &str) -> Result<Self, Failure> {
+        // As Jinja2 reads it.
+        let source = &source.replace("\r\n", "\n").replace('\r', "\n");
         let mut environment = Environment::new();
-        environment.set_syntax(
-            SyntaxConfig::builder()
-                .trim_blocks(true)
-                .lstrip_blocks(true)
-                .build()
-                .map_err(|e| Failure::internal(e.to_string()))?,
-        );
+        environment.set_syntax(syntax()?);
         environment.set_fuel(Some(STEPS_MAX));
         environment.set_unknown_method_callback(python::method);
         environment.set_formatter(|out, state, value| match python::float_text(value) {
@@ -42,34 +114,130 @@ impl Template {
             None if value.kind() == ValueKind::String => value.clone(),
             None => Value::from(value.to_string()),
         });
+        // What is not defined has no items.
+        environment.add_filter("items", |value: &Value| match value.is_undefined() {
+            true => Ok(Value::from(Vec::<Value>::new())),
+            false => minijinja::filters::items(value),
+        });
+        for name in ["length", "count"] {
+            environment.add_filter(name, |value: &Value| match (value.is_undefined(), value.len()) {
+                (true, _) => Ok(0),
+                (_, Some(length)) => Ok(length),
+                _ => Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("length of a value of type {}", value.kind()),
+                )),
+            });
+        }
+        environment.add_filter(template_facts::LOOPED, |value: Value| match value.is_none() {
+            true => Err(Error::new(ErrorKind::InvalidOperation, "none is not iterable")),
+            false => Ok(value),
+        });
+        environment.add_filter("first", |value: &Value| match value.is_undefined() {
+            true => Ok(Value::UNDEFINED),
+            false => minijinja::filters::first(value),
+        });
+        environment.add_filter("last", |value: Value| match value.is_undefined() {
+            true => Ok(value),
+            false => minijinja::filters::last(value),
+        });
+        // What is no number is 0, unless the template says what it is.
+        environment.add_filter(
+            "int",
+            |state: &State, value: &Value, default: Option<Value>, base: Option<u32>, options: Kwargs| {
+                let default = default.or(options.get("default")?).unwrap_or_else(|| Value::from(0));
+                minijinja::filters::int(state, value, Some(default), base, options)
+            },
+        );
+        environment.add_filter("float", |state: &State, value: &Value, default: Option<Value>, options: Kwargs| {
+            let default = default.or(options.get("default")?).unwrap_or_else(|| Value::from(0.0));
+            minijinja::filters::float(state, value, Some(default), options)
+        });
+        // Jinja2's tests ask Python's iter() and len() with []: no value is not iterable, and texts and dicts are sequences.
+        environment.add_test("iterable", |value: &Value| {
+            !value.is_none() && (value.is_undefined() || value.try_iter().is_ok())
+        });
+        environment.add_test("sequence", |value: &Value| {
+            matches!(
+                value.kind(),
+                ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined
+            )
+        });
+        environment.add_test("number", |value: &Value| {
+            value.is_number() || value.kind() == ValueKind::Bool || python::is_odd_number(value)
+        });
+        environment.add_test("integer", |value: &Value| {
+            value.is_integer() || value.downcast_object_ref::<BigInt>().is_some()
+        });
+        environment.add_test("float", |value: &Value| python::float_text(value).is_some());
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment
-            .add_template_owned(NAME, without_generation(source))
+            .add_template_owned(NAME, template_facts::with_checked_loops(&without_generation(source)))
             .map_err(|e| Failure::invalid(format!("the chat template: {e:#}")))?;
-        Ok(Template { environment })
+        Ok(Template {
+            environment,
+            source: source.to_owned(),
+            facts: OnceLock::new(),
+            system_is_first: OnceLock::new(),
+            sglang: OnceLock::new(),
+        })
     }
 
-    pub fn render(&self, variables: &str, now: i64) -> Result<String, Failure> {
-        let variables: Json = serde_json::from_str(variables)
-            .map_err(|e| Failure::invalid(format!("the template's variables: {e}")))?;
-        let Json::Object(mut pairs) = variables else {
-            return Err(Failure::invalid("the template's variables are no object"));
-        };
-        pairs.remove("strftime_now");
+    pub fn facts(&self) -> Facts {
+        *self.facts.get_or_init(|| Facts::of(&without_generation(&self.source)))
+    }
+
+    /// Whether a plain Jinja2, that has no function and no block of transformers, fails to print a system message behind others.
+    /// vLLM 0.33.0, entrypoints/anthropic/serving.py, _detect_merge_inline_system.
+    pub fn system_is_first(&self) -> bool {
+        *self.system_is_first.get_or_init(|| {
+            let message = |role: &str| Map::from_iter([("role", role), ("content", "t")]);
+            let messages = ["system", "user", "system", "user"].map(|role| Json::Map(message(role)));
+            let variables = Map::from_iter([
+                ("messages", Json::List(messages.into())),
+                ("add_generation_prompt", Json::Bool(false)),
+            ]);
+            without_generation(&self.source) != self.source || self.print(Json::Map(variables).into_value()).is_err()
+        })
+    }
+
+    /// What SGLang concludes from the source.
+    pub fn sglang(&self) -> &template_facts_sglang::Facts {
+        self.sglang.get_or_init(|| template_facts_sglang::Facts::of(self))
+    }
+
+    /// What is parsed: `source` without what only transformers knows.
+    pub fn parsed_source(&self) -> String {
+        without_generation(&self.source)
+    }
+
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    pub fn render(&self, variables: Map, now: i64) -> Result<String, Failure> {
         let now = Value::from_function(move |format: &str| python::strftime(format, now));
         let variables = Value::from_pairs(
-            pairs
+            variables
                 .into_iter()
-                .map(|(name, value)| (Value::from(name), value_of(value)))
+                .map(|(name, value)| (Value::from(name), value.into_value()))
                 .chain([(Value::from("strftime_now"), now)]),
         );
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| template.render(variables))
+        self.print(variables)
             .map_err(|e| Failure::invalid(format!("the chat template: {e}")))
     }
+
+    /// With these variables alone.
+    pub fn print(&self, variables: Value) -> Result<String, Error> {
+        self.environment.get_template(NAME).and_then(|template| template.render(variables))
+    }
+}
+
+fn syntax() -> Result<SyntaxConfig, Failure> {
+    let made = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    made.map_err(|e| Failure::internal(e.to_string()))
 }
 
 /// `{% generation %}` marks for training what the model said; here it is a block that is always printed.
@@ -88,30 +256,15 @@ fn without_generation(source: &str) -> String {
             _ => word,
         };
         out.push_str(&rest[..open + 2]);
-        out.push_str(&if stands_for == word { tag.to_owned() } else { tag.replacen(word, stands_for, 1) });
+        out.push_str(&if stands_for == word {
+            tag.to_owned()
+        } else {
+            tag.replacen(word, stands_for, 1)
+        });
         rest = &rest[open + length..];
     }
     out.push_str(rest);
     out
-}
-
-fn value_of(json: Json) -> Value {
-    match json {
-        Json::Null => Value::from(()),
-        Json::Bool(bool) => Value::from(bool),
-        Json::Number(number) => {
-            if let Some(number) = number.as_i64() {
-                Value::from(number)
-            } else if let Some(number) = number.as_u64() {
-                Value::from(number)
-            } else {
-                Value::from(number.as_f64().unwrap_or(f64::NAN))
-            }
-        }
-        Json::String(text) => Value::from(text),
-        Json::Array(items) => Value::from(items.into_iter().map(value_of).collect::<Vec<_>>()),
-        Json::Object(pairs) => Value::from_pairs(pairs.into_iter().map(|(k, v)| (k, value_of(v)))),
-    }
 }
 
 /// json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False).
@@ -141,4 +294,117 @@ fn to_json(_state: &State, value: &Value, indent: Option<Value>, options: Kwargs
     let mut out = String::new();
     python::write_json(value, &style, 0, &mut out)?;
     Ok(Value::from_safe_string(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a template prints that sees `x`.
+    fn printed(source: &str, x: &str) -> String {
+        let variables = Map::from_iter([("x", Json::parse(x).unwrap())]);
+        Template::new(source)
+            .unwrap()
+            .render(variables, 0)
+            .unwrap_or_else(|failure| failure.text)
+    }
+
+    #[test]
+    fn floats_are_printed_as_python_prints_them() {
+        for source in ["{{ x }}", "{{ '' ~ x }}", "{{ x | string }}", "{{ x | tojson }}"] {
+            for text in ["1e-07", "1e+16", "1.5", "0.0001", "123456789.0"] {
+                assert_eq!(printed(source, text), text, "{source}");
+            }
+        }
+        assert_eq!(
+            printed("{{ x }}", r#"{"a": [1e-7, 1.0, null, true, "b"]}"#),
+            "{'a': [1e-07, 1.0, None, True, 'b']}"
+        );
+        assert_eq!(printed("{{ x }}{{ x | tojson }}", "NaN"), "nanNaN");
+        assert_eq!(printed("{{ x is number and x is float and x is not integer }}", "1e-7"), "True");
+        assert_eq!(
+            printed(
+                "{{ x is number }}{{ 'x' | int }}{{ 'x' | int(3) }}{{ '5' | int }}{{ 'x' | float }}",
+                "true"
+            ),
+            "True0350.0"
+        );
+    }
+
+    #[test]
+    fn integers_of_any_size_are_printed() {
+        let digits = "100000000000000000000000000000000000000000000";
+        for source in ["{{ x }}", "{{ '' ~ x }}", "{{ x | string }}", "{{ x | tojson }}"] {
+            assert_eq!(printed(source, digits), digits, "{source}");
+            assert_eq!(printed(source, "18446744073709551616"), "18446744073709551616", "{source}");
+        }
+        assert_eq!(printed("{{ x }}", &format!("[{digits}]")), format!("[{digits}]"));
+        assert_eq!(printed("{{ x is number and x is integer and x is not float }}", digits), "True");
+    }
+
+    #[test]
+    fn methods_of_texts_are_pythons() {
+        for (source, text) in [
+            ("{{ 'aB\u{e9}'.swapcase() }}", "Ab\u{c9}"),
+            ("{{ 'a.b.c'.partition('.') }}", "('a', '.', 'b.c')"),
+            ("{{ 'a.b.c'.rpartition('.')[2] }}", "c"),
+            ("{{ 'abc'.partition('.')[0] }}", "abc"),
+            ("{{ '-5'.zfill(4) }}|{{ '5'.zfill(3) }}|{{ 'abcd'.zfill(2) }}", "-005|005|abcd"),
+            (
+                "[{{ 'a'.ljust(3) }}][{{ 'a'.rjust(3, '*') }}][{{ 'a'.center(4) }}][{{ 'ab'.center(5) }}]",
+                "[a  ][**a][ a  ][  ab ]",
+            ),
+            ("{{ 'a.b.c'.rsplit('.', 1) }}", "['a.b', 'c']"),
+            ("{{ 'a.b'.rsplit('.') }}", "['a', 'b']"),
+            ("{{ \"don't a1b\".title() }}", "Don'T A1B"),
+            ("{{ 'aba'.index('b') }}{{ 'aba'.rindex('a') }}{{ 'aB'.casefold() }}", "12ab"),
+            ("{{ ' a  b c '.rsplit(none, 1) }}", "[' a  b', 'c']"),
+            ("{{ ' a  b '.rsplit() }}", "['a', 'b']"),
+        ] {
+            assert_eq!(printed(source, "0"), text, "{source}");
+        }
+    }
+
+    #[test]
+    fn a_loop_over_no_value_fails_and_one_over_what_is_not_defined_is_empty() {
+        assert!(printed("{% for y in x %}{% endfor %}", "null").contains("none is not iterable"));
+        assert_eq!(
+            printed(
+                "{% for y in z %}{% endfor %}{% for y in x if y > 1 %}{{ y }}{{ loop.last }}{% endfor %}",
+                "[1, 2]"
+            ),
+            "2True"
+        );
+    }
+
+    #[test]
+    fn what_is_not_defined_is_empty() {
+        assert_eq!(
+            printed(
+                "{{ y | length }}{{ y | items | list }}{% for k, v in x | items %}{{ k }}{{ v }}{% endfor %}",
+                r#"{"a": 1}"#
+            ),
+            "0[]a1"
+        );
+        assert_eq!(
+            printed("{{ y | first }}{{ y | last }}{{ x | first }}{{ x | last }}", "[1, 2]"),
+            "12"
+        );
+    }
+
+    #[test]
+    fn lines_of_a_template_end_as_jinja_reads_them() {
+        assert_eq!(printed("a\r\n{{ x }}\rb", "1"), "a\n1\nb");
+    }
+
+    #[test]
+    fn no_value_is_not_iterable() {
+        assert_eq!(
+            printed(
+                "{{ x is iterable }}{{ x is sequence }}{{ '' is sequence }}{{ {} is sequence }}",
+                "null"
+            ),
+            "FalseFalseTrueTrue"
+        );
+    }
 }

@@ -14,6 +14,8 @@ pub struct Encoder {
     /// What the post-processor puts around the tokens of a text.
     before: Vec<u32>,
     after: Vec<u32>,
+    /// The same in SGLang, where it is not the same.
+    sglang_around: Option<(Vec<u32>, Vec<u32>)>,
 }
 
 impl Encoder {
@@ -29,10 +31,11 @@ impl Encoder {
             .map_err(|e| Failure::invalid(format!("the options: {e}")))?;
         let special_tokens = rules::apply(&mut tokenizer, &options)?;
         let (before, after) = around(&tokenizer)?;
+        let sglang_around = rules::sglang_around(&tokenizer, &options, &special_tokens);
         let plan = Plan::new(&tokenizer);
         let own = Own::new(&tokenizer, &plan);
         let cuts = Cuts::new(&tokenizer, &plan, own.as_ref())?;
-        Ok(Encoder { tokenizer, own, cuts, special_tokens, before, after })
+        Ok(Encoder { tokenizer, own, cuts, special_tokens, before, after, sglang_around })
     }
 
     pub fn describe(&self) -> Value {
@@ -40,6 +43,7 @@ impl Encoder {
             "vocabulary_size": self.tokenizer.get_vocab_size(true),
             "tokens_before": self.before,
             "tokens_after": self.after,
+            "sglang_around": self.sglang_around,
             "special_tokens": self.special_tokens,
             "lookahead_bytes": self.cuts.lookahead,
             "cuts": self.cuts.kind(),

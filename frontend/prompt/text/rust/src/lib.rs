@@ -2,20 +2,26 @@
 //! the manual. Here are its functions alone: each looks at its arguments, catches panics and turns errors into codes.
 
 mod added;
-mod chat;
+pub mod chat;
 mod cuts;
-mod encoder;
+pub mod encoder;
 mod fast_hash;
+pub mod json;
 mod merges;
 mod own;
 mod pattern;
-mod python;
+pub mod python;
+pub mod request;
 mod rules;
+mod template_ast;
+mod template_facts;
+pub mod template_facts_sglang;
 
 use std::os::raw::{c_char, c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Why a call failed, with the code that absl::StatusCode gives it.
+#[derive(Debug)]
 pub struct Failure {
     pub code: c_int,
     pub text: String,
@@ -24,6 +30,10 @@ pub struct Failure {
 impl Failure {
     pub fn invalid(text: impl Into<String>) -> Self {
         Failure { code: 3, text: text.into() }
+    }
+    /// A request that an engine may take, and that cannot be read here.
+    pub fn unknown_here(text: impl Into<String>) -> Self {
+        Failure { code: 12, text: text.into() }
     }
     pub fn internal(text: impl Into<String>) -> Self {
         Failure { code: 13, text: text.into() }
@@ -142,17 +152,56 @@ pub unsafe extern "C" fn kvatlas_tokenizer_encode(
     })
 }
 
+/// As kvatlas_text.h says.
+#[repr(C)]
+pub struct CConvention {
+    engine: c_int,
+    path: c_int,
+    reasoning_parser: View,
+    tool_call_parser: View,
+    model_type: View,
+    mistral_tokenizer: c_int,
+    default_kwargs: View,
+    trust_templates: c_int,
+    now: i64,
+    context_max: usize,
+}
+
+/// As kvatlas_text.h says.
+#[repr(C)]
+pub struct CReading {
+    to: *mut c_void,
+    text: unsafe extern "C" fn(*mut c_void, *const c_char, usize, c_int),
+    ids: unsafe extern "C" fn(*mut c_void, *const u32, usize),
+    keep_last: usize,
+    keep_first: usize,
+    keep_last_of_text: usize,
+}
+
+fn map_of(text: &str, what: &str) -> Result<json::Map, Failure> {
+    match text.is_empty() {
+        true => Ok(json::Map::new()),
+        false => match json::Json::parse(text) {
+            Ok(json::Json::Map(map)) => Ok(map),
+            Ok(_) => Err(Failure::invalid(format!("{what} are not a JSON object"))),
+            Err(failure) => Err(Failure::invalid(format!("{what}: {}", failure.text))),
+        },
+    }
+}
+
 /// # Safety
 /// As kvatlas_text.h says.
 #[no_mangle]
-pub unsafe extern "C" fn kvatlas_template_new(
-    source: View,
-    out: *mut *mut chat::Template,
+pub unsafe extern "C" fn kvatlas_templates_new(
+    sources: View,
+    special_tokens: View,
+    out: *mut *mut chat::Templates,
     error: Sink,
 ) -> c_int {
     guarded(error, || {
-        let made = chat::Template::new(source.text("the chat template")?)?;
-        *out = Box::into_raw(Box::new(made));
+        let sources = map_of(sources.text("the chat templates")?, "the chat templates")?;
+        let special_tokens = map_of(special_tokens.text("the special tokens")?, "the special tokens")?;
+        *out = Box::into_raw(Box::new(chat::Templates::new(&sources, special_tokens)?));
         Ok(())
     })
 }
@@ -160,24 +209,63 @@ pub unsafe extern "C" fn kvatlas_template_new(
 /// # Safety
 /// As kvatlas_text.h says.
 #[no_mangle]
-pub unsafe extern "C" fn kvatlas_template_free(template: *mut chat::Template) {
-    if !template.is_null() {
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(template))));
+pub unsafe extern "C" fn kvatlas_templates_free(templates: *mut chat::Templates) {
+    if !templates.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(templates))));
     }
 }
 
 /// # Safety
 /// As kvatlas_text.h says.
 #[no_mangle]
-pub unsafe extern "C" fn kvatlas_template_render(
-    template: *const chat::Template,
-    variables: View,
-    now: i64,
-    out: Sink,
+pub unsafe extern "C" fn kvatlas_request_read(
+    templates: *const chat::Templates,
+    given: *const CConvention,
+    body: View,
+    out: *mut CReading,
     error: Sink,
 ) -> c_int {
     guarded(error, || {
-        out.put(&(*template).render(variables.text("the template's variables")?, now)?);
+        let given = &*given;
+        let default_kwargs = map_of(given.default_kwargs.text("the template's variables")?, "the template's variables")?;
+        let convention = request::Convention {
+            engine: match given.engine {
+                1 => request::Engine::Vllm,
+                2 => request::Engine::Sglang,
+                _ => request::Engine::Plain,
+            },
+            reasoning_parser: given.reasoning_parser.text("the reasoning parser")?,
+            tool_call_parser: given.tool_call_parser.text("the tool call parser")?,
+            model_type: given.model_type.text("the model type")?,
+            mistral_tokenizer: given.mistral_tokenizer != 0,
+            default_kwargs: &default_kwargs,
+            trust_templates: given.trust_templates != 0,
+            now: given.now,
+            context_max: given.context_max,
+        };
+        let path = match given.path {
+            0 => request::Path::Completions,
+            1 => request::Path::Chat,
+            2 => request::Path::Responses,
+            3 => request::Path::Messages,
+            _ => request::Path::Generate,
+        };
+        let reading = request::read(&*templates, &convention, path, body.text("the body")?)?;
+        let out = &mut *out;
+        match reading.truncate {
+            None => {}
+            Some(request::Truncate::KeepLast(tokens)) => out.keep_last = tokens,
+            Some(request::Truncate::KeepFirst(tokens)) => out.keep_first = tokens,
+            Some(request::Truncate::KeepLastOfText(tokens)) => out.keep_last_of_text = tokens,
+        }
+        for part in reading.parts {
+            match part {
+                request::Part::Ids(ids) => (out.ids)(out.to, ids.as_ptr(), ids.len()),
+                request::Part::Text { text, around } => {
+                    (out.text)(out.to, text.as_ptr() as *const c_char, text.len(), c_int::from(around))
+                }
+            }
+        }
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its dates.
 
-use minijinja::value::{from_args, Value, ValueKind};
+use crate::json::{BigInt, OddFloat};
+use minijinja::value::{from_args, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use std::fmt::Write;
 
@@ -58,6 +59,7 @@ pub fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut Stri
                 write_json(&value.get_item(&key)?, style, depth + 1, out).map(|()| true)
             })?;
         }
+        ValueKind::Plain if is_odd_number(value) => out.push_str(&number_text(value)),
         other => {
             return Err(Error::new(
                 ErrorKind::InvalidOperation,
@@ -132,30 +134,54 @@ fn write_text(text: &str, ensure_ascii: bool, out: &mut String) {
     out.push('"');
 }
 
+/// As `json.dumps` writes a number.
 fn number_text(value: &Value) -> String {
-    float_text(value).unwrap_or_else(|| value.to_string())
+    match float_text(value) {
+        Some(text) => match text.as_str() {
+            "nan" => "NaN".into(),
+            "inf" => "Infinity".into(),
+            "-inf" => "-Infinity".into(),
+            _ => text,
+        },
+        None => value.to_string(),
+    }
+}
+
+/// A number that minijinja does not know as one.
+pub fn is_odd_number(value: &Value) -> bool {
+    value.downcast_object_ref::<BigInt>().is_some() || value.downcast_object_ref::<OddFloat>().is_some()
 }
 
 /// Python's repr of a float; None for what is no float.
 pub fn float_text(value: &Value) -> Option<String> {
+    if let Some(odd) = value.downcast_object_ref::<OddFloat>() {
+        return Some(odd.1.clone());
+    }
     if value.kind() != ValueKind::Number || value.is_integer() {
         return None;
     }
-    let number = f64::try_from(value.clone()).ok()?;
+    f64::try_from(value.clone()).ok().map(float_repr)
+}
+
+/// Python's repr of a float.
+pub fn float_repr(number: f64) -> String {
     if number.is_nan() {
-        return Some("nan".into());
+        return "nan".into();
     }
     if number.is_infinite() {
-        return Some(if number > 0.0 { "inf" } else { "-inf" }.into());
+        return if number > 0.0 { "inf" } else { "-inf" }.into();
     }
     // Rust changes to exponents where Python does, and writes them shorter.
     let text = format!("{number:?}");
     let Some((digits, exponent)) = text.split_once('e') else {
-        return Some(text);
+        return text;
     };
-    let exponent: i32 = exponent.parse().ok()?;
-    Some(format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits)))
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits))
 }
+
+/// Characters that a text is padded to at most.
+const PADDED_MAX: usize = 1 << 20;
 
 fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
@@ -171,6 +197,79 @@ pub fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) ->
     }
 }
 
+/// str.title: the first letter of each run of letters.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut in_word = false;
+    for c in text.chars() {
+        match in_word {
+            true => out.extend(c.to_lowercase()),
+            false => out.extend(c.to_uppercase()),
+        }
+        in_word = c.is_lowercase() || c.is_uppercase();
+    }
+    out
+}
+
+/// str.rsplit.
+fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Value, Error> {
+    let mut left = most.filter(|most| *most >= 0).unwrap_or(i64::MAX);
+    let mut words = vec![];
+    let mut rest = Some(text);
+    while let Some(before) = rest {
+        let word = match separator {
+            Some("") => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
+            Some(separator) if left > 0 => before.rsplit_once(separator),
+            Some(_) => None,
+            None => {
+                let before = strip(before, None, false, true);
+                if before.is_empty() {
+                    break;
+                }
+                match before.rfind(is_space) {
+                    Some(at) if left > 0 => before[at..].chars().next().map(|c| (&before[..at], &before[at + c.len_utf8()..])),
+                    _ => {
+                        words.push(before);
+                        break;
+                    }
+                }
+            }
+        };
+        left -= 1;
+        rest = word.map(|(before, _)| before);
+        words.push(word.map_or(before, |(_, word)| word));
+    }
+    Ok(words.into_iter().rev().map(Value::from).collect())
+}
+
+/// str.zfill, ljust, rjust and center.
+fn pad(text: &str, name: &str, width: i64, fill: Option<&str>) -> Result<String, Error> {
+    let mut chars = fill.unwrap_or(" ").chars();
+    let (Some(fill), None) = (chars.next(), chars.next()) else {
+        return Err(Error::new(ErrorKind::InvalidOperation, format!("{name}: the fill is not one character")));
+    };
+    let length = text.chars().count();
+    let width = usize::try_from(width).unwrap_or(0);
+    if width > PADDED_MAX {
+        return Err(Error::new(ErrorKind::InvalidOperation, format!("{name}: more than {PADDED_MAX} characters")));
+    }
+    let missing = width.saturating_sub(length);
+    let fills = |count: usize| fill.to_string().repeat(count);
+    Ok(match name {
+        "zfill" => {
+            let sign = usize::from(text.starts_with(['+', '-']));
+            format!("{}{}{}", &text[..sign], "0".repeat(missing), &text[sign..])
+        }
+        "ljust" => format!("{text}{}", fills(missing)),
+        "rjust" => format!("{}{text}", fills(missing)),
+        // CPython puts the odd one to the left where the width is odd.
+        _ => {
+            let left = missing / 2 + (missing & width & 1);
+            format!("{}{text}{}", fills(left), fills(missing - left))
+        }
+    })
+}
+
 /// Methods of Python's types that minijinja lacks, or that its crate of them does in another way.
 pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
@@ -182,6 +281,47 @@ pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> R
             "split" if args.is_empty() => {
                 let words = text.split(is_space).filter(|word| !word.is_empty());
                 return Ok(words.map(Value::from).collect());
+            }
+            "swapcase" => {
+                let () = from_args(args)?;
+                let swap = |c: char| match c.is_uppercase() {
+                    true => c.to_lowercase().to_string(),
+                    false => c.to_uppercase().to_string(),
+                };
+                return Ok(Value::from(text.chars().map(swap).collect::<String>()));
+            }
+            "title" => {
+                let () = from_args(args)?;
+                return Ok(Value::from(title(text)));
+            }
+            "casefold" if text.is_ascii() => {
+                let () = from_args(args)?;
+                return Ok(Value::from(text.to_ascii_lowercase()));
+            }
+            "index" | "rindex" => {
+                let (what,): (&str,) = from_args(args)?;
+                let found = if name == "index" { text.find(what) } else { text.rfind(what) };
+                let at = found.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "substring not found"))?;
+                return Ok(Value::from(text[..at].chars().count()));
+            }
+            "partition" | "rpartition" => {
+                let (separator,): (&str,) = from_args(args)?;
+                if separator.is_empty() {
+                    return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
+                }
+                let parts = match name {
+                    "partition" => text.split_once(separator).map_or([text, "", ""], |(before, after)| [before, separator, after]),
+                    _ => text.rsplit_once(separator).map_or(["", "", text], |(before, after)| [before, separator, after]),
+                };
+                return Ok(Value::from(Tuple::from(parts.map(Value::from))));
+            }
+            "rsplit" => {
+                let (separator, most): (Option<&str>, Option<i64>) = from_args(args)?;
+                return rsplit(text, separator, most);
+            }
+            "zfill" | "ljust" | "rjust" | "center" => {
+                let (width, fill): (i64, Option<&str>) = from_args(args)?;
+                return pad(text, name, width, fill).map(Value::from);
             }
             "removeprefix" => {
                 let (prefix,): (&str,) = from_args(args)?;

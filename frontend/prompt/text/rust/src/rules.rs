@@ -88,6 +88,24 @@ pub fn apply(tokenizer: &mut Tokenizer, options: &Value) -> Result<Map<String, V
     Ok(named.into_iter().map(|(name, token)| (name, json!(token.0.content))).collect())
 }
 
+/// Classes for which SGLang restores `add_bos_token` (utils/hf_transformers/tokenizer.py, _fix_v5_add_bos_eos_token; version 0.5.23).
+const SGLANG_ADDS_BOS: [&str; 7] = [
+    "LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast", "GemmaTokenizer",
+    "GemmaTokenizerFast", "CohereTokenizerFast",
+];
+
+/// What SGLang puts in front of a text and behind it, where that is not what tokenizer.json's post-processor does: the BOS alone, unless
+/// tokenizer_config.json says false.
+pub fn sglang_around(tokenizer: &Tokenizer, options: &Value, named: &Map<String, Value>) -> Option<(Vec<u32>, Vec<u32>)> {
+    let config = &options["tokenizer_config"];
+    let is_known = config["tokenizer_class"].as_str().is_some_and(|class| SGLANG_ADDS_BOS.contains(&class));
+    if options["rules"] == "file" || !is_known || config["add_bos_token"] == Value::Bool(false) {
+        return None;
+    }
+    let bos = named.get("bos_token").and_then(Value::as_str).and_then(|bos| tokenizer.token_to_id(bos));
+    Some((bos.into_iter().collect(), vec![]))
+}
+
 #[derive(Clone)]
 struct Token(AddedToken);
 

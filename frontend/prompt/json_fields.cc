@@ -1,0 +1,104 @@
+#include "frontend/prompt/json_fields.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvatlas {
+namespace {
+
+namespace ondemand = simdjson::ondemand;
+using ondemand::json_type;
+
+absl::Status NotJson() { return absl::InvalidArgumentError("the body is not JSON"); }
+
+std::string_view WithoutSpaceBehind(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+}
+
+absl::StatusOr<std::string_view> RawOf(ondemand::value value) {
+  json_type type;
+  std::string_view raw;
+  simdjson::error_code bad = simdjson::SUCCESS;
+  if (value.type().get(type) != simdjson::SUCCESS) {
+    raw = value.raw_json_token();  // NaN
+  } else if (type == json_type::object) {
+    ondemand::object object;
+    bad = value.get_object().get(object);
+    if (bad == simdjson::SUCCESS) bad = object.raw_json().get(raw);
+  } else if (type == json_type::array) {
+    ondemand::array array;
+    bad = value.get_array().get(array);
+    if (bad == simdjson::SUCCESS) bad = array.raw_json().get(raw);
+  } else {
+    raw = value.raw_json_token();
+  }
+  if (bad != simdjson::SUCCESS) return NotJson();
+  return WithoutSpaceBehind(raw);
+}
+
+}  // namespace
+
+absl::StatusOr<JsonFields> JsonText::AsFields() {
+  ondemand::document document;
+  ondemand::object object;
+  if (parser_.iterate(padded_).get(document) != simdjson::SUCCESS ||
+      document.get_object().get(object) != simdjson::SUCCESS)
+    return absl::InvalidArgumentError("the body is not a JSON object");
+  JsonFields fields;
+  for (auto each : object) {
+    ondemand::field one;
+    std::string_view key;
+    if (std::move(each).get(one) != simdjson::SUCCESS ||
+        one.unescaped_key().get(key) != simdjson::SUCCESS)
+      return NotJson();
+    std::string name(key);
+    absl::StatusOr<std::string_view> raw = RawOf(one.value());
+    if (!raw.ok()) return raw.status();
+    const auto earlier = std::find_if(fields.begin(), fields.end(),
+                                      [&](const auto& field) { return field.first == name; });
+    if (earlier != fields.end()) {
+      earlier->second = *raw;
+    } else {
+      fields.emplace_back(std::move(name), *raw);
+    }
+  }
+  return fields;
+}
+
+absl::StatusOr<std::vector<std::string_view>> JsonText::AsItems() {
+  ondemand::document document;
+  ondemand::array array;
+  if (parser_.iterate(padded_).get(document) != simdjson::SUCCESS ||
+      document.get_array().get(array) != simdjson::SUCCESS)
+    return absl::InvalidArgumentError("not a JSON array");
+  std::vector<std::string_view> items;
+  for (auto each : array) {
+    ondemand::value value;
+    if (std::move(each).get(value) != simdjson::SUCCESS) return NotJson();
+    absl::StatusOr<std::string_view> raw = RawOf(value);
+    if (!raw.ok()) return raw.status();
+    items.push_back(*raw);
+  }
+  return items;
+}
+
+std::string_view GivenIn(const JsonFields& fields, std::string_view name) {
+  for (const auto& [key, raw] : fields) {
+    if (key == name) return raw == "null" ? std::string_view() : raw;
+  }
+  return {};
+}
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void AppendField(std::string_view name, std::string_view value, std::string* object) {
+  absl::StrAppend(object, object->size() > 1 ? "," : "", Quoted(std::string(name)), ":",
+                  std::string(value));
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,32 @@
+// What form does this prompt have, as a diagnosis sees it? It tells a template from a tokenizer by it.
+
+#ifndef KVATLAS_FRONTEND_PROMPT_PROMPT_FORM_H_
+#define KVATLAS_FRONTEND_PROMPT_PROMPT_FORM_H_
+
+#include <variant>
+
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/route/frontend.h"
+
+namespace kvatlas {
+
+inline PromptForm FormOf(const Prompt& prompt) {
+  const auto* const body = std::get_if<BodyPrompt>(&prompt);
+  if (body == nullptr) return PromptForm::kCompletion;
+  switch (body->path) {
+    case RequestPath::kCompletions:
+    case RequestPath::kSglangGenerate:
+    case RequestPath::kVllmGenerate:
+      return PromptForm::kCompletion;
+    case RequestPath::kChat:
+    case RequestPath::kResponses:
+    case RequestPath::kMessages:
+    case RequestPath::kChatOrCompletion:
+      break;
+  }
+  return PromptForm::kChat;
+}
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_PROMPT_FORM_H_

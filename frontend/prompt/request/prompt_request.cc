@@ -1,0 +1,385 @@
+#include "frontend/prompt/request/prompt_request.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvatlas {
+namespace {
+
+namespace ondemand = simdjson::ondemand;
+using ondemand::json_type;
+
+struct ApiPath {
+  std::string_view suffix;
+  RequestPath path;
+};
+
+// What else these engines serve has no prompt of one text: embeddings, scores, audio, images, counts.
+constexpr std::array<ApiPath, 6> kPaths = {{{"/v1/chat/completions", RequestPath::kChat},
+                                            {"/v1/completions", RequestPath::kCompletions},
+                                            {"/v1/responses", RequestPath::kResponses},
+                                            {"/v1/messages", RequestPath::kMessages},
+                                            {"/inference/v1/generate", RequestPath::kVllmGenerate},
+                                            {"/generate", RequestPath::kSglangGenerate}}};
+
+constexpr std::array<std::string_view, 14> kTraits = {"add_generation_prompt",
+                                                      "add_special_tokens",
+                                                      "chat_template",
+                                                      "chat_template_kwargs",
+                                                      "continue_final_message",
+                                                      "documents",
+                                                      "instructions",
+                                                      "reasoning",
+                                                      "reasoning_effort",
+                                                      "response_format",
+                                                      "thinking",
+                                                      "tool_choice",
+                                                      "tools",
+                                                      "truncate_prompt_tokens"};
+
+// A parser is kept by its thread while it is of this size or smaller.
+constexpr size_t kKeptBytes = 256 << 10;
+
+absl::Status Wrong(std::string_view field, const char* what) {
+  return absl::InvalidArgumentError(absl::StrCat(std::string(field), " is ", what));
+}
+
+absl::Status NotJson() { return absl::InvalidArgumentError("the body is not JSON"); }
+
+// The kind of a field's value; nothing: NaN or Infinity, which Python's json takes and which no field that is read here may have.
+// INVALID_ARGUMENT: it is no JSON; `text` is where the body begins.
+absl::StatusOr<std::optional<json_type>> TypeOf(ondemand::value value, const char* text) {
+  json_type type;
+  if (value.type().get(type) == simdjson::SUCCESS) return std::optional<json_type>(type);
+  const std::string_view token = value.raw_json_token();
+  if (token.starts_with("NaN") || token.starts_with("Infinity")) return std::optional<json_type>();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the body is not JSON: wrong at byte ", token.data() - text + 1));
+}
+
+// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks at the beginning (json.detect_encoding).
+bool IsWideText(std::string_view body) {
+  const std::string_view head = body.substr(0, 4);
+  return head.find('\0') != std::string_view::npos || head.starts_with("\xff\xfe") ||
+         head.starts_with("\xfe\xff");
+}
+
+// A parser and the text with the padding that it reads beyond the end.
+struct Parser {
+  ondemand::parser parser;
+  std::string text;
+};
+
+// Calls `field` with each key, its value and where the body begins. INVALID_ARGUMENT: the body is no JSON object.
+template <typename Field>
+absl::Status ForEachField(std::string_view body, Field field) {
+  constexpr std::string_view kMark = "\xef\xbb\xbf";  // of UTF-8
+  if (body.starts_with(kMark)) body.remove_prefix(kMark.size());
+  if (body.empty()) return absl::InvalidArgumentError("the body is empty; expected a JSON object");
+  thread_local std::unique_ptr<Parser> kept;
+  if (kept == nullptr) kept = std::make_unique<Parser>();
+  kept->text.reserve(body.size() + simdjson::SIMDJSON_PADDING);
+  kept->text.assign(body);
+  absl::Status status;
+  const auto read = [&]() -> bool {
+    ondemand::document document;
+    const simdjson::padded_string_view padded(kept->text.data(), kept->text.size(),
+                                              kept->text.capacity());
+    if (kept->parser.iterate(padded).get(document) != simdjson::SUCCESS) return false;
+    ondemand::object object;
+    if (document.get_object().get(object) != simdjson::SUCCESS) {
+      status = absl::InvalidArgumentError("the body is not a JSON object");
+      return true;
+    }
+    for (auto each : object) {
+      ondemand::field one;
+      if (std::move(each).get(one) != simdjson::SUCCESS) return false;
+      std::string_view key;
+      if (one.unescaped_key().get(key) != simdjson::SUCCESS) return false;
+      status = field(key, one.value(), kept->text.data());
+      if (!status.ok()) return true;
+    }
+    // Nothing follows the object.
+    const char* at = nullptr;
+    return document.current_location().get(at) == simdjson::OUT_OF_BOUNDS;
+  };
+  if (!read()) status = NotJson();
+  if (kept->text.capacity() > kKeptBytes) kept = nullptr;
+  return status;
+}
+
+// Reads the fields of one body. A field that is null counts as one that is not there.
+class Reader {
+ public:
+  Reader(RequestPath path, PromptRequest* request) : path_(path), request_(*request) {}
+
+  absl::Status Field(std::string_view key, ondemand::value value, const char* text) {
+    const absl::StatusOr<std::optional<json_type>> type = TypeOf(value, text);
+    if (!type.ok()) return type.status();
+    if (!type->has_value()) return absl::OkStatus();
+    if (**type != json_type::null) return Known(key, value, **type);
+    if (key == "prompt") prompt_ = false;
+    if (key == "messages") messages_ = false;
+    return absl::OkStatus();
+  }
+
+  // What follows from several fields together.
+  absl::Status Finish(std::shared_ptr<const std::string> body) {
+    if (echo_ && logprobs_) NotRead("echo with logprobs");
+    if (path_ == RequestPath::kChatOrCompletion)
+      path_ = messages_ ? RequestPath::kChat : RequestPath::kCompletions;
+    if ((path_ == RequestPath::kChat || path_ == RequestPath::kMessages) && !messages_)
+      return Wrong("messages", "missing");
+    if (path_ == RequestPath::kResponses && !input_) return Wrong("input", "missing");
+    const bool ids_alone = path_ == RequestPath::kVllmGenerate;
+    const bool has_prompt =
+        ids_alone || path_ == RequestPath::kCompletions || path_ == RequestPath::kSglangGenerate;
+    if (has_prompt && request_.no_prompt.ok()) {
+      if (!prompt_ && embeds_)
+        request_.no_prompt = absl::UnimplementedError("prompt_embeds has no tokens");
+      else if (!prompt_)
+        return Wrong(ids_alone ? "token_ids" : "prompt", "missing");
+    }
+    if (!is_ids_) request_.prompt = BodyPrompt{.path = path_, .body = std::move(body)};
+    if (is_ids_) Truncate();
+    return absl::OkStatus();
+  }
+
+  static absl::Status Text(std::string_view key, ondemand::value& value, json_type type,
+                           std::string* to) {
+    if (type != json_type::string) return Wrong(key, "not a string");
+    std::string_view text;
+    if (value.get_string().get(text) != simdjson::SUCCESS) return NotJson();
+    // simdjson takes half of a pair of surrogates, which is not UTF-8 then.
+    if (!simdjson::validate_utf8(text.data(), text.size())) return Wrong(key, "not Unicode text");
+    to->assign(text);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Known(std::string_view key, ondemand::value& value, json_type type) {
+    if (key == "model") return Text(key, value, type, &request_.model);
+    if (key == "cache_salt") return Text(key, value, type, &request_.cache_salt);
+    if (key == "messages" || key == "tools") return ListField(key, type);
+    if (key == "stream") request_.stream = IsTrue(value, type);
+    if (key == "chat_template") request_.own_template = type == json_type::string;
+    if (key == "max_tokens" || key == "max_completion_tokens" || key == "max_output_tokens")
+      Count(value, type, &request_.output_tokens_max);
+    if (key == "prompt" || key == "text" || key == "input_ids" || key == "token_ids")
+      return PromptField(key, value, type);
+    if (key == "prompt_embeds") embeds_ = true;
+    if (key == "input" && path_ == RequestPath::kResponses) {
+      input_ = true;
+      if (type != json_type::string && type != json_type::array)
+        return Wrong(key, "neither text nor an array of items");
+    }
+    NoteTrait(key);
+    CacheField(key, value, type);
+    return absl::OkStatus();
+  }
+
+  // Of a list that the tokenizer reads: whether it is one. Engines refuse others.
+  absl::Status ListField(std::string_view key, json_type type) {
+    NoteTrait(key);
+    const bool is_chat = path_ == RequestPath::kChat || path_ == RequestPath::kMessages ||
+                         path_ == RequestPath::kChatOrCompletion;
+    if (!is_chat) return absl::OkStatus();
+    if (type != json_type::array) return Wrong(key, "not an array");
+    if (key == "messages") messages_ = true;
+    return absl::OkStatus();
+  }
+
+  void NoteTrait(std::string_view key) {
+    std::vector<std::string>& traits = request_.traits;
+    const bool is_new = std::find(traits.begin(), traits.end(), key) == traits.end();
+    if (is_new && std::find(kTraits.begin(), kTraits.end(), key) != kTraits.end())
+      traits.emplace_back(key);
+  }
+
+  // Fields that change what the cache can give.
+  void CacheField(std::string_view key, ondemand::value& value, json_type type) {
+    if (key == "prompt_logprobs") NotRead("prompt_logprobs");
+    if (key == "echo") echo_ = IsTrue(value, type);
+    // vLLM's chats take the number of a prompt's logprobs from `top_logprobs` where the body says echo.
+    if (key == "logprobs" || key == "top_logprobs")
+      logprobs_ = logprobs_ || type != json_type::boolean || IsTrue(value, type);
+    if (key == "truncate_prompt_tokens") {
+      size_t tokens = 0;
+      Count(value, type, &tokens);
+      truncate_ = tokens;
+    }
+    if (key == "truncation_side" && type == json_type::string) {
+      std::string side;
+      if (Text(key, value, type, &side).ok()) keep_first_ = side == "right";
+    }
+    // SGLang keeps a tree of its own for each: its events do not say which.
+    if (key == "extra_key") request_.no_prompt = absl::UnimplementedError("extra_key is given");
+    if (key == "return_logprob" && IsTrue(value, type)) NotRead("return_logprob");
+  }
+
+  void NotRead(const char* why) {
+    request_.cache_not_read =
+        absl::UnimplementedError(absl::StrCat("the engine does not read its cache: ", why));
+  }
+
+  static bool IsTrue(ondemand::value& value, json_type type) {
+    bool is_true = false;
+    return type == json_type::boolean && value.get_bool().get(is_true) == simdjson::SUCCESS &&
+           is_true;
+  }
+
+  // 5, 5.0 and "5", as engines take it; what is no count they judge themselves.
+  static void Count(ondemand::value& value, json_type type, size_t* to) {
+    double count = -1;
+    if (type == json_type::number) {
+      if (value.get_double().get(count) != simdjson::SUCCESS) return;
+    } else if (type == json_type::string) {
+      std::string_view text;
+      if (value.get_string().get(text) != simdjson::SUCCESS ||
+          !absl::SimpleAtod({text.data(), text.size()}, &count))
+        return;
+    }
+    if (count >= 0 && count < 1e15) *to = static_cast<size_t>(count);
+  }
+
+  // A string, an array of ids, or an array of either; of several prompts the first. What is a text is read by the tokenizer.
+  absl::Status PromptField(std::string_view key, ondemand::value& value, json_type type) {
+    const bool counts = key == "prompt" ? path_ == RequestPath::kCompletions ||
+                                              path_ == RequestPath::kChatOrCompletion
+                        : key == "token_ids" ? path_ == RequestPath::kVllmGenerate
+                                             : path_ == RequestPath::kSglangGenerate;
+    if (!counts) return absl::OkStatus();
+    prompt_ = true;
+    if (type == json_type::string) return absl::OkStatus();
+    if (type != json_type::array) return WrongPrompt(key);
+    std::vector<TokenId> ids;
+    json_type of_first = json_type::null;
+    size_t items = 0;
+    for (auto item : value.get_array()) {
+      ondemand::value one;
+      json_type of;
+      if (std::move(item).get(one) != simdjson::SUCCESS || one.type().get(of) != simdjson::SUCCESS)
+        return NotJson();
+      if (items++ == 0) of_first = of;
+      if (of_first == json_type::number || of_first == json_type::boolean) {
+        absl::Status bad = Id(key, one, of, &ids);
+        if (!bad.ok()) return bad;
+      } else if (of_first == json_type::array && items == 1) {
+        absl::Status bad = Ids(key, one, &ids);
+        if (!bad.ok()) return bad;
+      }
+    }
+    if (items == 0) return WrongPrompt(key);
+    is_ids_ = !ids.empty();
+    if (!is_ids_ && of_first != json_type::string) return WrongPrompt(key);
+    if (is_ids_) request_.prompt = std::move(ids);
+    return absl::OkStatus();
+  }
+
+  absl::Status WrongPrompt(std::string_view key) {
+    return Wrong(key, "neither text nor token ids, nor an array of such");
+  }
+
+  absl::Status Ids(std::string_view key, ondemand::value& array, std::vector<TokenId>* ids) {
+    for (auto item : array.get_array()) {
+      ondemand::value one;
+      json_type type;
+      if (std::move(item).get(one) != simdjson::SUCCESS ||
+          one.type().get(type) != simdjson::SUCCESS)
+        return NotJson();
+      absl::Status bad = Id(key, one, type, ids);
+      if (!bad.ok()) return bad;
+    }
+    return ids->empty() ? WrongPrompt(key) : absl::OkStatus();
+  }
+
+  // 5, 5.0 and true, which pydantic takes as an integer.
+  static absl::Status Id(std::string_view key, ondemand::value& value, json_type type,
+                         std::vector<TokenId>* ids) {
+    double id = -1;
+    if (type == json_type::number) {
+      if (value.get_double().get(id) != simdjson::SUCCESS) id = -1;
+    } else if (type == json_type::boolean) {
+      id = IsTrue(value, type) ? 1 : 0;
+    }
+    if (id < 0 || id > std::numeric_limits<TokenId>::max() || id != std::floor(id))
+      return Wrong(key, "not an array of token ids");
+    ids->push_back(static_cast<TokenId>(id));
+    return absl::OkStatus();
+  }
+
+  // As vLLM cuts ids: the last so many, or the first (renderers/params.py).
+  void Truncate() {
+    auto* const ids = std::get_if<std::vector<TokenId>>(&request_.prompt);
+    if (ids == nullptr || truncate_ == 0 || ids->size() <= truncate_) return;
+    if (keep_first_) {
+      ids->resize(truncate_);
+    } else {
+      ids->erase(ids->begin(), ids->end() - static_cast<ptrdiff_t>(truncate_));
+    }
+  }
+
+  RequestPath path_;
+  PromptRequest& request_;
+  bool messages_ = false;
+  bool prompt_ = false;
+  bool input_ = false;
+  bool embeds_ = false;
+  bool is_ids_ = false;
+  bool echo_ = false;
+  bool logprobs_ = false;
+  bool keep_first_ = false;
+  size_t truncate_ = 0;
+};
+
+}  // namespace
+
+std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_view path) {
+  if (method != "POST") return std::nullopt;
+  path = path.substr(0, path.find('?'));
+  for (const ApiPath& known : kPaths) {
+    if (path.ends_with(known.suffix)) return known.path;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
+                                                std::shared_ptr<const std::string> body) {
+  PromptRequest request;
+  if (IsWideText(*body)) {
+    request.no_prompt = absl::UnimplementedError("the body is not UTF-8");
+    return request;
+  }
+  Reader reader(path, &request);
+  absl::Status bad =
+      ForEachField(*body, [&reader](std::string_view key, ondemand::value value, const char* text) {
+        return reader.Field(key, value, text);
+      });
+  if (bad.ok()) bad = reader.Finish(std::move(body));
+  if (!bad.ok()) return bad;
+  return request;
+}
+
+absl::StatusOr<std::string> ReadModel(std::string_view body) {
+  std::string model;
+  if (IsWideText(body)) return model;
+  absl::Status bad =
+      ForEachField(body, [&model](std::string_view key, ondemand::value value, const char* text) {
+        const absl::StatusOr<std::optional<json_type>> type = TypeOf(value, text);
+        if (!type.ok()) return type.status();
+        if (key != "model" || *type == json_type::null) return absl::OkStatus();
+        return Reader::Text(key, value, type->value_or(json_type::null), &model);
+      });
+  if (!bad.ok()) return bad;
+  return model;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,64 @@
+// What of a client's request does a route need? The table of the paths that have a prompt, and the few fields of a body that decide where
+// it goes; the prompt itself is read once, by the tokenizer (rust/src/request), or is ids already.
+//
+//   path ─▶ RequestPathOf ─▶ ReadPromptRequest ─▶ model, salt, limits │ ids, or the body for a tokenizer
+//
+// *Truth*: nothing is filled in that the body does not say. What is no part of the prompt is not judged: how engines read fields of another
+// kind is their matter. What has a prompt that cannot be told here says so in `no_prompt`.
+// *Threads*: pure functions; each thread keeps a parser. *Cost*: one pass of simdjson's on-demand parser, which skips messages and tools
+// (some 2 GB/s), and a copy of the body. *Bounds*: of several prompts in one body the first one counts; the caller bounds the body's size.
+//
+// Example:
+//   const std::optional<RequestPath> path = RequestPathOf("POST", "/v1/messages");
+//   if (!path.has_value()) return PassOn();
+//   absl::StatusOr<PromptRequest> request = ReadPromptRequest(*path, body);
+
+#ifndef KVATLAS_FRONTEND_PROMPT_REQUEST_PROMPT_REQUEST_H_
+#define KVATLAS_FRONTEND_PROMPT_REQUEST_PROMPT_REQUEST_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "indexer/base/hash.h"
+
+namespace kvatlas {
+
+// The path of a call that has a prompt; nothing: any other, which needs no choice by prompt. A query does not matter, nor what stands
+// before /v1 or /inference.
+std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_view path);
+
+struct PromptRequest {
+  std::string model;  // empty: the body names none
+  // Ids that the caller has already, or what a tokenizer turns into ids.
+  std::variant<std::vector<TokenId>, BodyPrompt> prompt;
+  // Why there is no prompt that could be read, though engines may take the request; OK: there is one.
+  absl::Status no_prompt = {};
+  // Why the engine will not look into its cache for this request; OK: it will. Then nothing may be promised.
+  absl::Status cache_not_read = {};
+  std::string cache_salt = {};
+  bool stream = false;
+  bool own_template =
+      false;  // the body brings a chat template, whose cost does not follow from its size
+  size_t output_tokens_max = 0;  // 0: not said
+  // Fields of the body that change what engines read, for a diagnosis of prompts that are read otherwise than here.
+  std::vector<std::string> traits = {};
+};
+
+// INVALID_ARGUMENT: what no engine takes; names the field that is missing or of another kind.
+absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
+                                                std::shared_ptr<const std::string> body);
+
+// `model` of any other call's body; empty: it names none. INVALID_ARGUMENT: no JSON object, or a model that is no text.
+absl::StatusOr<std::string> ReadModel(std::string_view body);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_REQUEST_PROMPT_REQUEST_H_

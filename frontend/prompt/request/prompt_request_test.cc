@@ -1,0 +1,201 @@
+#include "frontend/prompt/request/prompt_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvatlas {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kText = RequestPath::kCompletions;
+constexpr auto kChat = RequestPath::kChat;
+
+absl::StatusOr<PromptRequest> Read(RequestPath path, std::string body) {
+  return ReadPromptRequest(path, std::make_shared<const std::string>(std::move(body)));
+}
+
+TEST(RequestPathOfTest, OnlyPostsWithAPromptHaveAPath) {
+  EXPECT_EQ(RequestPathOf("POST", "/v1/completions"), kText);
+  EXPECT_EQ(RequestPathOf("POST", "/v1/chat/completions"), kChat);
+  EXPECT_EQ(RequestPathOf("POST", "/team/v1/chat/completions?beta=1"), kChat);
+  EXPECT_EQ(RequestPathOf("POST", "/v1/responses"), RequestPath::kResponses);
+  EXPECT_EQ(RequestPathOf("POST", "/v1/messages"), RequestPath::kMessages);
+  EXPECT_EQ(RequestPathOf("POST", "/inference/v1/generate"), RequestPath::kVllmGenerate);
+  EXPECT_EQ(RequestPathOf("POST", "/generate"), RequestPath::kSglangGenerate);
+  for (const char* path : {"/v1/responses/7/cancel", "/v1/embeddings", "/v1/messages/count_tokens",
+                           "/metrics?then=/v1/completions"})
+    EXPECT_EQ(RequestPathOf("POST", path), std::nullopt) << path;
+  EXPECT_EQ(RequestPathOf("GET", "/v1/chat/completions"), std::nullopt);
+}
+
+TEST(ReadPromptRequestTest, TokenIdsNeedNoTokenizer) {
+  const auto request = Read(
+      kText, R"({"model": "m", "prompt": [1, 2, 4294967295], "cache_salt": "s", "max_tokens": 7})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->model, "m");
+  EXPECT_EQ(request->cache_salt, "s");
+  EXPECT_EQ(request->output_tokens_max, 7u);
+  EXPECT_THAT(std::get<std::vector<TokenId>>(request->prompt), ElementsAre(1, 2, 4294967295));
+}
+
+TEST(ReadPromptRequestTest, IdsAreTakenAsEnginesTakeThem) {
+  const auto ids = [](RequestPath path, const char* body) {
+    const auto request = Read(path, body);
+    EXPECT_TRUE(request.ok()) << body << request.status();
+    return std::get<std::vector<TokenId>>(request->prompt);
+  };
+  EXPECT_THAT(ids(kText, R"({"prompt": [1.0, 2.0]})"), ElementsAre(1, 2));
+  EXPECT_THAT(ids(kText, R"({"prompt": [true, false]})"), ElementsAre(1, 0));
+  EXPECT_THAT(ids(RequestPath::kVllmGenerate, R"({"token_ids": [3, 4]})"), ElementsAre(3, 4));
+  EXPECT_THAT(ids(RequestPath::kSglangGenerate, R"({"input_ids": [[5], [6]]})"), ElementsAre(5));
+}
+
+TEST(ReadPromptRequestTest, IdsThatTheEngineCutsAreCut) {
+  const auto ids = [](const std::string& more) {
+    const auto request = Read(kText, R"({"prompt": [1, 2, 3, 4], )" + more + "}");
+    return std::get<std::vector<TokenId>>(request->prompt);
+  };
+  EXPECT_THAT(ids(R"("truncate_prompt_tokens": 3)"), ElementsAre(2, 3, 4));
+  EXPECT_THAT(ids(R"("truncate_prompt_tokens": 3, "truncation_side": "right")"),
+              ElementsAre(1, 2, 3));
+  EXPECT_THAT(ids(R"("truncate_prompt_tokens": -1)"), ElementsAre(1, 2, 3, 4));
+}
+
+TEST(ReadPromptRequestTest, TheFirstOfSeveralPromptsCounts) {
+  auto request = Read(kText, R"({"model": "m", "prompt": ["one", "two"], "stream": true})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(std::holds_alternative<BodyPrompt>(request->prompt));
+  EXPECT_TRUE(request->stream);
+  request = Read(kText, R"({"model": "m", "prompt": [[5, 6], [7]]})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(std::get<std::vector<TokenId>>(request->prompt), ElementsAre(5, 6));
+}
+
+TEST(ReadPromptRequestTest, EitherIsAChatOnlyIfTheBodyHasMessages) {
+  const auto path = [](const char* body) {
+    const auto request = Read(RequestPath::kChatOrCompletion, body);
+    EXPECT_TRUE(request.ok()) << request.status();
+    return std::get<BodyPrompt>(request->prompt).path;
+  };
+  EXPECT_EQ(path(R"({"model": "m", "messages": [{}]})"), kChat);
+  EXPECT_EQ(path(R"({"model": "m", "mess\u0061ges": [{}]})"), kChat);
+  EXPECT_EQ(path(R"({"model": "m", "prompt": "messages"})"), kText);
+  EXPECT_EQ(path(R"({"model": "messages", "prompt": "x", "messages": null})"), kText);
+}
+
+TEST(ReadPromptRequestTest, WhatIsNoPartOfThePromptIsNotJudged) {
+  for (const auto& [more, tokens] :
+       std::vector<std::pair<std::string, size_t>>{{R"("max_tokens": 5.0)", 5},
+                                                   {R"("max_tokens": "5")", 5},
+                                                   {R"("max_tokens": "many")", 0},
+                                                   {R"("max_tokens": -1)", 0},
+                                                   {R"("max_tokens": 1e300)", 0},
+                                                   {R"("max_tokens": [])", 0},
+                                                   {R"("temperature": NaN)", 0},
+                                                   {R"("temperature": -Infinity)", 0},
+                                                   {R"("top_p": 1e400)", 0},
+                                                   {R"("user": "\ud83d")", 0},
+                                                   {R"("stream": 1)", 0}}) {
+    const auto request = Read(kText, R"({"prompt": "x", )" + more + R"(, "model": "m"})");
+    ASSERT_TRUE(request.ok()) << more << request.status();
+    EXPECT_EQ(request->output_tokens_max, tokens) << more;
+    EXPECT_EQ(request->model, "m") << more;
+    EXPECT_FALSE(request->stream) << more;
+  }
+  EXPECT_EQ(Read(kText, R"({"prompt": "x"})")->model, "") << "engines with one model need no name";
+}
+
+TEST(ReadPromptRequestTest, FieldsThatChangeWhatIsReadAreNamedOnce) {
+  const auto request = Read(kChat, R"({"messages": [{}], "tools": [], "reasoning_effort": "high",
+                                       "temperature": 1, "tools": [1], "documents": null})");
+  ASSERT_TRUE(request.ok());
+  EXPECT_THAT(request->traits, ElementsAre("tools", "reasoning_effort"));
+}
+
+TEST(ReadPromptRequestTest, AMillionBracketsAreNoRecursion) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const std::string& body :
+       {R"({"model":"m","messages":[{"role":"user","content":)" + deep + "}]}",
+        R"({"model":"m","messages":)" + deep + "}",
+        R"({"messages":[{}],"tools":)" + deep + R"(,"model":"m"})"}) {
+    const auto request = Read(kChat, body);
+    ASSERT_TRUE(request.ok()) << request.status();
+    EXPECT_EQ(request->model, "m");
+  }
+}
+
+TEST(ReadPromptRequestTest, WhatTheCacheCannotGiveIsSaid) {
+  for (const char* more :
+       {R"("prompt_logprobs": 0)", R"("echo": true, "logprobs": 1)",
+        R"("logprobs": 0, "echo": true)", R"("echo": true, "top_logprobs": 2)"}) {
+    const auto request = Read(kText, absl::StrCat(R"({"prompt": "x", )", more, "}"));
+    ASSERT_TRUE(request.ok());
+    EXPECT_TRUE(absl::IsUnimplemented(request->cache_not_read)) << more;
+  }
+  for (const char* more : {R"("prompt_logprobs": null)", R"("echo": true)", R"("logprobs": 3)",
+                           R"("echo": false, "logprobs": 3)", R"("echo": true, "logprobs": false)"})
+    EXPECT_TRUE(Read(kText, absl::StrCat(R"({"prompt": "x", )", more, "}"))->cache_not_read.ok())
+        << more;
+  EXPECT_TRUE(
+      absl::IsUnimplemented(Read(kText, R"({"prompt": "x", "extra_key": "k"})")->no_prompt));
+}
+
+TEST(ReadPromptRequestTest, BodiesThatAnEngineTakesAndThatAreNotReadHaveNoPrompt) {
+  const auto embeds = Read(kText, R"({"model": "m", "prompt_embeds": "AAAA"})");
+  ASSERT_TRUE(embeds.ok()) << embeds.status();
+  EXPECT_TRUE(absl::IsUnimplemented(embeds->no_prompt));
+  std::string wide;
+  for (char c : std::string(R"({"model": "m", "prompt": "x"})")) wide += {c, '\0'};
+  const auto utf16 = Read(kText, wide);
+  ASSERT_TRUE(utf16.ok()) << utf16.status();
+  EXPECT_TRUE(absl::IsUnimplemented(utf16->no_prompt));
+  EXPECT_EQ(Read(kText, "\xef\xbb\xbf{\"model\": \"m\", \"prompt\": \"x\"}")->model, "m");
+}
+
+TEST(ReadPromptRequestTest, WhatNoEngineTakesIsNamed) {
+  const auto why = [](RequestPath path, const char* body) {
+    const auto request = Read(path, body);
+    EXPECT_EQ(request.status().code(), absl::StatusCode::kInvalidArgument) << body;
+    return std::string(request.status().message());
+  };
+  EXPECT_THAT(why(kText, ""), HasSubstr("JSON"));
+  EXPECT_THAT(why(kText, "[1]"), HasSubstr("JSON object"));
+  EXPECT_THAT(why(kText, "\"x\""), HasSubstr("JSON object"));
+  EXPECT_THAT(why(kText, "{"), HasSubstr("JSON"));
+  EXPECT_THAT(why(kText, R"({"model": "m", "prompt": "x"} x)"), HasSubstr("JSON"));
+  EXPECT_THAT(why(kText, "{\"model\": \"m\", \"prompt\": \"\xff\"}"), HasSubstr("JSON"));
+  EXPECT_THAT(why(kText, R"({"model": 1, "prompt": "x"})"), HasSubstr("model"));
+  EXPECT_THAT(why(kText, R"({"model": "m"})"), HasSubstr("prompt"));
+  EXPECT_THAT(why(kText, R"({"model": "m", "prompt": []})"), HasSubstr("prompt"));
+  EXPECT_THAT(why(kText, R"({"model": "m", "prompt": [1, -2]})"), HasSubstr("token ids"));
+  EXPECT_THAT(why(kText, R"({"model": "m", "prompt": [4294967296]})"), HasSubstr("token ids"));
+  EXPECT_THAT(why(kText, R"({"model": "m", "prompt": {"a": 1}})"), HasSubstr("prompt"));
+  EXPECT_THAT(why(kText, R"({"model": "m", "prompt": "x", "cache_salt": 1})"), HasSubstr("salt"));
+  EXPECT_THAT(why(RequestPath::kVllmGenerate, R"({"model": "m"})"), HasSubstr("token_ids"));
+  EXPECT_THAT(why(kText, R"({"model": m, "prompt": "x"})"), HasSubstr("wrong at byte 11"));
+  EXPECT_THAT(why(kChat, R"({"model": "m"})"), HasSubstr("messages"));
+  EXPECT_THAT(why(kChat, R"({"model": "m", "messages": "hi"})"), HasSubstr("messages"));
+  EXPECT_THAT(why(RequestPath::kResponses, R"({"model": "m"})"), HasSubstr("input"));
+  EXPECT_THAT(why(RequestPath::kResponses, R"({"model": "m", "input": 7})"), HasSubstr("input"));
+  EXPECT_THAT(why(RequestPath::kMessages, R"({"model": "m"})"), HasSubstr("messages"));
+  EXPECT_THAT(why(kChat, R"({"model": "m", "messages": [{}], "tools": {}})"), HasSubstr("tools"));
+}
+
+TEST(ReadModelTest, ANameOrNone) {
+  EXPECT_EQ(*ReadModel(R"({"input": [NaN], "model": "m"})"), "m");
+  EXPECT_EQ(*ReadModel(R"({"model": null})"), "");
+  EXPECT_EQ(ReadModel(R"({"model": 1})").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadModel("x").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,134 @@
+//! What does an engine read when it gets this request? From the body of a client to the text, or the ids, that the engine's cache is
+//! named by.
+//!
+//!   body ─▶ Json ─▶ convention of the engine (by path) ─▶ Chat ─▶ transformers::render ─▶ Reading
+//!                      vllm*, sglang*, plain                 a chat as a template gets it      parts that are encoded one by one
+//!
+//! *Truth*: the text is the engine's own, or there is none. INVALID_ARGUMENT: the engine refuses such a request, too. UNIMPLEMENTED: it
+//! takes the request, and what it reads cannot be said here.
+
+pub mod harmony;
+pub mod plain;
+pub mod sglang;
+pub mod transformers;
+pub mod vllm;
+
+use crate::chat::Templates;
+use crate::json::{Json, Map};
+use crate::Failure;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// `apply_chat_template` of transformers, without what an engine does before it.
+    Plain,
+    Vllm,
+    Sglang,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    Completions,
+    Chat,
+    Responses,
+    Messages,
+    /// SGLang's own `/generate`.
+    Generate,
+}
+
+/// How the engine was started, as far as that changes what it reads, and what this process adds.
+pub struct Convention<'a> {
+    pub engine: Engine,
+    /// SGLang's --reasoning-parser and --tool-call-parser; empty: started without.
+    pub reasoning_parser: &'a str,
+    pub tool_call_parser: &'a str,
+    /// `model_type` of the model's config.json.
+    pub model_type: &'a str,
+    /// The model's folder has a tekken.json or a tokenizer.model.v*: vLLM encodes with mistral_common, where it is such a folder as
+    /// Mistral publishes (tokenizers/registry.py).
+    pub mistral_tokenizer: bool,
+    /// Variables of templates that every request has unless it says another value (--default-chat-template-kwargs).
+    pub default_kwargs: &'a Map,
+    /// Whether a request's own `chat_template` is rendered.
+    pub trust_templates: bool,
+    /// Seconds since 1970, for templates that print a date.
+    pub now: i64,
+    /// The longest prompt in tokens that the engine takes; 0: not known.
+    pub context_max: usize,
+}
+
+/// A conversation as a chat template gets it.
+#[derive(Clone, Debug)]
+pub struct Chat {
+    pub messages: Vec<Map>,
+    pub tools: Option<Vec<Json>>,
+    /// Variables beside messages and tools.
+    pub kwargs: Map,
+    /// The request's own.
+    pub chat_template: Option<String>,
+    pub add_generation_prompt: bool,
+    pub continue_final_message: bool,
+}
+
+impl Default for Chat {
+    fn default() -> Self {
+        Chat {
+            messages: vec![],
+            tools: None,
+            kwargs: Map::new(),
+            chat_template: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+        }
+    }
+}
+
+/// A piece of a prompt that is encoded by itself; their ids follow each other.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// Names of special tokens in the text are these tokens. `around`: with what the tokenizer's post-processor adds (BOS and its like).
+    Text { text: String, around: bool },
+    Ids(Vec<u32>),
+}
+
+/// Which tokens of a prompt that is too long the engine keeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Truncate {
+    KeepLast(usize),
+    KeepFirst(usize),
+    /// The last tokens of the text, so many that with what the tokenizer puts around it there are no more than this.
+    KeepLastOfText(usize),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    pub parts: Vec<Part>,
+    pub truncate: Option<Truncate>,
+}
+
+impl Reading {
+    pub fn text(text: impl Into<String>, around: bool) -> Self {
+        Reading { parts: vec![Part::Text { text: text.into(), around }], truncate: None }
+    }
+}
+
+/// The prompt of a body. Of several prompts the first one.
+pub fn read(templates: &Templates, convention: &Convention, path: Path, body: &str) -> Result<Reading, Failure> {
+    let body = match convention.engine {
+        // srt/entrypoints/http_server.py, ORJSONRequest.
+        Engine::Sglang => Json::parse_orjson(body)?,
+        _ => Json::parse(body)?,
+    };
+    let Json::Map(body) = body else {
+        return Err(Failure::invalid("the body is not a JSON object"));
+    };
+    match convention.engine {
+        Engine::Plain => plain::read(templates, convention, path, body),
+        Engine::Vllm => vllm::read(templates, convention, path, body),
+        Engine::Sglang => sglang::read(templates, convention, path, body),
+    }
+}
+
+/// A refusal that names a field.
+pub fn wrong(field: &str, what: &str) -> Failure {
+    Failure::invalid(format!("{field} is {what}"))
+}

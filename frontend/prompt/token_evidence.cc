@@ -1,0 +1,95 @@
+#include "frontend/prompt/token_evidence.h"
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "frontend/prompt/engine_question.h"
+
+namespace kvatlas {
+namespace {
+
+struct Feature {
+  std::string_view word;  // in the body
+  const char* name;
+};
+
+// In a string of the body their quotation marks are escaped.
+constexpr std::array<Feature, 9> kFeatures = {{{"\"tools\"", "tools"},
+                                               {"\"tool_calls\"", "calls of tools"},
+                                               {"\"tool_use\"", "calls of tools"},
+                                               {"\"tool_choice\"", "tool_choice"},
+                                               {"\"reasoning_content\"", "reasoning"},
+                                               {"\"reasoning_effort\"", "an effort"},
+                                               {"\"developer\"", "a developer's message"},
+                                               {"\"text\"", "parts"},
+                                               {"\"chat_template_kwargs\"", "template variables"}}};
+
+}  // namespace
+
+std::string ShapeOf(const std::string& model, const BodyPrompt& prompt) {
+  const char* const engine = prompt.convention.engine == EngineKind::kSglang ? "SGLang" : "vLLM";
+  std::string shape = absl::StrCat(engine, "'s ", PathName(prompt.path), " of ", model);
+  const std::string_view body = std::string_view(*prompt.body).substr(0, kShapeBytesMax);
+  const char* last = nullptr;
+  for (const Feature& feature : kFeatures) {
+    if (feature.name == last || body.find(feature.word) == std::string_view::npos) continue;
+    absl::StrAppend(&shape, last == nullptr ? " with " : ", ", feature.name);
+    last = feature.name;
+  }
+  return shape;
+}
+
+bool TokenEvidence::IsDistrusted(const std::string& shape) {
+  MutexLock lock(&mutex_);
+  const auto found = shapes_.find(shape);
+  return found != shapes_.end() && options_.clock->Now() < found->second.distrusted_until;
+}
+
+bool TokenEvidence::IsTrusted(const std::string& shape) {
+  MutexLock lock(&mutex_);
+  const auto found = shapes_.find(shape);
+  return found != shapes_.end() && found->second.equal >= options_.first;
+}
+
+bool TokenEvidence::Samples(const std::string& shape) {
+  MutexLock lock(&mutex_);
+  if (shapes_.size() >= options_.shapes_max && !shapes_.contains(shape)) return false;
+  Shape& of = shapes_[shape];
+  // Also where the engine cannot tell, which costs a question each time.
+  const bool due = of.sampled < options_.first || of.requests % options_.every == 0;
+  ++of.requests;
+  if (!due || under_way_ >= options_.under_way_max) return false;
+  ++under_way_;
+  ++of.sampled;
+  return true;
+}
+
+void TokenEvidence::Unknown() {
+  MutexLock lock(&mutex_);
+  --under_way_;
+}
+
+bool TokenEvidence::Add(const std::string& shape, const std::vector<TokenId>& here,
+                        const std::vector<TokenId>& engine) {
+  MutexLock lock(&mutex_);
+  --under_way_;
+  Shape& of = shapes_[shape];
+  if (here == engine) {
+    ++of.equal;
+    ++counts_.equal;
+    return false;
+  }
+  of.sampled = of.equal = 0;
+  of.distrusted_until = options_.clock->Now() + options_.distrust_for;
+  ++counts_.different;
+  return !std::exchange(of.told, true);
+}
+
+TokenEvidence::Counts TokenEvidence::counts() const {
+  MutexLock lock(&mutex_);
+  return counts_;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,50 @@
+// Which tokens does each engine of the model see for this prompt? Tokens are made once for each convention of its engines; equal
+// ones are one reading.
+//
+//   conventions of the model     vllm     sglang     sglang, other parsers
+//   tokens                       A        B          A
+//   readings of the route        A: "vllm, sglang reasoning_parser=…"      B: "sglang"        (`frontend/route/readings.h`)
+//
+// *Truth*: a convention whose tokens could not be made is a reading without tokens, behind those that have some: its engines are
+// candidates by load. No convention has tokens: the first one's error.
+// *Threads*: any; the callback is called exactly once, possibly before the call returns. *Cost*: of a model whose engines have one
+// convention, what its tokens cost.
+
+#ifndef KVATLAS_FRONTEND_PROMPT_TOKENIZE_READINGS_H_
+#define KVATLAS_FRONTEND_PROMPT_TOKENIZE_READINGS_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/prompt/engine_conventions.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/route/frontend.h"
+
+namespace kvatlas {
+
+// What is told of a reading, beside its tokens.
+struct ReadingTold {
+  std::string tokenizer;  // `PromptTokens::source`
+  size_t prompt_tokens = 0;
+  absl::Status no_tokens = {};  // not OK: it could not be read so, or only its beginning
+};
+
+// One question to a tokenizer.
+using AskTokens =
+    std::function<void(std::shared_ptr<const Prompt> prompt, PromptTokenizer::Callback callback)>;
+
+// Fills in what `input` is to know of the prompt: its tokens and what begins them, and other readings. `conventions` may be null: as
+// the prompt says. The answer is by reading, the input's own first. `input` outlives the callback.
+void TokenizeReadings(const ModelConventions::Ptr& conventions,
+                      const std::shared_ptr<const Prompt>& prompt, RouteInput* input,
+                      const AskTokens& ask,
+                      std::function<void(absl::StatusOr<std::vector<ReadingTold>>)> callback);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_TOKENIZE_READINGS_H_
