@@ -180,7 +180,7 @@ TEST_F(TruthTest, AnEngineThatDoesNotAnswerIsToldOfByWhoAsksItOrByItsRequests) {
   EXPECT_EQ(findings[0].finding.cause, Cause::kEngineUnreachable);
   EXPECT_THAT(findings[0].finding.evidence, ElementsAre(HasSubstr("reset")));
   // It took one.
-  for (const std::string& worker : {"w0", "w1"}) {
+  for (const std::string worker : {"w0", "w1"}) {
     const absl::StatusOr<RouteResult> route = frontend_->Route(
         {.domain = kModel, .tokens = std::vector<TokenId>(100, 7), .allowed_workers = {worker}});
     ASSERT_TRUE(route.ok()) << route.status();

@@ -174,7 +174,7 @@ TEST_F(StreamsTest, ComingAgainAfterBeingCutOffGainsNothing) {
 }
 
 TEST_F(StreamsTest, ComingAgainAllTheTimeGainsNoMemory) {
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 5; ++round) {
     ComeAgain();
     std::cout << "round " << round << ": " << (siege_.RssBytes() >> 20) << " MiB, peak "
               << (siege_.RssPeakBytes() >> 20) << " MiB\n";

@@ -27,7 +27,8 @@ kvatlas_test(name, srcs = [NAME.cc], deps, size = "small", gtest = True, ...): a
     main function, `Await` and `TestSeed` come by themselves (`gtest = False` for a test with a main function of its own).
     Every test has one tag of three, by default "unit": "unit" has no sockets and no processes, "service" has real
     sockets, a Redis or one process, "cluster" has several processes. tags = ["no_sanitizer"] keeps it out of the
-    sanitizer stages of tools/test; tags = ["manual"] out of everything. Data files lie under the test's working
+    sanitizer stages of tools/test; those with "threads" or "service" run under ThreadSanitizer too, the others are of one
+    thread; tags = ["manual"] out of everything. Data files lie under the test's working
     directory by their path from the root.
 
 kvatlas_script_test(name, srcs, tags, ...): an sh_test, tagged like a kvatlas_test.
