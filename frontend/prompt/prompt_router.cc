@@ -279,6 +279,11 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     input.traits = std::move(request->traits);
     input.expected_output_tokens = static_cast<uint32_t>(
         std::min<size_t>(request->output_tokens_max, std::numeric_limits<uint32_t>::max()));
+    if (task->question.on_wishes != nullptr) {
+      std::exchange(task->question.on_wishes, nullptr)(request->wishes, &input);
+    } else if (!input.rank.has_value()) {
+      input.rank = request->wishes.rank;
+    }
     if (!request->no_prompt.ok())
       return AsServed(task, [this, task, why = request->no_prompt] { NoTokens(task, why); });
     if (auto* ids = std::get_if<std::vector<TokenId>>(&request->prompt)) {

@@ -65,6 +65,9 @@ struct PromptQuestion {
   size_t inline_bytes_max = 0;
   // Of tokenizing and routing together, beside each one's own; 0: none.
   Duration deadline{0};
+  // Hears, before anything is chosen, what the body says of the engine that must take it, in the thread that reads it; may change the
+  // question by it. Null: a rank that the body names counts, nothing else.
+  std::function<void(const RequestWishes&, RouteInput*)> on_wishes = nullptr;
   // Runs a job in the caller's thread. Where a thread of the router's made tokens, the route begins there: a thread with an I/O loop
   // asks over connections of its own. Null: it begins where the tokens were made.
   std::function<void(std::function<void()>)> on_caller = nullptr;

@@ -9,7 +9,6 @@
 #include "frontend/doors/errors.h"
 #include "frontend/prompt/error_code.h"
 #include "frontend/prompt/meet_engines.h"
-#include "frontend/prompt/openai/request_wishes.h"
 #include "frontend/prompt/prompt_form.h"
 #include "frontend/prompt/tokenize_readings.h"
 
@@ -71,7 +70,6 @@ std::shared_ptr<Picker::Task> Picker::NewTask() {
 
 void Picker::Pick(PickInput input, Callback callback) {
   if (input.subset.has_value() && input.subset->empty()) return callback(RefusalOf(EmptySubset()));
-  RequestWishes wishes = ReadWishes(input.body);
   absl::StatusOr<PromptRequest> request = PromptRequest();
   if (input.call.has_value()) {
     request =
@@ -102,11 +100,11 @@ void Picker::Pick(PickInput input, Callback callback) {
                      std::min<size_t>(request->output_tokens_max, UINT32_MAX)),
                  .end_follows = true,
                  .trace = input.trace};
-  task->input.rank = input.rank.has_value() ? input.rank : wishes.rank;
+  task->input.rank = input.rank.has_value() ? input.rank : request->wishes.rank;
   task->names_rank = task->input.rank.has_value();
-  task->one_prompt = wishes.one_prompt;
+  task->one_prompt = request->wishes.one_prompt;
   task->no_tokens = request->no_prompt;
-  if (input.call == RequestPath::kResponses) task->stored = std::move(wishes.stored);
+  task->stored = std::move(request->wishes.stored);
   task->input.traits = std::move(request->traits);
   task->subset = std::move(input.subset);
   task->callback = std::move(callback);

@@ -64,29 +64,31 @@ void ProxiedRequest::Start() {
     const auto salt = parts_->tenancy().PutSalt(tenant_, &message_.body);
     if (!salt.ok()) return Refuse(salt.status());
   }
-  ReadWishes();
   Choose();
 }
 
-// What an engine has stored, no other one has, unless it answers otherwise: 404 is followed by asking the others. A rank that the
-// client names, in the header that counts before the body, is the one that serves it.
-void ProxiedRequest::ReadWishes() {
-  if (message_.method != "POST") return;
-  wishes_ = kvatlas::ReadWishes(*message_.body);
-  uint32_t rank = 0;
-  if (const std::string said = HeaderOf(message_.headers, kDataParallelRankHeader); !said.empty())
-    wishes_.rank = absl::SimpleAtoi(said, &rank) ? std::optional(rank) : std::nullopt;
-  message_.names_rank = wishes_.rank.has_value();
-  message_.one_prompt = wishes_.one_prompt;
-  if (call_ != RequestPath::kResponses) wishes_.stored.clear();
-  message_.stored_elsewhere = !wishes_.stored.empty();
-  for (const std::string& id : wishes_.stored) {
+// A rank that the client names, in the header that counts before the body, is the one that serves it.
+void ProxiedRequest::OnWishes(const RequestWishes& wishes, RouteInput* input) {
+  const std::string said = HeaderOf(message_.headers, kDataParallelRankHeader);
+  if (said.empty()) input->rank = wishes.rank;
+  message_.names_rank = input->rank.has_value();
+  message_.one_prompt = wishes.one_prompt;
+  stored_ = wishes.stored;
+  message_.stored_elsewhere = !stored_.empty();
+  by_maker_ = AllowMaker(input);
+}
+
+// What an engine has stored, no other one has, unless it answers otherwise: 404 is followed by asking the others.
+bool ProxiedRequest::AllowMaker(RouteInput* input) const {
+  if (maker_failed_) return false;
+  for (const std::string& id : stored_) {
     std::optional<KnownEngine> maker = parts_->responses.Of(id);
     if (!maker.has_value()) maker = parts_->stored.Of(id);
     if (!maker.has_value()) continue;
-    maker_ = maker->worker.name;
-    return;
+    input->allowed_workers = {maker->worker.name};
+    return true;
   }
+  return false;
 }
 
 bool ProxiedRequest::MeetFirst(std::function<void(ProxiedRequest*)> then) {
@@ -222,15 +224,20 @@ void ProxiedRequest::TryAny(KnownEngine engine) {
   Try(std::move(choice));
 }
 
-PromptQuestion ProxiedRequest::Question() const {
+PromptQuestion ProxiedRequest::Question() {
   PromptQuestion question;
   question.input.domain.tenant = parts_->tenancy().PoolOf(tenant_);
   question.input.tenant = tenant_;
   question.input.session_id = session_;
   question.input.end_follows = true;
-  question.input.rank = wishes_.rank;
   question.input.tried = tried_workers_;
-  if (!maker_.empty()) question.input.allowed_workers = {maker_};
+  uint32_t rank = 0;
+  if (absl::SimpleAtoi(HeaderOf(message_.headers, kDataParallelRankHeader), &rank))
+    question.input.rank = rank;
+  // This one is there until the callback was called.
+  question.on_wishes = [this](const RequestWishes& wishes, RouteInput* input) {
+    OnWishes(wishes, input);
+  };
   question.input.trace = span_.context();
   question.by_load_without_tokens = true;
   question.forward_tokens = parts_->options().forward_token_ids == "auto";
@@ -255,7 +262,7 @@ PromptRouter::Callback ProxiedRequest::ToThread() {
 
 void ProxiedRequest::OnChoice(absl::StatusOr<PromptRoute> choice) {
   // What it has stored is gone with it, as the others will say in their own words.
-  if (!choice.ok() && tried_.empty() && !std::exchange(maker_, "").empty()) return Choose();
+  if (!choice.ok() && tried_.empty() && GiveUpMaker()) return Choose();
   if (!choice.ok()) {
     // The fleet has no other worker: what is wrong is that those it has failed.
     const bool nobody_else = !tried_.empty() && !absl::IsResourceExhausted(choice.status());
@@ -289,6 +296,11 @@ void ProxiedRequest::Try(PromptRoute choice) {
   started->Start(message_, span_.context(), shared_from_this());
 }
 
+bool ProxiedRequest::GiveUpMaker() {
+  maker_failed_ = true;
+  return std::exchange(by_maker_, false);
+}
+
 bool ProxiedRequest::WasTried(const CellWorker& worker) const {
   return std::find(tried_workers_.begin(), tried_workers_.end(), worker) != tried_workers_.end();
 }
@@ -300,7 +312,7 @@ void ProxiedRequest::NoteTried(const CellWorker& worker, const std::string& reas
 
 void ProxiedRequest::ChooseAgain(const PromptRoute& earlier) {
   if (any_engine_) return ChooseAny();
-  if (!std::exchange(maker_, "").empty()) return Choose();
+  if (GiveUpMaker()) return Choose();
   parts_->router()->RouteAgain(earlier, tried_workers_, ToThread());
 }
 
@@ -334,7 +346,7 @@ void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
   if (call_ == RequestPath::kResponses && head.status < 300) {
     made_.emplace();
     // A conversation is where its last response was made.
-    for (const std::string& id : wishes_.stored) parts_->stored.Note(id, MakerOf(*try_));
+    for (const std::string& id : stored_) parts_->stored.Note(id, MakerOf(*try_));
   }
   span_.Set("http.response.status_code", int64_t{head.status});
   if (!tried_.empty()) head.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));

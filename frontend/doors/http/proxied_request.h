@@ -29,7 +29,6 @@
 #include "frontend/doors/http/proxy_parts.h"
 #include "frontend/doors/http/response_makers.h"
 #include "frontend/doors/http/upstream_try.h"
-#include "frontend/prompt/openai/request_wishes.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/request/prompt_request.h"
 #include "frontend/route/frontend.h"
@@ -67,9 +66,13 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void TryAny(KnownEngine engine);
   // True: another engine is asked for the response that this one does not have.
   bool AskAnother();
-  void ReadWishes();
+  void OnWishes(const RequestWishes& wishes, RouteInput* input);
+  // True: only the worker that has what the body names is allowed.
+  bool AllowMaker(RouteInput* input) const;
+  // True: it alone was asked. It is not again.
+  bool GiveUpMaker();
   void NoteIds(std::string_view piece);
-  PromptQuestion Question() const;
+  PromptQuestion Question();
   PromptRouter::Callback ToThread();
   void OnChoice(absl::StatusOr<PromptRoute> choice);
   void Try(PromptRoute choice);
@@ -97,11 +100,12 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   std::string asked_model_;                // that one
   bool any_engine_ = false;                // the request names no model
   std::string response_;                   // that the path names
-  RequestWishes wishes_;                   // of a body with a prompt
-  std::string maker_;  // the worker that has what the body names; only it is asked first
-  bool met_ = false;   // leaves were asked for engines
-  std::optional<ResponseIds> made_;  // of an answer that makes a response
-  bool response_noted_ = false;      // its id was found
+  std::vector<std::string> stored_;        // ids of what an engine has, that the body names
+  bool by_maker_ = false;                  // only the worker that has it was asked
+  bool maker_failed_ = false;              // it is no longer asked alone
+  bool met_ = false;                       // leaves were asked for engines
+  std::optional<ResponseIds> made_;        // of an answer that makes a response
+  bool response_noted_ = false;            // its id was found
   std::string tenant_;
   absl::Status refused_;  // its tenant
   std::string session_;

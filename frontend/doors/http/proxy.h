@@ -7,7 +7,7 @@
 //
 //   POST /v1/chat/completions, /v1/completions, /v1/responses
 //                                                by prompt; by load alone when there are no tokens of it
-//   one that names what an engine has stored (`request_wishes.h`)
+//   one that names what an engine has stored (`RequestWishes`)
 //                                                by load, the engine that made it; after a 404 of one the others are asked
 //   POST of other inference (`proxied_paths.h`)  by load, for the `model` that the JSON body or the form names
 //   GET /v1/models, /v1/models/ID                the models of all engines in one list, and one of them (`models_list.h`)

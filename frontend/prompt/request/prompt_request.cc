@@ -45,6 +45,8 @@ constexpr std::array<std::string_view, 14> kTraits = {"add_generation_prompt",
                                                       "tools",
                                                       "truncate_prompt_tokens"};
 
+constexpr size_t kStoredMax = 64;
+
 // A parser is kept by its thread while it is of this size or smaller.
 constexpr size_t kKeptBytes = 256 << 10;
 
@@ -150,6 +152,7 @@ class Reader {
     }
     if (!is_ids_) request_.prompt = BodyPrompt{.path = path_, .body = std::move(body)};
     if (is_ids_) Truncate();
+    FinishWishes();
     return absl::OkStatus();
   }
 
@@ -180,10 +183,84 @@ class Reader {
       input_ = true;
       if (type != json_type::string && type != json_type::array)
         return Wrong(key, "neither text nor an array of items");
+      if (type == json_type::array) return References(value);
     }
     NoteTrait(key);
     CacheField(key, value, type);
+    WishField(key, value, type);
     return absl::OkStatus();
+  }
+
+  void WishField(std::string_view key, ondemand::value& value, json_type type) {
+    if (key == "routed_dp_rank") rank_ = WholeNumber(value, type);
+    if (key == "data_parallel_rank") older_rank_ = WholeNumber(value, type);
+    if (key == "n") choices_ = WholeNumber(value, type);
+    if (key == "sampling_params" && type == json_type::object) {
+      has_parameters_ = true;
+      choices_of_parameters_ = WholeNumberIn(value, "n");
+    }
+    if (path_ != RequestPath::kResponses) return;
+    if (key == "previous_response_id") previous_ = StoredId(value, type);
+    if (key == "conversation")
+      conversation_ = type == json_type::object ? StoredIdIn(value) : StoredId(value, type);
+  }
+
+  // Items that the engine has stored.
+  absl::Status References(ondemand::value& items) {
+    for (auto each : items.get_array()) {
+      ondemand::value item;
+      if (std::move(each).get(item) != simdjson::SUCCESS) return NotJson();
+      ondemand::object fields;
+      std::string_view type;
+      if (item.get_object().get(fields) != simdjson::SUCCESS ||
+          fields.find_field_unordered("type").get_string().get(type) != simdjson::SUCCESS ||
+          type != "item_reference")
+        continue;
+      std::string_view id;
+      if (references_.size() < kStoredMax &&
+          fields.find_field_unordered("id").get_string().get(id) == simdjson::SUCCESS)
+        references_.emplace_back(id);
+    }
+    return absl::OkStatus();
+  }
+
+  void FinishWishes() {
+    RequestWishes& wishes = request_.wishes;
+    if (previous_.has_value()) wishes.stored.push_back(*std::move(previous_));
+    for (std::string& id : references_) wishes.stored.push_back(std::move(id));
+    if (conversation_.has_value()) wishes.stored.push_back(*std::move(conversation_));
+    if (wishes.stored.size() > kStoredMax) wishes.stored.resize(kStoredMax);
+    wishes.rank = rank_.has_value() ? rank_ : older_rank_;
+    const std::optional<uint32_t> choices = has_parameters_ ? choices_of_parameters_ : choices_;
+    wishes.one_prompt = !several_ && choices.value_or(1) < 2;
+  }
+
+  static std::optional<uint32_t> WholeNumber(ondemand::value& value, json_type type) {
+    uint64_t number = 0;
+    if (type != json_type::number || value.get_uint64().get(number) != simdjson::SUCCESS ||
+        number > std::numeric_limits<uint32_t>::max())
+      return std::nullopt;
+    return static_cast<uint32_t>(number);
+  }
+
+  static std::optional<uint32_t> WholeNumberIn(ondemand::value& object, std::string_view key) {
+    uint64_t number = 0;
+    if (object[key].get_uint64().get(number) != simdjson::SUCCESS ||
+        number > std::numeric_limits<uint32_t>::max())
+      return std::nullopt;
+    return static_cast<uint32_t>(number);
+  }
+
+  static std::optional<std::string> StoredId(ondemand::value& value, json_type type) {
+    std::string id;
+    if (!Text("id", value, type, &id).ok()) return std::nullopt;
+    return id;
+  }
+
+  static std::optional<std::string> StoredIdIn(ondemand::value& object) {
+    std::string_view id;
+    if (object["id"].get_string().get(id) != simdjson::SUCCESS) return std::nullopt;
+    return std::string(id);
   }
 
   // Of a list that the tokenizer reads: whether it is one. Engines refuse others.
@@ -278,6 +355,7 @@ class Reader {
       }
     }
     if (items == 0) return WrongPrompt(key);
+    several_ = items > 1 && (of_first == json_type::string || of_first == json_type::array);
     is_ids_ = !ids.empty();
     if (!is_ids_ && of_first != json_type::string) return WrongPrompt(key);
     if (is_ids_) request_.prompt = std::move(ids);
@@ -337,7 +415,16 @@ class Reader {
   bool echo_ = false;
   bool logprobs_ = false;
   bool keep_first_ = false;
+  bool several_ = false;
+  bool has_parameters_ = false;
   size_t truncate_ = 0;
+  std::optional<uint32_t> rank_;
+  std::optional<uint32_t> older_rank_;
+  std::optional<uint32_t> choices_;
+  std::optional<uint32_t> choices_of_parameters_;
+  std::optional<std::string> previous_;
+  std::vector<std::string> references_;
+  std::optional<std::string> conversation_;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 #define KVATLAS_FRONTEND_PROMPT_REQUEST_PROMPT_REQUEST_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,19 @@ namespace kvatlas {
 // before /v1 or /inference.
 std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_view path);
 
+// What a body says of the engine that must take it, and of how its usage is to be read, as vLLM 0.33.0 and SGLang 0.5.23 read it; what is
+// of another kind says nothing.
+struct RequestWishes {
+  // Responses, items and conversations that the engine has: `previous_response_id`, items of the type `item_reference`, `conversation`; 64
+  // ids at most.
+  std::vector<std::string> stored;
+  // SGLang's `routed_dp_rank`, or its older name `data_parallel_rank` (openai/protocol.py, engine.py).
+  std::optional<uint32_t> rank;
+  // One prompt and one choice: `usage` says then of the prompt what a prediction does. vLLM's of a list of prompts has the sum of the
+  // tokens and the last one's cached ones; of `n` choices the second finds the first one's blocks.
+  bool one_prompt = true;
+};
+
 struct PromptRequest {
   std::string model;  // empty: the body names none
   // Ids that the caller has already, or what a tokenizer turns into ids.
@@ -50,6 +64,7 @@ struct PromptRequest {
   size_t output_tokens_max = 0;  // 0: not said
   // Fields of the body that change what engines read, for a diagnosis of prompts that are read otherwise than here.
   std::vector<std::string> traits = {};
+  RequestWishes wishes = {};
 };
 
 // INVALID_ARGUMENT: what no engine takes; names the field that is missing or of another kind.

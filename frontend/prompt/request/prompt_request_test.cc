@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr auto kText = RequestPath::kCompletions;
 constexpr auto kChat = RequestPath::kChat;
@@ -195,6 +197,70 @@ TEST(ReadModelTest, ANameOrNone) {
   EXPECT_EQ(*ReadModel(R"({"model": null})"), "");
   EXPECT_EQ(ReadModel(R"({"model": 1})").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ReadModel("x").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+RequestWishes WishesOf(RequestPath path, std::string body) {
+  const absl::StatusOr<PromptRequest> request = Read(path, std::move(body));
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.ok() ? request->wishes : RequestWishes();
+}
+
+RequestWishes OfResponses(std::string fields) {
+  return WishesOf(RequestPath::kResponses, R"({"input":"x",)" + std::move(fields) + "}");
+}
+
+TEST(RequestWishesTest, WhatAnEngineHasStoredIsNamed) {
+  EXPECT_THAT(OfResponses(R"("previous_response_id":"resp_1")").stored, ElementsAre("resp_1"));
+  EXPECT_THAT(OfResponses(R"("conversation":"conv_1")").stored, ElementsAre("conv_1"));
+  EXPECT_THAT(
+      OfResponses(R"("conversation":{"a":[1],"id":"conv_1"},"previous_response_id":null)").stored,
+      ElementsAre("conv_1"));
+  EXPECT_THAT(
+      WishesOf(
+          RequestPath::kResponses,
+          R"({"input":[{"type":"message","id":"a","content":[{"type":"item_reference","id":"b"}]},)"
+          R"({"id":"msg_1","type":"item_reference"},7,{"type":7},{}],"previous_response_id":"resp_1"})")
+          .stored,
+      ElementsAre("resp_1", "msg_1"));
+  // Of any other path these are no names.
+  EXPECT_THAT(
+      WishesOf(RequestPath::kChat, R"({"messages":[],"previous_response_id":"resp_1"})").stored,
+      IsEmpty());
+}
+
+TEST(RequestWishesTest, SglangsRankHasTwoNames) {
+  const auto rank = [](std::string fields) {
+    return WishesOf(RequestPath::kChat, R"({"messages":[{"routed_dp_rank":9}],)" + fields + "}")
+        .rank;
+  };
+  EXPECT_EQ(rank(R"("routed_dp_rank":1)"), 1u);
+  EXPECT_EQ(rank(R"("data_parallel_rank":2)"), 2u);
+  EXPECT_EQ(rank(R"("data_parallel_rank":2,"routed_dp_rank":1)"), 1u);
+  EXPECT_EQ(rank(R"("data_parallel_rank":2,"routed_dp_rank":null)"), 2u);
+  EXPECT_EQ(rank(R"("routed_dp_rank":-1)"), std::nullopt);
+  EXPECT_EQ(rank(R"("routed_dp_rank":"1")"), std::nullopt);
+  EXPECT_EQ(rank(R"("n":1)"), std::nullopt);
+}
+
+TEST(RequestWishesTest, SeveralPromptsOrChoicesAreNotOne) {
+  const auto one_prompt = [](RequestPath path, std::string body) {
+    return WishesOf(path, std::move(body)).one_prompt;
+  };
+  for (const char* one :
+       {R"({"prompt":"a"})", R"({"prompt":[1,2,3]})", R"({"prompt":["a"]})", R"({"prompt":[[1]]})",
+        R"({"prompt":"a","n":1})", R"({"prompt":"a","n":null})", R"({"prompt":"a","n":"2"})"})
+    EXPECT_TRUE(one_prompt(RequestPath::kCompletions, one)) << one;
+  for (const char* several :
+       {R"({"prompt":["a","b"]})", R"({"prompt":[[1],[2]]})", R"({"n":2,"prompt":"a"})"})
+    EXPECT_FALSE(one_prompt(RequestPath::kCompletions, several)) << several;
+  EXPECT_FALSE(one_prompt(RequestPath::kChat, R"({"messages":[],"n":2})"));
+  for (const char* one :
+       {R"({"text":"a","sampling_params":{"n":1}})", R"({"input_ids":[1,2],"sampling_params":{}})"})
+    EXPECT_TRUE(one_prompt(RequestPath::kSglangGenerate, one)) << one;
+  for (const char* several : {R"({"text":["a","b"],"sampling_params":{}})",
+                              R"({"input_ids":[[1],[2]],"sampling_params":{}})",
+                              R"({"text":"a","sampling_params":{"stop":["x"],"n":2}})"})
+    EXPECT_FALSE(one_prompt(RequestPath::kSglangGenerate, several)) << several;
 }
 
 }  // namespace
