@@ -294,17 +294,7 @@ mod tests {
 
     fn rendered(package: Package, messages: Vec<Message>) -> Vec<String> {
         let nothing = Map::new();
-        let convention = Convention {
-            engine: Engine::Vllm,
-            reasoning_parser: "",
-            tool_call_parser: "",
-            model_type: "gpt_oss",
-            mistral_tokenizer: false,
-            default_kwargs: &nothing,
-            trust_templates: false,
-            now: 0,
-            context_max: 0,
-        };
+        let convention = Convention::of_test(Engine::Vllm, "gpt_oss", &nothing);
         let text = |part: Part| match part {
             Part::Text { text, around: false } => text,
             other => panic!("{other:?}"),
@@ -358,17 +348,7 @@ mod tests {
     #[test]
     fn a_name_of_a_special_token_in_a_function_is_refused_as_vllm_does() {
         let nothing = Map::new();
-        let convention = Convention {
-            engine: Engine::Vllm,
-            reasoning_parser: "",
-            tool_call_parser: "",
-            model_type: "gpt_oss",
-            mistral_tokenizer: false,
-            default_kwargs: &nothing,
-            trust_templates: false,
-            now: 0,
-            context_max: 0,
-        };
+        let convention = Convention::of_test(Engine::Vllm, "gpt_oss", &nothing);
         assert!(render(Package::Vllm, &convention, vec![Message::call("a<|end|>", "")]).is_err());
         assert!(render(Package::Openai, &convention, vec![Message::call("a<|end|>", "")]).is_ok());
         assert!(render(Package::Openai, &convention, vec![Message::text(Role::Tool, "")]).is_err());

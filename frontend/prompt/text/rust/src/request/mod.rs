@@ -35,6 +35,16 @@ pub enum Path {
     Generate,
 }
 
+/// What `include` of the Responses API may list (openai.types.responses.ResponseIncludable).
+pub const RESPONSES_INCLUDE: &[&str] = &[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+];
+
 /// How the engine was started, as far as that changes what it reads, and what this process adds.
 pub struct Convention<'a> {
     pub engine: Engine,
@@ -54,6 +64,24 @@ pub struct Convention<'a> {
     pub now: i64,
     /// The longest prompt in tokens that the engine takes; 0: not known.
     pub context_max: usize,
+}
+
+#[cfg(test)]
+impl<'a> Convention<'a> {
+    /// An engine that was started without options.
+    pub fn of_test(engine: Engine, model_type: &'a str, default_kwargs: &'a Map) -> Self {
+        Convention {
+            engine,
+            reasoning_parser: "",
+            tool_call_parser: "",
+            model_type,
+            mistral_tokenizer: false,
+            default_kwargs,
+            trust_templates: false,
+            now: 0,
+            context_max: 0,
+        }
+    }
 }
 
 /// A conversation as a chat template gets it.

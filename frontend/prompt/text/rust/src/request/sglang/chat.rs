@@ -315,17 +315,8 @@ mod tests {
 
     fn shown_by(source: &str, body: &str) -> String {
         let templates = Templates::new(&Map::from_iter([("default", source)]), Map::new()).unwrap();
-        let convention = Convention {
-            engine: Engine::Sglang,
-            reasoning_parser: "",
-            tool_call_parser: "",
-            model_type: "qwen3",
-            mistral_tokenizer: false,
-            default_kwargs: &Map::new(),
-            trust_templates: false,
-            now: 0,
-            context_max: 0,
-        };
+        let nothing = Map::new();
+        let convention = Convention::of_test(Engine::Sglang, "qwen3", &nothing);
         match read(&templates, &convention, Path::Chat, body) {
             Ok(reading) => reading
                 .parts

@@ -476,17 +476,8 @@ mod tests {
 
     fn shown_by(source: &str, reasoning_parser: &str, more: &str) -> String {
         let templates = Templates::new(&Map::from_iter([("default", source)]), Map::new()).unwrap();
-        let convention = Convention {
-            engine: Engine::Sglang,
-            reasoning_parser,
-            tool_call_parser: "",
-            model_type: "qwen3",
-            mistral_tokenizer: false,
-            default_kwargs: &Map::new(),
-            trust_templates: false,
-            now: 0,
-            context_max: 0,
-        };
+        let nothing = Map::new();
+        let convention = Convention { reasoning_parser, ..Convention::of_test(Engine::Sglang, "qwen3", &nothing) };
         let body = format!(r#"{{"model": "m", "max_tokens": 9, {more}}}"#);
         match read(&templates, &convention, Path::Messages, &body).map(|reading| reading.parts) {
             Ok(parts) => match &parts[..] {

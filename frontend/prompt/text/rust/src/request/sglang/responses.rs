@@ -10,7 +10,7 @@ use super::{responses_harmony, sampling, template_of};
 use crate::chat::Templates;
 use crate::json::{Json, Map};
 use crate::python::JsonStyle;
-use crate::request::{wrong, Convention, Reading};
+use crate::request::{wrong, Convention, Reading, RESPONSES_INCLUDE};
 use crate::Failure;
 use std::sync::Arc;
 
@@ -25,14 +25,7 @@ const FIELDS: &[Field] = &[
     ("background", BOOL, false),
     (
         "include",
-        Type::Null(&Type::List(&Type::OneOf(&[
-            "code_interpreter_call.outputs",
-            "computer_call_output.output.image_url",
-            "file_search_call.results",
-            "message.input_image.image_url",
-            "message.output_text.logprobs",
-            "reasoning.encrypted_content",
-        ]))),
+        Type::Null(&Type::List(&Type::OneOf(RESPONSES_INCLUDE))),
         false,
     ),
     ("input", Type::Either(&Type::Str, &Type::List(&Type::Dict)), true),

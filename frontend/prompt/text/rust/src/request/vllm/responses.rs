@@ -11,21 +11,14 @@ use super::{harmony_responses, is_true, Truncation};
 use crate::chat::Templates;
 use crate::json::{Json, Map};
 use crate::python::JsonStyle;
-use crate::request::{wrong, Convention, Reading};
+use crate::request::{wrong, Convention, Reading, RESPONSES_INCLUDE};
 use crate::Failure;
 
 const FIELDS: &[Field] = &[
     ("background", Kind::Bool, true),
     (
         "include",
-        Kind::ListOf(&Kind::OneOf(&[
-            "code_interpreter_call.outputs",
-            "computer_call_output.output.image_url",
-            "file_search_call.results",
-            "message.input_image.image_url",
-            "message.output_text.logprobs",
-            "reasoning.encrypted_content",
-        ])),
+        Kind::ListOf(&Kind::OneOf(RESPONSES_INCLUDE)),
         true,
     ),
     ("instructions", Kind::Str, true),

@@ -17,17 +17,7 @@ fn templates(source: &str) -> Templates {
 
 fn of(source: &str, path: Path, body: &str) -> Result<(String, Option<Truncate>), i32> {
     let empty = Map::new();
-    let convention = Convention {
-        engine: Engine::Vllm,
-        reasoning_parser: "",
-        tool_call_parser: "",
-        model_type: "qwen3",
-        mistral_tokenizer: false,
-        default_kwargs: &empty,
-        trust_templates: true,
-        now: 0,
-        context_max: 1000,
-    };
+    let convention = Convention { trust_templates: true, context_max: 1000, ..Convention::of_test(Engine::Vllm, "qwen3", &empty) };
     let Json::Map(body) = Json::parse(body).unwrap() else { panic!() };
     let reading = read(&templates(source), &convention, path, body).map_err(|failure| failure.code)?;
     let text = reading.parts.iter().map(|part| match part {
@@ -511,17 +501,7 @@ fn tools_change_in_a_conversation_of_messages() {
 #[test]
 fn models_of_another_encoding_are_not_read() {
     let empty = Map::new();
-    let mut convention = Convention {
-        engine: Engine::Vllm,
-        reasoning_parser: "",
-        tool_call_parser: "",
-        model_type: "deepseek_v32",
-        mistral_tokenizer: false,
-        default_kwargs: &empty,
-        trust_templates: true,
-        now: 0,
-        context_max: 0,
-    };
+    let mut convention = Convention { trust_templates: true, ..Convention::of_test(Engine::Vllm, "deepseek_v32", &empty) };
     let code = |convention: &Convention, path, body: &str| {
         let Json::Map(body) = Json::parse(body).unwrap() else { panic!() };
         read(&templates("x"), convention, path, body).map_err(|failure| failure.code).err()
