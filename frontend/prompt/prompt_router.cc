@@ -23,6 +23,14 @@ constexpr Duration kQueueRetryAfter = std::chrono::seconds(1);
 constexpr size_t kEnginesMax = 4096;
 constexpr size_t kModelsTold = 20;
 
+// Larger bodies wait for a thread of their own, which keeps them from holding up all others.
+constexpr size_t kLargeBytes = 1 << 20;
+
+size_t BytesOf(const Prompt& prompt) {
+  if (const auto* body = std::get_if<BodyPrompt>(&prompt)) return body->body->size();
+  return std::get<TextPrompt>(prompt).text.size();
+}
+
 }  // namespace
 
 // One question on its way.
@@ -31,6 +39,7 @@ struct PromptRouter::Task {
   Callback callback;
   Time started{0};
   PromptRoute answer;
+  bool is_large = false;
   std::vector<std::vector<TokenId>> other_tokens;  // of other readings, when wanted
   ModelConventions::Ptr conventions;               // with `answer.forward`
 };
@@ -38,12 +47,20 @@ struct PromptRouter::Task {
 class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Impl> {
  public:
   Impl(const PromptRouterOptions& options, Frontend* frontend, PromptTokenizer* tokenizer)
-      : options_(options), frontend_(frontend), tokenizer_(tokenizer), pool_(options.queue_max) {
+      : options_(options),
+        frontend_(frontend),
+        tokenizer_(tokenizer),
+        pool_(options.queue_max),
+        large_pool_(options.queue_max) {
     pool_.Start(std::max<uint32_t>(options.threads, 1));
+    large_pool_.Start(1);
   }
   ~Impl() { Stop(); }
 
-  void Stop() { pool_.Stop(); }
+  void Stop() {
+    pool_.Stop();
+    large_pool_.Stop();
+  }
 
   std::shared_ptr<Task> NewTask(PromptQuestion question, Callback callback) const {
     auto task = std::make_shared<Task>();
@@ -54,7 +71,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
   void OnPool(const std::shared_ptr<Task>& task, std::function<void()> job) {
-    Run(std::move(job), [task](absl::Status why) { task->callback(std::move(why)); });
+    RunOn(task->is_large ? &large_pool_ : &pool_, std::move(job),
+          [task](absl::Status why) { task->callback(std::move(why)); });
   }
 
   // `next`, once the model has the name that leaves know it by: in this thread, or on one of the router's where that is asked for.
@@ -232,7 +250,12 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
   void Run(std::function<void()> job, std::function<void(absl::Status)> refused) {
-    const bool taken = pool_.Submit(std::move(job), /*continued=*/false, [refused] {
+    RunOn(&pool_, std::move(job), std::move(refused));
+  }
+
+  static void RunOn(HttpPool* pool, std::function<void()> job,
+                    std::function<void(absl::Status)> refused) {
+    const bool taken = pool->Submit(std::move(job), /*continued=*/false, [refused] {
       refused(absl::UnavailableError("the frontend is stopping"));
     });
     if (!taken)
@@ -315,6 +338,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   Frontend* const frontend_;
   PromptTokenizer* const tokenizer_;
   HttpPool pool_;
+  HttpPool large_pool_;
 };
 
 PromptRouter::PromptRouter(const PromptRouterOptions& options, Frontend* frontend,
@@ -328,6 +352,7 @@ void PromptRouter::Route(PromptQuestion question, Callback callback) {
   Impl* const impl = impl_.get();
   if (!task->question.prompt.has_value())
     return impl->AsServed(task, [impl, task] { impl->Route(task); });
+  task->is_large = BytesOf(*task->question.prompt) > kLargeBytes;
   impl->AsServed(task,
                  [impl, task] { impl->OnPool(task, [impl, task] { impl->Tokenize(task); }); });
 }
@@ -336,6 +361,7 @@ void PromptRouter::RouteBody(RequestPath call, std::shared_ptr<const std::string
                              PromptQuestion question, Callback callback) {
   auto task = impl_->NewTask(std::move(question), std::move(callback));
   if (body->size() <= task->question.inline_bytes_max) return impl_->ReadBody(call, body, task);
+  task->is_large = body->size() > kLargeBytes;
   impl_->OnPool(task, [impl = impl_.get(), call, body = std::move(body), task] {
     impl->ReadBody(call, body, task);
   });
@@ -345,6 +371,7 @@ void PromptRouter::RouteModel(std::shared_ptr<const std::string> body, PromptQue
                               Callback callback) {
   auto task = impl_->NewTask(std::move(question), std::move(callback));
   if (body->size() <= task->question.inline_bytes_max) return impl_->ReadModelAlone(*body, task);
+  task->is_large = body->size() > kLargeBytes;
   impl_->OnPool(task, [impl = impl_.get(), body = std::move(body), task] {
     impl->ReadModelAlone(*body, task);
   });

@@ -5,8 +5,8 @@
 //
 // *Truth*: the tokens are the engine's or there are none. Who must have a worker in any case (`by_load_without_tokens`) gets one
 // by load alone then, and `no_tokens` says why; who does not, gets the error, once leaves were asked for engines (`meet_engines.h`).
-// *Threads*: any. Reading and tokenizing run on threads of its own, so that a long prompt does not keep others from being
-// served, or on the caller's for small bodies where it says so; the callback runs on one of these or of the frontend's.
+// *Threads*: any. Reading and tokenizing run on threads of its own, bodies above 1 MiB on one thread for them alone, so that a long
+// prompt does not keep others from being served, or on the caller's for small bodies where it says so; the callback runs on one of these or of the frontend's.
 // *Bounds*: `queue_max` prompts waiting for a thread; more are RESOURCE_EXHAUSTED with a time to come again (`RetryAfter`).
 // *Lifetime*: the destructor waits for what runs; what waits for a thread then is UNAVAILABLE. Frontend and tokenizer outlive it; callbacks may come later than it ends only
 // as the frontend's do.

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "frontend/prompt/text/rust_text.h"
 
 namespace kvatlas {
 
@@ -24,10 +25,11 @@ LocalTokenizer::~LocalTokenizer() {
   for (Job& job : left) job.callback(absl::UnavailableError("the tokenizer stops"));
 }
 
-absl::StatusOr<PromptTokens> LocalTokenizer::Now(const std::string& model,
-                                                 const Prompt& prompt) const {
+absl::StatusOr<PromptTokens> LocalTokenizer::Now(const std::string& model, const Prompt& prompt,
+                                                 Duration limit) const {
   const absl::StatusOr<std::shared_ptr<TextModel>> found = registry_->Find(model);
   if (!found.ok()) return found.status();
+  const RustWork work(limit);
   absl::StatusOr<PromptTokens> tokens = (*found)->Tokenize(prompt);
   if (tokens.ok()) tokens->source = absl::StrCat(model, " (", tokens->source, ")");
   return tokens;
@@ -35,7 +37,7 @@ absl::StatusOr<PromptTokens> LocalTokenizer::Now(const std::string& model,
 
 void LocalTokenizer::Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                               Callback callback) {
-  if (threads_.empty()) return callback(Now(model, prompt));
+  if (threads_.empty()) return callback(Now(model, prompt, deadline));
   const Time until = options_.clock->Now() + deadline;
   bool is_full = false;
   {
@@ -62,10 +64,11 @@ void LocalTokenizer::Work() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    if (options_.clock->Now() >= job.until) {
+    const Duration left = job.until - options_.clock->Now();
+    if (left <= Duration(0)) {
       job.callback(absl::DeadlineExceededError("the prompt waited too long to be tokenized"));
     } else {
-      job.callback(Now(job.model, job.prompt));
+      job.callback(Now(job.model, job.prompt, left));
     }
   }
 }

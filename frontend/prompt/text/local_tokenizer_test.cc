@@ -71,6 +71,37 @@ TEST(LocalTokenizerTest, AModelAnswersUnderAllOfItsNames) {
   }
 }
 
+// What takes far longer than a millisecond is given up after it, and leaves nothing behind: the next prompt has its tokens.
+TEST(LocalTokenizerTest, APromptIsGivenUpWhenItsTimeIsOver) {
+  const auto registry = Registry();
+  const auto chat_of = [](size_t messages) {
+    return Chat(Json(messages, Json{{"role", "user"}, {"content", "a"}}));
+  };
+  const std::vector<Prompt> prompts = {TextPrompt{.text = std::string(3 << 20, 'a')},
+                                       TextPrompt{.text = std::string(3 << 20, ' ')},
+                                       chat_of(200'000)};
+  for (const int threads : {0, 1}) {
+    LocalTokenizer tokenizer(registry.get(), {.threads = threads});
+    for (const Prompt& prompt : prompts) {
+      std::promise<absl::StatusOr<PromptTokens>> answer;
+      tokenizer.Tokenize(
+          "bytes", prompt, std::chrono::milliseconds(1),
+          [&](absl::StatusOr<PromptTokens> tokens) { answer.set_value(std::move(tokens)); });
+      EXPECT_EQ(answer.get_future().get().status().code(), absl::StatusCode::kDeadlineExceeded);
+    }
+    EXPECT_TRUE(Ask(tokenizer, "bytes", TextPrompt{.text = "Hello"}).ok());
+    EXPECT_TRUE(Ask(tokenizer, "bytes", chat_of(2)).ok());
+  }
+}
+
+TEST(LocalTokenizerTest, ATextOfMoreThanFourMebibytesThatCannotBeCutIsNotTried) {
+  const auto registry = Registry();
+  LocalTokenizer tokenizer(registry.get(), {});
+  const auto answer = Ask(tokenizer, "bytes", TextPrompt{.text = std::string((4 << 20) + 1, ' ')});
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(answer.status().message()), HasSubstr("4194304 bytes"));
+}
+
 TEST(LocalTokenizerTest, AnUnknownModelIsNotFoundAndTheKnownOnesAreNamed) {
   const auto registry = Registry();
   LocalTokenizer tokenizer(registry.get(), {});

@@ -3,11 +3,14 @@
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_RUST_TEXT_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_RUST_TEXT_H_
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "frontend/prompt/text/rust/kvatlas_text.h"
+#include "indexer/base/clock.h"
 
 namespace kvatlas {
 
@@ -18,6 +21,18 @@ inline kvatlas_text_sink RustSink(std::string& text) {
             static_cast<std::string*>(to)->append(data, size);
           }};
 }
+
+// While it lives, this thread's calls may take `limit` together; then they are DEADLINE_EXCEEDED.
+class RustWork {
+ public:
+  explicit RustWork(Duration limit) {
+    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(limit).count();
+    kvatlas_work_begin(left > 0 ? static_cast<uint64_t>(left) : 0);
+  }
+  ~RustWork() { kvatlas_work_end(); }
+  RustWork(const RustWork&) = delete;
+  RustWork& operator=(const RustWork&) = delete;
+};
 
 inline absl::Status RustStatus(int code, const std::string& error) {
   return code == 0 ? absl::OkStatus() : absl::Status(static_cast<absl::StatusCode>(code), error);

@@ -1,5 +1,6 @@
 #include "frontend/prompt/text/sentencepiece_tokenizer.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,9 @@
 
 namespace kvatlas {
 namespace {
+
+// The library cannot be stopped, and no context has so many tokens.
+constexpr size_t kTextBytesMax = 1 << 20;
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
@@ -30,6 +34,9 @@ class SentencePieceTokenizer : public Tokenizer {
   absl::Status Encode(std::string_view text, size_t /*from*/, size_t /*piece_bytes_min*/,
                       std::vector<TokenId>& tokens, std::vector<TokenCut>*) const override {
     if (absl::Status valid = CheckUtf8(text); !valid.ok()) return valid;
+    if (text.size() > kTextBytesMax)
+      return absl::UnimplementedError(
+          absl::StrCat("a text of more than ", kTextBytesMax, " bytes that cannot be cut"));
     std::string error;
     if (!model_->Encode(text, tokens, error)) {
       return absl::InvalidArgumentError(absl::StrCat("no tokens: ", error));

@@ -5,6 +5,9 @@
  * //frontend/prompt/text/rust.
  * Truth: calls return 0, or what absl::StatusCode calls the error, and give its text to `error`. Nothing is written
  * elsewhere after an error, except pieces already given. A panic in the library is an error like others (13, internal).
+ * Cost: follows from a text, not from its size alone; a thread's calls between kvatlas_work_begin and kvatlas_work_end take about the
+ * time given, and what is not done by then is an error (4, deadline exceeded). A text of more than 4 MiB that can be cut nowhere, or of
+ * more than 1 MiB that the encoder of this folder does not know how to encode, is one, too (12, unimplemented).
  * Threads: a handle serves any number of threads at once; only freeing it needs it alone.
  * Lifetime: views and what callbacks are given live as long as the call. Callbacks must not throw.
  */
@@ -32,6 +35,10 @@ typedef struct {
 
 typedef struct kvatlas_tokenizer kvatlas_tokenizer;
 typedef struct kvatlas_templates kvatlas_templates;
+
+/* For the calls of this thread. */
+void kvatlas_work_begin(uint64_t microseconds);
+void kvatlas_work_end(void);
 
 /* `json`: a tokenizer.json. `options`: a JSON object with any of
  *   "added_tokens": an array as in tokenizer.json, without ids: added as Python's `add_tokens` does. */

@@ -3,7 +3,7 @@
 
 use crate::json::{BigInt, Json, Map};
 use crate::template_facts::{self, Facts};
-use crate::{python, template_facts_sglang, Failure};
+use crate::{python, template_facts_sglang, work, Failure};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
@@ -90,7 +90,7 @@ pub struct Template {
 
 const NAME: &str = "chat template";
 /// Far more than any conversation needs, and an end for a template that has none.
-const STEPS_MAX: u64 = 1_000_000_000;
+const STEPS_MAX: u64 = 100_000_000;
 
 impl Template {
     pub fn new(source: &str) -> Result<Self, Failure> {
@@ -100,9 +100,12 @@ impl Template {
         environment.set_syntax(syntax()?);
         environment.set_fuel(Some(STEPS_MAX));
         environment.set_unknown_method_callback(python::method);
-        environment.set_formatter(|out, state, value| match python::float_text(value) {
-            Some(text) => out.write_str(&text).map_err(Error::from),
-            None => minijinja::escape_formatter(out, state, value),
+        environment.set_formatter(|out, state, value| {
+            work::step();
+            match python::float_text(value) {
+                Some(text) => out.write_str(&text).map_err(Error::from),
+                None => minijinja::escape_formatter(out, state, value),
+            }
         });
         environment.add_filter("tojson", to_json);
         environment.add_filter("trim", |value: &Value, chars: Option<&str>| match value.as_str() {

@@ -2,9 +2,18 @@
 
 use crate::cuts::Cuts;
 use crate::own::{Own, Plan};
-use crate::{rules, Failure};
+use crate::{rules, work, Failure};
 use serde_json::{json, Map, Value};
 use tokenizers::{Encoding, Token, Tokenizer};
+
+/// Bytes of a text between two cuts. An encoder holds some 60 bytes for each, and no context has so many tokens.
+const PIECE_BYTES_MAX: usize = 4 << 20;
+/// The same for `tokenizers`, which cannot be stopped: two seconds at the worst text found.
+const FOREIGN_BYTES_MAX: usize = 1 << 20;
+
+fn too_long(bytes_max: usize) -> Failure {
+    Failure::unknown_here(format!("a text of more than {bytes_max} bytes that cannot be cut"))
+}
 
 pub struct Encoder {
     tokenizer: Tokenizer,
@@ -67,9 +76,16 @@ impl Encoder {
         for end in ends.into_iter().chain([text.len()]) {
             let part = &text[from..end];
             ids.clear();
+            work::look();
+            if part.len() > PIECE_BYTES_MAX {
+                return Err(too_long(PIECE_BYTES_MAX));
+            }
             if own.is_some_and(|own| own.encode(part, continues || from > 0, &mut ids, &self.tokenizer)) {
                 piece(end, &ids);
             } else {
+                if part.len() > FOREIGN_BYTES_MAX {
+                    return Err(too_long(FOREIGN_BYTES_MAX));
+                }
                 let encoding = self
                     .tokenizer
                     .encode_fast(part, false)

@@ -4,7 +4,7 @@
 //! Python takes and text here cannot hold (half a pair of surrogates, `NaN`) is told apart from what is no JSON.
 
 use crate::python::{self, float_repr};
-use crate::Failure;
+use crate::{work, Failure};
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -237,6 +237,7 @@ impl Json {
     }
 
     pub fn into_value(self) -> Value {
+        work::step();
         match self {
             Json::Null => Value::from(()),
             Json::Bool(value) => Value::from(value),
@@ -327,6 +328,7 @@ impl<'a> Parser<'a> {
         if depth > DEPTH_MAX {
             return Err(Failure::unknown_here(format!("JSON of more than {DEPTH_MAX} levels")));
         }
+        work::step();
         match self.bytes.get(self.at) {
             Some(b'"') => Ok(Json::Str(self.string()?.into())),
             Some(b'{') => self.map(depth),

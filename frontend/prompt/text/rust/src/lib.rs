@@ -16,6 +16,7 @@ mod rules;
 mod template_ast;
 mod template_facts;
 pub mod template_facts_sglang;
+pub mod work;
 
 use std::os::raw::{c_char, c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -30,6 +31,9 @@ pub struct Failure {
 impl Failure {
     pub fn invalid(text: impl Into<String>) -> Self {
         Failure { code: 3, text: text.into() }
+    }
+    pub fn spent() -> Self {
+        Failure { code: 4, text: "the time to make tokens of the prompt is over".to_owned() }
     }
     /// A request that an engine may take, and that cannot be read here.
     pub fn unknown_here(text: impl Into<String>) -> Self {
@@ -81,6 +85,7 @@ fn guarded(error: Sink, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,
+        Err(panic) if panic.is::<work::Spent>() => Failure::spent(),
         Err(panic) => {
             let said = panic
                 .downcast_ref::<String>()
@@ -150,6 +155,18 @@ pub unsafe extern "C" fn kvatlas_tokenizer_encode(
             piece(to, end, ids.as_ptr(), ids.len())
         })
     })
+}
+
+/// As kvatlas_text.h says.
+#[no_mangle]
+pub extern "C" fn kvatlas_work_begin(microseconds: u64) {
+    work::begin(std::time::Duration::from_micros(microseconds));
+}
+
+/// As kvatlas_text.h says.
+#[no_mangle]
+pub extern "C" fn kvatlas_work_end() {
+    work::end();
 }
 
 /// As kvatlas_text.h says.

@@ -2,6 +2,7 @@
 //! `tokenizers`: the pair of lowest rank first, of equals the leftmost.
 
 use crate::fast_hash::{hash_bytes, FastMap};
+use crate::work;
 use serde::Deserialize;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -111,6 +112,7 @@ impl Merges {
 
     /// Appends the ids of `word`; false: it has a character that only `tokenizers` knows what to do with.
     pub fn encode(&self, word: &str, known: &mut Known, ids: &mut Vec<u32>) -> bool {
+        work::step();
         let bytes = word.as_bytes();
         let slot = known.slot(bytes);
         if let Some(slot) = slot {
@@ -178,12 +180,14 @@ impl Merges {
         let mut before: Vec<usize> = (0..count).map(|at| at.wrapping_sub(1)).collect();
         let mut queue: BinaryHeap<Reverse<(u32, usize)>> = BinaryHeap::with_capacity(count);
         for at in 0..count - 1 {
+            work::step();
             let (rank, _) = self.pair_of(symbols[at], symbols[at + 1]);
             if rank != NONE {
                 queue.push(Reverse((rank, at)));
             }
         }
         while let Some(Reverse((rank, at))) = queue.pop() {
+            work::step();
             let right = next[at];
             if symbols[at] == NONE || right >= count {
                 continue;

@@ -1,6 +1,7 @@
 //! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its dates.
 
 use crate::json::{BigInt, OddFloat};
+use crate::work;
 use minijinja::value::{from_args, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use std::fmt::Write;
@@ -26,6 +27,7 @@ impl Default for JsonStyle {
 }
 
 pub fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) -> Result<(), Error> {
+    work::step();
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -272,6 +274,7 @@ fn pad(text: &str, name: &str, width: i64, fill: Option<&str>) -> Result<String,
 
 /// Methods of Python's types that minijinja lacks, or that its crate of them does in another way.
 pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    work::step();
     if let Some(text) = value.as_str() {
         match name {
             "strip" | "lstrip" | "rstrip" => {
