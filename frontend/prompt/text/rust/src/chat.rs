@@ -102,7 +102,7 @@ impl Template {
         environment.set_unknown_method_callback(python::method);
         environment.set_formatter(|out, state, value| {
             work::step();
-            match python::float_text(value) {
+            match python::float_text(value).or_else(|| python::container_text(value)) {
                 Some(text) => out.write_str(&text).map_err(Error::from),
                 None => minijinja::escape_formatter(out, state, value),
             }
@@ -112,7 +112,7 @@ impl Template {
             Some(text) => python::strip(text, chars, true, true).to_owned(),
             None => python::strip(&value.to_string(), chars, true, true).to_owned(),
         });
-        environment.add_filter("string", |value: &Value| match python::float_text(value) {
+        environment.add_filter("string", |value: &Value| match python::float_text(value).or_else(|| python::container_text(value)) {
             Some(text) => Value::from(text),
             None if value.kind() == ValueKind::String => value.clone(),
             None => Value::from(value.to_string()),
@@ -332,6 +332,15 @@ mod tests {
             ),
             "True0350.0"
         );
+    }
+
+    #[test]
+    fn texts_in_lists_are_printed_as_repr_does() {
+        let given = r#"["a\u2028b", {"k\u00a0": "\ud83d\udc69\u200d"}, "\t\u0007\u009f\u00ad", "\udb40\udc01", "'é", " 天"]"#;
+        let text = "['a\\u2028b', {'k\\xa0': '👩\\u200d'}, '\\t\\x07\\x9f\\xad', '\\U000e0001', \"'é\", ' 天']";
+        assert_eq!(printed("{{ x }}", given), text);
+        assert_eq!(printed("{{ x | string }}", given), text);
+        assert_eq!(printed("{{ x[0] }}", given), "a\u{2028}b");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use crate::json::{BigInt, OddFloat};
 use crate::work;
 use minijinja::value::{from_args, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
+use regex::Regex;
 use std::fmt::Write;
+use std::sync::LazyLock;
 
 pub struct JsonStyle {
     pub indent: Option<String>,
@@ -180,6 +182,32 @@ pub fn float_repr(number: f64) -> String {
     };
     let exponent: i32 = exponent.parse().unwrap_or(0);
     format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits))
+}
+
+/// What Python prints of a list or a dict: as minijinja does, but that in repr() of the texts in it no character stands for itself that
+/// str.isprintable() does not count (Objects/unicodectype.c: other and separator, but the blank).
+pub fn container_text(value: &Value) -> Option<String> {
+    static UNPRINTABLE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"[[\p{C}\p{Z}]--[ ]]").expect("a class of characters"));
+    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {
+        return None;
+    }
+    let text = value.to_string();
+    if text.is_ascii() || !UNPRINTABLE.is_match(&text) {
+        return Some(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if !UNPRINTABLE.is_match(c.encode_utf8(&mut [0; 4])) {
+            out.push(c);
+            continue;
+        }
+        let _ = match c as u32 {
+            code @ ..=0xff => write!(out, "\\x{code:02x}"),
+            code @ ..=0xffff => write!(out, "\\u{code:04x}"),
+            code => write!(out, "\\U{code:08x}"),
+        };
+    }
+    Some(out)
 }
 
 /// Characters that a text is padded to at most.

@@ -74,7 +74,9 @@ fn first_of(convention: &Convention, prompts: Vec<Json>, around: bool) -> Result
             None => Err(wrong("prompt", "empty")),
             Some(_) if prompts.len() > PROMPTS_MAX => Err(wrong("prompt", "too many prompts")),
             // Of tokenizers that put nothing around it nothing is left, and the engine refuses it.
-            Some(Json::Str(text)) if text.is_empty() => Err(Failure::unknown_here("an empty text in a list of prompts")),
+            Some(_) if prompts.iter().any(|prompt| prompt.as_str() == Some("")) => {
+                Err(Failure::unknown_here("an empty text in a list of prompts"))
+            }
             Some(text) => text_part(convention, text.as_str().unwrap_or_default(), around),
         };
     }
@@ -85,10 +87,11 @@ fn first_of(convention: &Convention, prompts: Vec<Json>, around: bool) -> Result
         return Err(wrong("prompt", "too many prompts"));
     }
     let lists: Option<Vec<Vec<u32>>> = prompts.iter().map(|prompt| ids_of(prompt.as_list()?)).collect();
-    match lists.ok_or_else(bad)?.into_iter().next() {
-        Some(ids) if !ids.is_empty() => Ok(Part::Ids(ids)),
-        _ => Err(wrong("prompt", "empty")),
+    let lists = lists.ok_or_else(bad)?;
+    if lists.is_empty() || lists.iter().any(Vec::is_empty) {
+        return Err(wrong("prompt", "empty"));
     }
+    Ok(lists.into_iter().next().map_or(Part::Ids(vec![]), Part::Ids))
 }
 
 fn ids_of(ids: &[Json]) -> Option<Vec<u32>> {
