@@ -67,8 +67,8 @@ SHAPES = {
                    "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "decoder_sparse_step": 1, "norm_topk_prob": True,
                    "partial_rotary_factor": 0.25, "mlp_only_layers": []},
 }
-# Prefix caching of states is off by default.
-OPTIONS = {"qwen3_next": ["--enable-prefix-caching", "--mamba-cache-mode=align"]}
+# Prefix caching of states is off by default, and the CPU's kernels for them take bfloat16 alone. Windows need more blocks for a context.
+OPTIONS = {"qwen3_next": ["--enable-prefix-caching", "--mamba-cache-mode=align", "--dtype=bfloat16"], "gemma3": [f"--max-model-len={CONTEXT // 2 - 128}"]}
 
 
 def post(url, body):
@@ -106,7 +106,8 @@ class Engine:
                 with urllib.request.urlopen(self.url + "/health", timeout=WAIT_S):
                     return
             pause()
-        raise RuntimeError(f"engine {self.name} is not ready: {self.log.read_text()[-3000:]}")
+        said = [line for line in self.log.read_text().splitlines() if "Error" in line]
+        raise RuntimeError(f"engine {self.name} is not ready:\n" + "\n".join(said[-10:]))
 
     def block_size(self):
         """Of its main class, as its metrics say: models with states choose their own."""

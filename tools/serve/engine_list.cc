@@ -24,7 +24,7 @@ namespace kvatlas {
 namespace {
 
 constexpr int kEventsPort = 5557;
-constexpr int kReplayPort = 5558;
+constexpr int kReplayPort = 5657;
 constexpr uint32_t kRanksMax = 1024;
 constexpr char kForm[] =
     "expected "

@@ -4,10 +4,10 @@
 //      [;chunk_tokens=N][;eagle_drop=GROUPS]
 //
 //   http://10.0.0.1:8000
-//   http://10.0.0.1:8000;events=tcp://10.0.0.1:6557;replay=tcp://10.0.0.1:6558;name=a;ranks=4
+//   http://10.0.0.1:8000;events=tcp://10.0.0.1:6557;replay=tcp://10.0.0.1:6657;name=a;ranks=4
 //
-// *Truth*: without `events` an engine is expected to publish on port 5557 of its host, and to replay on 5558, as in the
-// documentation of vLLM and SGLang; `events=none` says that it publishes nothing. A name of several addresses is several engines.
+// *Truth*: without `events` an engine is expected to publish on port 5557 of its host, and to replay on 5657: a hundred apart, since
+// both engines add a rank's number to both ports, and do not start where one of them is taken; `events=none` says that it publishes nothing. A name of several addresses is several engines.
 // `hybrid`, `window_tokens`, `chunk_tokens` and `eagle_drop` say of hybrid models and speculation what no event says
 // (`EngineRegistration`).
 // *Threads*: plain values and functions; `EngineList` is used by one thread.

@@ -20,7 +20,7 @@ TEST(EngineListTest, AnEngineIsItsUrlAndTheUsualPorts) {
   EXPECT_EQ(spec->url, "http://10.0.0.1:8000");
   EXPECT_EQ(spec->name, "10.0.0.1:8000");
   EXPECT_EQ(spec->EventsOf(0), "tcp://10.0.0.1:5557");
-  EXPECT_EQ(spec->ReplayOf(0), "tcp://10.0.0.1:5558");
+  EXPECT_EQ(spec->ReplayOf(0), "tcp://10.0.0.1:5657");
 }
 
 TEST(EngineListTest, PortsGoUpByTheRank) {

@@ -12,7 +12,7 @@ std::string Plural(uint64_t count, const char* what) {
 std::string EventsRemedy(const std::string& kind, const EngineSpec& spec) {
   const std::string events = spec.events.substr(spec.events.rfind(':') + 1);
   const std::string replay = spec.replay == "none" || spec.replay.empty()
-                                 ? "5558"
+                                 ? "5657"
                                  : spec.replay.substr(spec.replay.rfind(':') + 1);
   if (kind == kSglang) {
     return "start it with --kv-events-config '{\"publisher\": \"zmq\", \"topic\": \"kv-events\", "
