@@ -118,8 +118,16 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
         UpdateTrust();
       }
     }
-    // What a part of a block is named by (fine-grained hits) has the class's kind and another size.
     const auto known = stores && event.group.has_value() ? kinds_.find(*event.group) : kinds_.end();
+    // A size of 0 is none: vLLM's connectors name a block of a side group without saying more than its kind (0.33,
+    // offloading/events.py, `_placeholder_stored`).
+    if (stores && event.block_size == 0 && kind.role == Role::kSide) {
+      if (known != kinds_.end() && known->second.role == Role::kSide) return Role::kSide;
+      Refuse(Refusal::kUnlearnedGroup, 1, absl::StrCat("group ", *event.group, " without a size"));
+      if (!std::exchange(side_unknown_, true)) UpdateTrust();
+      return std::nullopt;
+    }
+    // What a part of a block is named by (fine-grained hits) has the class's kind and another size.
     if (known != kinds_.end() && known->second.role == Role::kSide && kind.role == Role::kSide &&
         event.block_size < known->second.side.block_size) {
       if (known->second.side.kind == CacheKind::kState && kind.side.kind == CacheKind::kState)
@@ -280,7 +288,7 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
     UpdateTrust();
   }
   const size_t full =
-      FullBlocks(event.tokens.size(), {.block_size = event.block_size, .eagle = event.bigrams});
+      FullBlocks(event.tokens.size(), {.block_size = event.block_size, .eagle = event.look_ahead});
   if (full != hashes)
     Refuse(Refusal::kNotDense, full > hashes ? hashes : hashes - full,
            absl::StrCat(event.tokens.size(), " tokens for ", hashes, " blocks"));
@@ -351,7 +359,7 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
                     absl::StrCat("an adapter's name or a salt of ", longest, " bytes; at most ",
                                  kEngineTextBytesMax));
     store.by_name = *tier != Tier::kDevice && !content.has_extras;
-    if (event.bigrams) eagle_ = true;
+    if (event.look_ahead != 0) look_aheads_ |= 1u << event.look_ahead;
     const Chain chain = StartOf(store);
     if (chain.state == Chain::State::kKnown) {
       const Namespaces::Pin pin(&spaces_, chain.space);
@@ -392,8 +400,8 @@ EngineRank::Chain EngineRank::StartOf(const Store& store) {
   if (!parent.has_value()) return {};
   const StoredContent& content = scratch_->content;
   const std::optional<uint32_t> space =
-      SpaceAfter(parent->space, content.lora_name, content.cache_salt.value_or(""), event.bigrams,
-                 store.blocks);
+      SpaceAfter(parent->space, content.lora_name, content.cache_salt.value_or(""),
+                 event.look_ahead, store.blocks);
   if (!space.has_value()) return {.state = Chain::State::kRefused};
   return {.state = Chain::State::kKnown,
           .parent = parent->block,
@@ -403,7 +411,7 @@ EngineRank::Chain EngineRank::StartOf(const Store& store) {
 
 // Without room for it the blocks are missing until the engine says them again, which it need not.
 std::optional<uint32_t> EngineRank::SpaceOf(std::string_view lora_name, std::string_view salt,
-                                            bool eagle, size_t blocks) {
+                                            uint32_t eagle, size_t blocks) {
   const std::optional<uint32_t> space = spaces_.Intern(lora_name, salt, eagle);
   if (space.has_value()) return space;
   Refuse(Refusal::kShed, blocks, "no room for another adapter or salt");
@@ -419,12 +427,13 @@ std::optional<uint32_t> EngineRank::SpaceAtRoot(const Store& store) {
   if (!event.additional_salt.empty()) salt = event.additional_salt;
   if (content.cache_salt.has_value() && !content.cache_salt->empty()) salt = *content.cache_salt;
   return SpaceOf(content.lora_name.empty() ? options_.lora_name : content.lora_name, salt,
-                 event.bigrams, store.blocks);
+                 event.look_ahead, store.blocks);
 }
 
 // Children carry no salt, they have their parent's. What an event says of its own must not contradict that.
 std::optional<uint32_t> EngineRank::SpaceAfter(uint32_t parent, std::string_view lora_name,
-                                               std::string_view salt, bool eagle, size_t blocks) {
+                                               std::string_view salt, uint32_t eagle,
+                                               size_t blocks) {
   const Space& space = spaces_.at(parent);
   if ((!lora_name.empty() && lora_name != space.lora_name) ||
       (!salt.empty() && salt != space.cache_salt)) {
@@ -438,7 +447,7 @@ std::optional<uint32_t> EngineRank::SpaceAfter(uint32_t parent, std::string_view
 void EngineRank::PlaceTokens(Store* store, Chain chain) {
   const EngineEvent& event = store->event;
   const StoredContent& content = scratch_->content;
-  const size_t window = options_.block_size + (event.bigrams ? 1 : 0);
+  const size_t window = options_.block_size + event.look_ahead;
   // Where salts and objects are in use, vLLM's offloading connector leaves them out: its tokens alone prove nothing.
   const bool hides =
       store->by_name && extras_seen_ && (event.group.has_value() || !event.spec_kind.empty());
@@ -464,7 +473,7 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
       continue;
     }
     const LocalHash local = ContentHash(event.tokens.subspan(i * options_.block_size, window),
-                                        content.multimodal(i), chain.space, event.bigrams);
+                                        content.multimodal(i), chain.space, event.look_ahead);
     const SequenceHash block = chain.position == 0
                                    ? SequenceHash{Raw(local)}
                                    : NextSequenceHash(chain.parent, local, options_.contract);
@@ -472,7 +481,7 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
     Place(store->group, name, place, chain.parent, local, store->tier, 1, Restates(event));
     if (pages_.on())
       NamePage(name, place, chain.parent, event.tokens.subspan(i * options_.block_size, window),
-               content.multimodal(i), event.bigrams);
+               content.multimodal(i), event.look_ahead);
     store->taken = true;
     chain.parent = block;
     ++chain.position;
@@ -483,10 +492,10 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
 // objects are hashed.
 LocalHash EngineRank::ContentHash(std::span<const TokenId> tokens,
                                   std::span<const uint64_t> objects, uint32_t space,
-                                  bool bigrams) const {
+                                  uint32_t look_ahead) const {
   const uint64_t seed = spaces_.at(space).seed;
   std::vector<TokenId>* const padded = &scratch_->padded;
-  if (options_.image_token.has_value() && !bigrams &&
+  if (options_.image_token.has_value() && look_ahead == 0 &&
       PadImages(tokens, objects, *options_.image_token, padded))
     return LocalHashOf(*padded, {}, seed);
   return LocalHashOf(tokens, objects, seed);
@@ -524,8 +533,8 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   ParkedBlock block;
   std::string_view lora_name, salt;
   if (with_tokens && parent.has_value()) {
-    const std::span<const TokenId> tokens = event.tokens.subspan(
-        i * options_.block_size, options_.block_size + (event.bigrams ? 1 : 0));
+    const std::span<const TokenId> tokens =
+        event.tokens.subspan(i * options_.block_size, options_.block_size + event.look_ahead);
     const std::span<const uint64_t> objects = content.multimodal(i);
     block.has_tokens = true;
     block.parent = ParkedName(store.group, *parent);
@@ -533,7 +542,7 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
     block.multimodal.assign(objects.begin(), objects.end());
     lora_name = content.lora_name;
     salt = content.cache_salt.value_or("");
-    block.eagle = event.bigrams;
+    block.eagle = event.look_ahead;
   } else {
     Refuse(Refusal::kNoContent, 1);
   }

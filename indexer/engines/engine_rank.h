@@ -76,7 +76,7 @@ class EngineRank {
   void Mark(const std::function<void(EngineRankMark)>& visit) const;
   absl::Status RestoreMark(const EngineRankMark& mark);
 
-  bool eagle() const { return eagle_; }
+  uint32_t look_aheads() const { return look_aheads_; }
   const Namespaces& spaces() const { return spaces_; }
   EngineRankStats Stats() const;
 
@@ -143,13 +143,13 @@ class EngineRank {
   static bool Restates(const EngineEvent& event);
   bool IsRoot(const EngineEvent& event) const;
   // Of a namespace; these three refuse `blocks` blocks and return nothing where they cannot be in it.
-  std::optional<uint32_t> SpaceOf(std::string_view lora_name, std::string_view salt, bool eagle,
+  std::optional<uint32_t> SpaceOf(std::string_view lora_name, std::string_view salt, uint32_t eagle,
                                   size_t blocks);
   std::optional<uint32_t> SpaceAtRoot(const Store& store);
   std::optional<uint32_t> SpaceAfter(uint32_t parent, std::string_view lora_name,
-                                     std::string_view salt, bool eagle, size_t blocks);
+                                     std::string_view salt, uint32_t eagle, size_t blocks);
   LocalHash ContentHash(std::span<const TokenId> tokens, std::span<const uint64_t> objects,
-                        uint32_t space, bool bigrams) const;
+                        uint32_t space, uint32_t look_ahead) const;
   void PlaceTokens(Store* store, Chain chain);
   void PlaceNames(Store* store);
   bool JoinKnown(const Store& store, const EngineBlockHash& name, const BlockPlace& place,
@@ -192,7 +192,8 @@ class EngineRank {
   void LinkAll();
   void LinkChildren(const std::string& parent, const BlockPlace& place);
   void NamePage(const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
-                std::span<const TokenId> tokens, std::span<const uint64_t> objects, bool bigrams);
+                std::span<const TokenId> tokens, std::span<const uint64_t> objects,
+                uint32_t look_ahead);
   // Neither adapter nor salt.
   bool IsPlain(uint32_t space) const;
 
@@ -259,7 +260,7 @@ class EngineRank {
   std::vector<std::string> linked_;             // names that came, whose children may be parked
   bool zero_named_ = false;                     // there was a block named 0
   bool extras_seen_ = false;                    // salts or objects: an event without may hide some
-  bool eagle_ = false;
+  uint32_t look_aheads_ = 0;  // bit k: of hashes that cover k tokens behind their block
 
   // Names per block and tier, kept once some block has two.
   bool counts_names_ = false;

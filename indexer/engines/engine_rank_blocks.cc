@@ -295,12 +295,12 @@ bool EngineRank::IsPlain(uint32_t space) const {
 
 void EngineRank::NamePage(const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
                           std::span<const TokenId> tokens, std::span<const uint64_t> objects,
-                          bool bigrams) {
+                          uint32_t look_ahead) {
   pages_.Placed({.name = name,
                  .block = place.block,
                  .parent = place.position == 0 ? kNoParent : parent,
                  .tokens = tokens,
-                 .bigrams = bigrams,
+                 .bigrams = look_ahead != 0,
                  .plain = objects.empty() && IsPlain(place.space)});
 }
 

@@ -308,7 +308,7 @@ EngineRankStats EngineRank::Stats() const {
                         .layout = layout_,
                         .parked = parked_.size(),
                         .alias_bytes = parked_.bytes() + spaces_.bytes(),
-                        .eagle = eagle_,
+                        .eagle = look_aheads_ != 0,
                         .refused = {}};
   if (refused_size_ != 0) {
     stats.refused =
@@ -491,6 +491,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
     return absl::InvalidArgumentError("a first block with a parent");
   if (alias.hash.bytes.size() > kEngineHashBytesMax)
     return absl::InvalidArgumentError("a name is too long");
+  if (alias.eagle > kLookAheadMax) return absl::InvalidArgumentError("looks ahead too far");
   if (std::max(alias.lora_name.size(), alias.cache_salt.size()) > kEngineTextBytesMax)
     return absl::InvalidArgumentError("an adapter's name or a salt is too long");
   const std::optional<size_t> group = GroupOf(alias.group, /*make=*/true);
@@ -515,7 +516,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   const Namespaces::Pin pin(&spaces_, *space);
   const BlockPlace place{alias.block, alias.position, *space};
   if (alias.side) RestoreSide(*group, alias.hash, place);
-  if (alias.eagle) eagle_ = true;
+  if (alias.eagle != 0) look_aheads_ |= 1u << alias.eagle;
   // Objects cannot be told from a name: who did not say that there were none may have had some.
   if (!alias.cache_salt.empty() || !marked_) extras_seen_ = true;
   if (alias

@@ -58,9 +58,10 @@ struct EngineWorker::State {
   void Finish(EngineRank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (rank == nullptr) return;
     rank->Flush();
-    if (rank->eagle()) eagle.store(true, std::memory_order_relaxed);
+    if (const uint32_t more = rank->look_aheads() & ~look_aheads.load(std::memory_order_relaxed))
+      look_aheads.fetch_or(more, std::memory_order_relaxed);
   }
-  void NoteEagle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void NoteLookAheads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   std::vector<Unresolved> UnresolvedNames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Asks others without the lock.
   void Resolve(const std::vector<Unresolved>& names) ABSL_LOCKS_EXCLUDED(mutex);
@@ -75,7 +76,7 @@ struct EngineWorker::State {
   EngineWorkerOptions
       options;  // the block size is written once, under `mutex`, before the first rank
   const MakeRankSink make_sink;
-  std::atomic<bool> eagle{false};
+  std::atomic<uint32_t> look_aheads{0};
 
   mutable Mutex mutex;
   std::map<uint32_t, RankState> ranks ABSL_GUARDED_BY(mutex);
@@ -140,10 +141,10 @@ void EngineWorker::State::Doubt(uint32_t stream_rank, const EngineBatch& batch, 
   if (batch.lost_before == before) Lose(stream_rank, EngineRank::LossKind::kUnreadable, now);
 }
 
-void EngineWorker::State::NoteEagle() {
-  bool any = false;
-  for (const auto& [number, state] : ranks) any = any || (state.rank && state.rank->eagle());
-  eagle.store(any, std::memory_order_relaxed);
+void EngineWorker::State::NoteLookAheads() {
+  uint32_t all = 0;
+  for (const auto& [number, state] : ranks) all |= state.rank ? state.rank->look_aheads() : 0;
+  look_aheads.store(all, std::memory_order_relaxed);
 }
 
 std::vector<EngineWorker::State::Unresolved> EngineWorker::State::UnresolvedNames() {
@@ -283,7 +284,7 @@ void EngineWorker::Repaired(uint32_t stream_rank) {
 void EngineWorker::RemoveRank(uint32_t rank) {
   MutexLock lock(&state_->mutex);
   state_->ranks.erase(rank);
-  state_->NoteEagle();
+  state_->NoteLookAheads();
 }
 
 std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now) {
@@ -303,7 +304,7 @@ std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now)
       state.rank->Lose(EngineRank::LossKind::kUnreadable, now);
     }
   }
-  state_->NoteEagle();
+  state_->NoteLookAheads();
   return gone;
 }
 
@@ -339,7 +340,9 @@ EngineWorkerStats EngineWorker::Stats() const {
   return stats;
 }
 
-bool EngineWorker::eagle() const { return state_->eagle.load(std::memory_order_relaxed); }
+uint32_t EngineWorker::look_aheads() const {
+  return state_->look_aheads.load(std::memory_order_relaxed);
+}
 
 std::optional<KnownBlock> EngineWorker::Find(const EngineBlockHash& hash) const {
   MutexLock lock(&state_->mutex);
@@ -369,7 +372,7 @@ absl::Status EngineWorker::Restore(const EngineAlias& alias, bool more) {
   EngineRank* const rank = state_->RankOf(alias.rank, alias.stream_rank);
   if (rank == nullptr) return absl::ResourceExhaustedError("no holder for the rank");
   const absl::Status status = rank->Restore(alias, more);
-  state_->NoteEagle();
+  state_->NoteLookAheads();
   return status;
 }
 

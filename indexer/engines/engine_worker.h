@@ -77,7 +77,7 @@ struct KnownBlock {
   Position position = 0;
   std::string lora_name;
   std::string cache_salt;
-  bool eagle = false;
+  uint32_t eagle = 0;  // `Blocking::eagle`
 };
 
 struct EngineWorkerOptions {
@@ -143,7 +143,7 @@ struct EngineRankStats {
   uint64_t suspects = 0;     // unconfirmed since a loss
   uint64_t parked = 0;       // blocks
   uint64_t alias_bytes = 0;  // memory of names and orphans
-  bool eagle = false;        // announces bigrams: queries must look under look-ahead hashes too
+  bool eagle = false;        // its hashes look ahead: queries must look under such hashes too
   // Why nothing that it stores is taken, in words; empty: it is. Its trust is degraded meanwhile.
   std::string refused;
 };
@@ -179,7 +179,7 @@ struct EngineAlias {
   // For `Restore`: of the stream that publishes the rank; nothing: unknown, and the losses of all concern it.
   std::optional<uint32_t> stream_rank = {};
   bool lasting = false;  // of a suspect, for `Restore`: only a loss, not time, drops it
-  bool eagle = false;
+  uint32_t eagle = 0;    // `Blocking::eagle`
   // A block of a side class: `block` is its name (`SideName`), 0 while it waits for the main block of its engine name;
   // `position` is counted in blocks of its class, and there is no parent.
   bool side = false;
@@ -269,8 +269,9 @@ class EngineWorker {
   void Tick(Time now);
 
   EngineWorkerStats Stats() const;
-  // Some rank announces bigrams. Takes no lock: asked with every query.
-  bool eagle() const;
+  // Tokens behind blocks that their hashes cover: bit k where some rank announces such blocks; 0: none does. Takes no lock: asked
+  // with every query.
+  uint32_t look_aheads() const;
 
   // Every name of every rank that stands for a held block, parents not necessarily before children.
   void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;

@@ -43,7 +43,7 @@ bool ParkedBlocks::Admit(ParkedBlock* block, std::string_view lora_name,
                          std::string_view cache_salt) {
   if (bytes() >= bytes_max_ || (memory_ != nullptr && memory_->level() >= MemoryLevel::kFull))
     return false;
-  const std::optional<uint32_t> said = said_.Intern(lora_name, cache_salt, /*eagle=*/false);
+  const std::optional<uint32_t> said = said_.Intern(lora_name, cache_salt, /*eagle=*/0);
   if (!said.has_value()) return false;
   said_.Count(*said);
   block->said = *said;

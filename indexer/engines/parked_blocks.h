@@ -44,7 +44,7 @@ struct ParkedBlock {
   std::vector<TokenId> tokens;
   std::vector<uint64_t> multimodal;
   uint32_t said = 0;  // its event's adapter and salt: of `ParkedBlocks::Said`
-  bool eagle = false;
+  uint32_t eagle = 0;
   TierCopies copies = {};
   TierCopies certain = {};  // of those; others' removals may have been lost
   Time since{0};

@@ -117,8 +117,8 @@ class EngineDirectory {
   // Those, in order.
   std::vector<Domain> Domains() const;
 
-  // Some rank of the domain announces bigrams: prompts are to be asked under look-ahead hashes too.
-  bool HasEagle(const Domain& domain) const;
+  // `EngineWorker::look_aheads` of all its workers: prompts are to be asked under such hashes too.
+  uint32_t LookAheads(const Domain& domain) const;
 
   // Every name of every worker of a domain, worker by worker, each a consistent cut.
   void ForEachAlias(

@@ -53,6 +53,8 @@ enum NameFlag : uint8_t {
   kLasting = 64,
   kSideName = 128
 };
+// Of a name with `kEagle`: its position has so many bits, behind them are the tokens of look-ahead beyond the first.
+constexpr int kEagleShift = 27;
 
 enum RankFlag : uint8_t {
   kExtrasSeen = 1,
@@ -134,7 +136,7 @@ void PutName(std::string* to, const EngineAlias& alias) {
   Put(to, alias.hash.value);
   Put(to, Raw(alias.block));
   Put(to, Raw(alias.parent));
-  Put(to, alias.position);
+  Put(to, alias.position | (std::max<uint32_t>(1, alias.eagle) - 1) << kEagleShift);
   Put(to, Raw(alias.local));
   if (flags & kGroup) Put(to, alias.group);
   if (flags & kCopies)
@@ -158,13 +160,16 @@ EngineAlias TakeName(Taker* from) {
   const auto flags = from->Take<uint8_t>();
   alias.suspect = flags & kSuspect;
   alias.lasting = flags & kLasting;
-  alias.eagle = flags & kEagle;
   alias.side = flags & kSideName;
   alias.rank = from->Take<uint32_t>();
   alias.hash.value = from->Take<uint64_t>();
   alias.block = SequenceHash{from->Take<uint64_t>()};
   alias.parent = SequenceHash{from->Take<uint64_t>()};
   alias.position = from->Take<uint32_t>();
+  if (flags & kEagle) {
+    alias.eagle = 1 + (alias.position >> kEagleShift);
+    alias.position &= (1u << kEagleShift) - 1;
+  }
   alias.local = LocalHash{from->Take<uint64_t>()};
   if (flags & kGroup) alias.group = from->Take<uint32_t>();
   alias.copies = {1};
