@@ -37,9 +37,15 @@ EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
       spaces_(options.contract, options.lora_name, options.additional_salt,
               options.namespace_bytes_max, options.memory),
       parked_(options.orphan_blocks_max, options.orphan_bytes_max, options.orphan_ttl,
-              options.counts_copies, options.memory),
+              options.memory),
+      told_chunk_blocks_(options.block_size == 0
+                             ? 1
+                             : std::max(1u, options.offload_chunk_tokens / options.block_size)),
+      silent_(options.silent_tiers),
       scratch_(scratch),
-      pages_(options.page_names, options.is_sglang) {}
+      pages_(options.page_names, options.is_sglang) {
+  chunk_blocks_ = told_chunk_blocks_;
+}
 
 void EngineRank::Prefetch(std::span<const EngineEvent> events) const {
   if (groups_.empty()) return;
@@ -264,14 +270,23 @@ void EngineRank::Unrequire(size_t group) {
 }
 
 // The leading blocks that the tokens cover whole; false: refused.
-bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
+bool EngineRank::SpansBlocks(const EngineEvent& event, Tier tier, size_t* blocks) {
   const size_t hashes = event.hashes.size();
   if (event.tokens_opaque) {
     Refuse(Refusal::kOpaqueTokens, hashes, "tokens");
     return false;
   }
-  if (!sides_.empty() && event.block_size < options_.block_size) {
+  // Of an engine that names kinds one smaller name alone may be the first that is told of any group.
+  const bool may_be_part = !sides_.empty() || (hashes == 1 && !event.spec_kind.empty());
+  if (may_be_part && event.block_size < options_.block_size) {
     Refuse(Refusal::kPartBlock, hashes);
+    return false;
+  }
+  // A connector's blocks say nothing of the engine's.
+  if (event.block_size != options_.block_size && tier != Tier::kDevice) {
+    Refuse(Refusal::kNotDense, hashes,
+           absl::StrCat("a connector's block size is ", event.block_size, ", the domain's ",
+                        options_.block_size));
     return false;
   }
   if (event.block_size != options_.block_size) {
@@ -334,17 +349,26 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
     }
   }
   const bool by_name = event.tokens.empty() && !event.tokens_opaque;
-  if (!by_name && !SpansBlocks(event, &blocks)) return;
+  if (*tier != Tier::kDevice) {
+    NoteOffload(event, *tier);
+    if (!by_name && IsLarge(event)) return ApplyLarge(event, *tier, now);
+  }
+  if (!by_name && !SpansBlocks(event, *tier, &blocks)) return;
   const size_t different = scratch_->repeats.Leading(event.hashes.first(blocks), event.parent);
   if (different < blocks) Refuse(Refusal::kSelfReference, blocks - different);
   blocks = different;
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/true);
   if (!group.has_value()) return;
-  Store store{.event = event, .tier = *tier, .group = *group, .blocks = blocks, .now = now};
+  Store store{.event = event,
+              .tier = *tier,
+              .group = *group,
+              .blocks = blocks,
+              .now = now,
+              .copies = CopiesOf(event, *tier)};
   if (by_name) {
     PlaceNames(&store);
   } else {
-    const bool at_root = IsRoot(event);
+    const bool at_root = IsRoot(event, *tier);
     StoredContent& content = scratch_->content;
     ReadContent(event, blocks, at_root, &content);
     if (content.blocks < blocks)
@@ -372,21 +396,32 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
   counters_->stores += store.taken;
 }
 
+// What a store says of the copies in its tier. An envelope tells of the first and the last copy of its medium alone, and SGLang has
+// a page once beside the device.
+AliasTable::Copies EngineRank::CopiesOf(const EngineEvent& event, Tier tier) const {
+  if (Restates(event)) return AliasTable::Copies::kOne;
+  const bool counts = options_.counts_copies &&
+                      (tier == Tier::kDevice ||
+                       (!event.envelope && !options_.is_sglang && CountsCopies(event.medium)));
+  return counts ? AliasTable::Copies::kOneMore : AliasTable::Copies::kSome;
+}
+
 // A snapshot of components says what is there now, once more when one of them changes: no copy more.
 bool EngineRank::Restates(const EngineEvent& event) {
   return event.component_form == ComponentForm::kSnapshot;
 }
 
-// A parent of 0 is how llm-d's simulator says "none": it is the root as long as nothing is or was named 0.
-bool EngineRank::IsRoot(const EngineEvent& event) const {
+// A parent of 0 is how llm-d's simulator says "none": it is the root as long as nothing is or was named 0. A connector that says it has
+// forgotten the parent: LMCache 0.5.6, of all that a request stores but the first time (v1/cache_engine.py).
+bool EngineRank::IsRoot(const EngineEvent& event, Tier tier) const {
   if (event.base_block.value_or(0) != 0) return false;
   if (!event.parent.has_value()) return true;
-  return event.parent->value == 0 && event.parent->bytes.empty() && !zero_named_;
+  return tier == Tier::kDevice && *event.parent == EngineBlockHash() && !zero_named_;
 }
 
 EngineRank::Chain EngineRank::StartOf(const Store& store) {
   const EngineEvent& event = store.event;
-  if (IsRoot(event)) {
+  if (IsRoot(event, store.tier)) {
     const std::optional<uint32_t> space = SpaceAtRoot(store);
     if (!space.has_value()) return {.state = Chain::State::kRefused};
     return {.state = Chain::State::kKnown, .parent = kNoParent, .position = 0, .space = *space};
@@ -448,9 +483,8 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
   const EngineEvent& event = store->event;
   const StoredContent& content = scratch_->content;
   const size_t window = options_.block_size + event.look_ahead;
-  // Where salts and objects are in use, vLLM's offloading connector leaves them out: its tokens alone prove nothing.
-  const bool hides =
-      store->by_name && extras_seen_ && (event.group.has_value() || !event.spec_kind.empty());
+  // Where salts and objects are in use, or may have been missed, vLLM's offloading connector leaves them out.
+  const bool hides = store->by_name && HidesNamespace(event);
   AliasTable* const table = TableFor(store->group, event.hashes[0]);
   if (table == nullptr)
     return Refuse(Refusal::kTooLarge, store->blocks, "names of too many lengths");
@@ -478,7 +512,7 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
                                    ? SequenceHash{Raw(local)}
                                    : NextSequenceHash(chain.parent, local, options_.contract);
     const BlockPlace place{block, chain.position, chain.space};
-    Place(store->group, name, place, chain.parent, local, store->tier, 1, Restates(event));
+    Place(store->group, name, place, chain.parent, local, store->tier, 1, store->copies);
     if (pages_.on())
       NamePage(name, place, chain.parent, event.tokens.subspan(i * options_.block_size, window),
                content.multimodal(i), event.look_ahead);
@@ -506,7 +540,9 @@ bool EngineRank::JoinKnown(const Store& store, const EngineBlockHash& name, cons
                            SequenceHash parent) {
   const std::string_view lora_name = store.event.lora_name;
   if (!lora_name.empty() && lora_name != spaces_.at(place.space).lora_name) return false;
-  Place(store.group, name, place, parent, std::nullopt, store.tier, 1, Restates(store.event));
+  if (told_chunk_blocks_ > 1 && store.tier != Tier::kDevice && store.event.tokens.empty())
+    PlaceMembers(store.group, name, place, store.tier, 1, store.copies);
+  Place(store.group, name, place, parent, std::nullopt, store.tier, 1, store.copies);
   return true;
 }
 
@@ -530,6 +566,9 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   const StoredContent& content = scratch_->content;
   const std::optional<EngineBlockHash> parent =
       i == 0 ? event.parent : std::optional<EngineBlockHash>(event.hashes[i - 1]);
+  // Nothing will ever have that parent's name.
+  if (with_tokens && store.tier != Tier::kDevice && parent == EngineBlockHash() && !zero_named_)
+    return Refuse(Refusal::kNoContent, 1, "a parent of 0");
   ParkedBlock block;
   std::string_view lora_name, salt;
   if (with_tokens && parent.has_value()) {
@@ -551,7 +590,7 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   while (Restates(event) && parked_.Remove(ParkedName(store.group, name), store.tier)) {
   }
   if (!parked_.Park(ParkedName(store.group, name), std::move(block), lora_name, salt, store.tier,
-                    store.now))
+                    store.copies, store.now))
     Refuse(Refusal::kOrphanDropped, 1, "too many are parked, or memory is full");
 }
 
@@ -561,6 +600,7 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
   const std::optional<Tier> tier = Admit(event);
   if (!tier.has_value()) return;
   if (event.component_form != ComponentForm::kNone && !ApplyComponents(event, *tier)) return;
+  if (silent_.Has(*tier)) NoteRemoval(event, *tier);
   // What it changes of names must come after what the sink was told of them.
   FlushStored();
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/false);
@@ -580,14 +620,20 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
 }
 
 bool EngineRank::RemoveOne(size_t group, const EngineBlockHash& name, Tier tier) {
+  const bool is_removed = RemoveName(group, name, tier, /*is_member=*/false);
+  if (is_removed && tier != Tier::kDevice && chunk_blocks_ > 1)
+    RemoveMembers(group, name, tier, /*all=*/false);
+  return is_removed || (!parked_.empty() && parked_.Remove(ParkedName(group, name), tier));
+}
+
+bool EngineRank::RemoveName(size_t group, const EngineBlockHash& name, Tier tier, bool is_member) {
   AliasTable* const table = Table(group, name.bytes.size());
   const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
-  if (slot == AliasTable::kNone)
-    return !parked_.empty() && parked_.Remove(ParkedName(group, name), tier);
+  if (slot == AliasTable::kNone) return false;
   const AliasTable::Gone gone = table->Remove(slot, tier);
   if (gone == AliasTable::Gone::kLast) {
     Left(group, name, table->place(slot), tier);
-    if (table->tiers(slot).empty()) EraseName(group, table, slot);
+    if (table->tiers(slot).empty()) EraseName(group, table, slot, is_member);
   }
   return gone != AliasTable::Gone::kNotHeld;
 }

@@ -4,7 +4,9 @@ namespace kvatlas {
 namespace {
 
 void AddCopies(int* copies, Tier tier, int more) {
-  *copies = tier == Tier::kDevice ? *copies + more : (more > 0 ? 1 : *copies);
+  // In the random test's words: "GPU" and "cpu"; "DISK" and "EXTERNAL" are no media of vLLM's.
+  const bool counted = tier == Tier::kDevice || tier == Tier::kHost;
+  *copies = counted ? *copies + more : (more > 0 ? 1 : *copies);
 }
 
 }  // namespace
@@ -28,6 +30,17 @@ void EngineTwin::Add(Name name, const TwinContent& content, Tier tier, int copie
   if (it == known_.end()) it = known_.emplace(name, Known{.content = content, .copies = {}}).first;
   AddCopies(&it->second.copies.all[static_cast<int>(tier)], tier, copies);
   AddCopies(&it->second.copies.certain[static_cast<int>(tier)], tier, certain);
+}
+
+void EngineTwin::AddChunk(Name name, const TwinContent& content, Tier tier, int copies,
+                          int certain) {
+  Add(name, content, tier, copies, certain);
+  if (tier == Tier::kDevice || content.tokens.size() / block_size_ % chunk_blocks_ != 0) return;
+  TwinContent before = content;
+  for (uint32_t back = 1; back < chunk_blocks_; ++back) {
+    before.tokens.resize(before.tokens.size() - block_size_);
+    Add(Member(name, back), before, tier, copies, certain);
+  }
 }
 
 std::optional<TwinContent> EngineTwin::Before(const StoreBlock& first, bool* refused) const {
@@ -56,7 +69,9 @@ void EngineTwin::Store(const std::vector<StoreBlock>& blocks) {
     } else {
       content.reset();
     }
-    if (content.has_value()) {
+    if (content.has_value() && !has_tokens) {
+      AddChunk({block.group, block.name}, TwinContent(*content), block.tier, 1, 1);
+    } else if (content.has_value()) {
       Add({block.group, block.name}, TwinContent(*content), block.tier, 1, 1);
     } else {
       Park(block);
@@ -99,23 +114,34 @@ void EngineTwin::Settle() {
     }
     parked_.erase(it);
     for (int tier = 0; tier < kTiers && !refused; ++tier)
-      if (parked.copies.all[tier] != 0)
+      if (parked.copies.all[tier] != 0 && parked.tokens.empty()) {
+        AddChunk(name, *content, static_cast<Tier>(tier), parked.copies.all[tier],
+                 parked.copies.certain[tier]);
+      } else if (parked.copies.all[tier] != 0) {
         Add(name, *content, static_cast<Tier>(tier), parked.copies.all[tier],
             parked.copies.certain[tier]);
+      }
     it = parked_.begin();
   }
 }
 
+// False: no such name.
+bool EngineTwin::RemoveCopy(Name name, Tier tier) {
+  const int t = static_cast<int>(tier);
+  const auto known = known_.find(name);
+  if (known == known_.end()) return false;
+  Copies& copies = known->second.copies;
+  if (copies.all[t] != 0) --copies.all[t];
+  if (copies.certain[t] != 0) --copies.certain[t];
+  if (!copies.any()) known_.erase(known);
+  return true;
+}
+
 void EngineTwin::Remove(uint32_t group, uint64_t name, Tier tier) {
   const int t = static_cast<int>(tier);
-  const auto known = known_.find({group, name});
-  if (known != known_.end()) {
-    Copies& copies = known->second.copies;
-    if (copies.all[t] != 0) --copies.all[t];
-    if (copies.certain[t] != 0) --copies.certain[t];
-    if (!copies.any()) known_.erase(known);
-    return;
-  }
+  for (uint32_t back = 1; back < chunk_blocks_; ++back)
+    if (tier != Tier::kDevice) RemoveCopy(Member({group, name}, back), tier);
+  if (RemoveCopy({group, name}, tier)) return;
   const auto parked = parked_.find({group, name});
   if (parked == parked_.end()) return;
   Copies& copies = parked->second.copies;

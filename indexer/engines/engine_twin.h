@@ -31,7 +31,9 @@ struct TwinContent {
 
 class EngineTwin {
  public:
-  explicit EngineTwin(uint32_t block_size) : block_size_(block_size) {}
+  // `chunk_blocks`: beside the device a store without tokens names so many blocks by their last one; 1: none but itself.
+  explicit EngineTwin(uint32_t block_size, uint32_t chunk_blocks = 1)
+      : block_size_(block_size), chunk_blocks_(chunk_blocks) {}
 
   struct StoreBlock {
     uint32_t group = 0;
@@ -78,8 +80,15 @@ class EngineTwin {
   void Park(const StoreBlock& block);
   void Add(Name name, const TwinContent& content, Tier tier, int copies, int certain);
   void Settle();
+  // As `Add`, and the blocks of the chunk that this one ends.
+  void AddChunk(Name name, const TwinContent& content, Tier tier, int copies, int certain);
+  static Name Member(Name name, uint32_t back) {
+    return {name.first, name.second | uint64_t{back} << 40};
+  }
+  bool RemoveCopy(Name name, Tier tier);
 
   const uint32_t block_size_;
+  const uint32_t chunk_blocks_;
   std::map<Name, Known> known_;
   std::map<Name, Parked> parked_;
   std::set<Name> ambiguous_;

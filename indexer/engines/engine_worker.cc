@@ -18,6 +18,20 @@ namespace {
 constexpr size_t kEventsAhead = 16;    // whose names are loaded together
 constexpr size_t kResolvesMax = 1024;  // a call
 
+// The block size that a store on the device tells; 0: none. One name alone may stand for a part of a block: the tail of a prompt, whose
+// parent is a part, too, or no block at all (vLLM 0.33's prefix_match_unit, of models with recurrent states). What connectors say
+// is their own chunks' (LMCache), or nothing.
+uint32_t SizeToldBy(const EngineEvent& event, bool has_states) {
+  const bool whole = event.kind == EngineEvent::Kind::kStored && event.block_size != 0 &&
+                     !event.hashes.empty() &&
+                     event.tokens.size() / event.block_size >= event.hashes.size();
+  if (!whole || OwnershipRefusal(event.ownership) || LocalityRefusal(event.locality) ||
+      TierOfMedium(event.medium) != Tier::kDevice)
+    return 0;
+  const bool at_root = !event.parent.has_value() || *event.parent == EngineBlockHash();
+  return event.hashes.size() > 1 || (at_root && !has_states) ? event.block_size : 0;
+}
+
 }  // namespace
 
 struct EngineWorker::State {
@@ -92,14 +106,20 @@ struct EngineWorker::State {
 
 bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch, Time now) {
   if (!Learns()) return true;
+  const bool has_states =
+      std::any_of(batch.events.begin(), batch.events.end(),
+                  [](const EngineEvent& event) { return event.spec_kind == "mamba"; });
   uint32_t main = 0, finest = 0;
+  bool has_main = false;
   for (const EngineEvent& event : batch.events) {
-    if (event.kind != EngineEvent::Kind::kStored || event.block_size == 0) continue;
+    if (event.kind != EngineEvent::Kind::kStored) continue;
     const bool of_main = event.spec_kind.empty() || IsMainAttention(event.spec_kind);
-    if (of_main && main == 0) main = event.block_size;
-    if (finest == 0 || event.block_size < finest) finest = event.block_size;
+    has_main = has_main || of_main;
+    const uint32_t told = SizeToldBy(event, has_states);
+    if (of_main && main == 0) main = told;
+    if (told != 0 && (finest == 0 || told < finest)) finest = told;
   }
-  if (finest == 0) return false;
+  if (main == 0 && (has_main || finest == 0)) return false;
   options.block_size = options.learn_block_size(main != 0 ? main : finest);
   for (const auto& [stream_rank, early] : std::exchange(early_losses, {})) {
     EngineRank* const rank = RankOf(stream_rank, stream_rank);
@@ -180,6 +200,11 @@ EngineWorker::~EngineWorker() = default;
 void EngineWorker::SetBlockSize(uint32_t block_size) {
   MutexLock lock(&state_->mutex);
   if (state_->Learns()) state_->options.block_size = block_size;
+}
+
+bool EngineWorker::Learn(const EngineBatch& batch, Time now) {
+  MutexLock lock(&state_->mutex);
+  return state_->KnowsBlockSize(batch, now);
 }
 
 void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time now) {

@@ -59,6 +59,8 @@ struct EngineEntry {
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
   bool hybrid = false;
+  uint32_t offload_chunk_tokens = 0;
+  std::string silent_tiers;
   std::string additional_salt;
   std::string url;
   std::vector<EngineListener> listeners;             // by rank
