@@ -60,10 +60,14 @@ void EngineTwin::Store(const std::vector<StoreBlock>& blocks) {
   if (refused) return;
   // Connectors leave out what the name knows.
   const bool by_name = blocks[0].tier != Tier::kDevice && !blocks[0].salt.has_value();
-  for (const StoreBlock& block : blocks) {
+  const bool hides = by_name && missed_ && blocks[0].says_kind;
+  for (StoreBlock block : blocks) {
     const TwinContent* const own = Content(block.group, block.name);
     if (own != nullptr && (by_name || !has_tokens || !content.has_value())) {
       content = *own;
+    } else if (hides) {
+      content.reset();
+      block.tokens.clear();
     } else if (content.has_value() && has_tokens) {
       content->tokens.insert(content->tokens.end(), block.tokens.begin(), block.tokens.end());
     } else {
@@ -154,6 +158,8 @@ void EngineTwin::Clear() {
   known_.clear();
   parked_.clear();
   ambiguous_.clear();
+  gaps_ = 0;
+  given_up_ = missed_ = false;
 }
 
 void EngineTwin::Restart() {
@@ -162,16 +168,21 @@ void EngineTwin::Restart() {
 }
 
 void EngineTwin::Lose() {
+  ++gaps_;
+  missed_ = true;
   for (auto& [name, known] : known_) known.copies.certain = {};
   for (auto& [name, parked] : parked_) parked.copies.certain = {};
 }
 
 void EngineTwin::Repair() {
+  if (gaps_ > 0 && --gaps_ == 0) missed_ = given_up_;
   for (auto& [name, known] : known_) known.copies.certain = known.copies.all;
   for (auto& [name, parked] : parked_) parked.copies.certain = parked.copies.all;
 }
 
 void EngineTwin::GiveUp() {
+  gaps_ = 0;
+  given_up_ = true;
   for (auto it = known_.begin(); it != known_.end();) {
     it->second.copies.all = it->second.copies.certain;
     it = it->second.copies.any() ? std::next(it) : known_.erase(it);

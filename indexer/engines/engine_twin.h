@@ -42,6 +42,7 @@ class EngineTwin {
     std::optional<std::string> salt;
     std::vector<TokenId> tokens;  // of this block; empty: none came
     Tier tier = Tier::kDevice;
+    bool says_kind = false;  // as vLLM's connectors, which leave salts out
   };
   // Blocks of one event, each the parent of the next one. They are refused together.
   void Store(const std::vector<StoreBlock>& blocks);
@@ -93,6 +94,10 @@ class EngineTwin {
   std::map<Name, Parked> parked_;
   std::set<Name> ambiguous_;
   std::array<std::set<uint32_t>, kTiers> required_;
+  // Gaps that nothing repaired yet; what was lost may have said that salts are in use.
+  int gaps_ = 0;
+  bool given_up_ = false;
+  bool missed_ = false;
 };
 
 }  // namespace kvatlas

@@ -117,7 +117,8 @@ class Random {
                         .parent = parent,
                         .salt = salt,
                         .tokens = tokens,
-                        .tier = tier});
+                        .tier = tier,
+                        .says_kind = mix_.groups > 1});
       parent = name;
       if (block == 0) break;  // it would be its own child
       block = block * 3 + random_() % 3;

@@ -170,12 +170,12 @@ TEST(TokenlessTest, OffloadedChunksOfASaltedChainStayInItsNamespace) {
   EXPECT_EQ(worker.Reach(Tokens(8), {.cache_salt = "tenant"}), 2);
   EXPECT_EQ(worker.Reach(Tokens(8)), 0);
   // An unknown chunk might have a salt: it waits for its name.
-  OwnedEvent unknown = StoreEvent({7}, Tokens(4, 50), std::nullopt, "CPU");
+  OwnedEvent unknown = StoreEvent({7, 8}, Tokens(8, 50), std::nullopt, "CPU");
   unknown.event.group = 0;
   worker.Apply({unknown});
-  EXPECT_EQ(worker.Reach(Tokens(4, 50)), 0);
-  worker.Apply({StoreEvent({7}, Tokens(4, 50)), RemoveEvent({7})});
-  EXPECT_EQ(worker.Reach(Tokens(4, 50)), 1);
+  EXPECT_EQ(worker.Reach(Tokens(8, 50)), 0);
+  worker.Apply({StoreEvent({7, 8}, Tokens(8, 50)), RemoveEvent({7, 8})});
+  EXPECT_EQ(worker.Reach(Tokens(8, 50)), 2);
 }
 
 TEST(TokenlessTest, AnotherWorkerIsAsked) {

@@ -530,10 +530,12 @@ TEST(EngineWorkerTest, TiersInterleaveInOnePrompt) {
   EXPECT_EQ(worker.Reach(Tokens(16), {.tiers = kDevice}), 2);
 }
 
-TEST(EngineWorkerTest, HostChunksThatAreAnnouncedAgainGoWithOneRemoval) {
+// SGLang's pool; vLLM's connectors announce copies (engine_offload_test.cc).
+TEST(EngineWorkerTest, HostPagesThatAreAnnouncedAgainGoWithOneRemoval) {
   TestWorker worker;
-  for (int i = 0; i < 3; ++i) worker.Apply({StoreEvent({1, 2}, Tokens(8), std::nullopt, "CPU")});
-  worker.Apply({RemoveEvent({2}, "CPU")});
+  for (int i = 0; i < 3; ++i)
+    worker.Apply({StoreEvent({1, 2}, Tokens(8), std::nullopt, "CPU_PINNED")});
+  worker.Apply({RemoveEvent({2}, "CPU_PINNED")});
   EXPECT_EQ(worker.Reach(Tokens(8)), 1);
 }
 
