@@ -197,6 +197,39 @@ TEST(EngineOffloadTest, ANameStandsForItsChunkWhereChunksAreTold) {
   EXPECT_EQ(worker.trust(), Trust::kExact);
 }
 
+TEST(EngineOffloadTest, WhereChunksEndTellsHowManyBlocksANameStandsFor) {
+  TestWorker worker;
+  worker.Apply({OnDevice({1, 2, 3, 4, 5, 6, 7, 8, 9}, Tokens(36)), Placeholder(8), Placeholder(4)});
+  worker.Apply({Gone({9, 8, 7, 6, 5, 4, 3, 2, 1})});
+  EXPECT_EQ(worker.Reach(Tokens(36)), 8u);
+  EXPECT_EQ(worker.Reach(Tokens(28)), 4u);
+  EXPECT_EQ(worker.Reach(Tokens(12)), 0u);
+  worker.Apply({Gone({8}, "CPU")});
+  EXPECT_EQ(worker.Reach(Tokens(36)), 4u);
+  worker.Apply({Gone({4}, "CPU")});
+  EXPECT_TRUE(worker.Holdings().empty());
+  EXPECT_EQ(worker.RankStats().aliases, 0u);
+}
+
+// One chunk alone looks like one of all its request's blocks.
+TEST(EngineOffloadTest, ChunksThatTurnOutToBeSmallerLoseWhatTheyHadTooMuch) {
+  TestWorker worker;
+  worker.Apply({OnDevice({1, 2, 3, 4}, Tokens(16)), Placeholder(4)});
+  worker.Apply({Gone({4, 3, 2, 1})});
+  EXPECT_EQ(worker.Reach(Tokens(16)), 4u);
+  worker.Apply({OnDevice({11, 12}, Tokens(8, 500)), Placeholder(12)});
+  EXPECT_EQ(worker.Reach(Tokens(16)), 0u);
+  EXPECT_EQ(worker.Holdings().size(), 4u);  // two of the first, two of the second
+  worker.Apply({Gone({12, 11})});
+  EXPECT_EQ(worker.Reach(Tokens(8, 500)), 2u);
+  worker.Apply({OnDevice({21}, Tokens(4, 900)), Placeholder(21)});
+  EXPECT_EQ(worker.Reach(Tokens(8, 500)), 0u);
+  EXPECT_TRUE(worker.layout().plain());
+  worker.Apply({Gone({21}), Gone({4, 12, 21}, "CPU")});
+  EXPECT_TRUE(worker.Holdings().empty());
+  EXPECT_EQ(worker.RankStats().aliases, 0u);
+}
+
 TEST(EngineOffloadTest, AChunkThatIsNamedBeforeItsBlocksWaitsForThem) {
   TestWorker worker({.offload_chunk_tokens = 8});
   worker.Apply({Placeholder(2), Placeholder(2), OnDevice({1, 2}, Tokens(8)), Gone({2, 1})});

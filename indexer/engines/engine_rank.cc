@@ -45,6 +45,7 @@ EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
       scratch_(scratch),
       pages_(options.page_names, options.is_sglang) {
   chunk_blocks_ = told_chunk_blocks_;
+  if (told_chunk_blocks_ > 1) named_blocks_ = told_chunk_blocks_;
 }
 
 void EngineRank::Prefetch(std::span<const EngineEvent> events) const {
@@ -543,6 +544,8 @@ bool EngineRank::JoinKnown(const Store& store, const EngineBlockHash& name, cons
   if (told_chunk_blocks_ > 1 && store.tier != Tier::kDevice && store.event.tokens.empty())
     PlaceMembers(store.group, name, place, store.tier, 1, store.copies);
   Place(store.group, name, place, parent, std::nullopt, store.tier, 1, store.copies);
+  if (store.tier != Tier::kDevice && MayEndChunk(store.event))
+    NoteEnd(store.group, name, place, store.tier);
   return true;
 }
 
@@ -583,6 +586,7 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
     salt = content.cache_salt.value_or("");
     block.eagle = event.look_ahead;
   } else {
+    block.may_end_chunk = MayEndChunk(event);
     Refuse(Refusal::kNoContent, 1);
   }
   const EngineBlockHash& name = event.hashes[i];

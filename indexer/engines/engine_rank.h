@@ -54,6 +54,11 @@ class EngineRank {
   void Prefetch(std::span<const EngineEvent> events) const;
   void Apply(const EngineEvent& event, Time now);
   void Flush();
+  // Nothing more comes of a batch.
+  void EndBatch() {
+    if (!ends_.empty()) FindChunks();
+    Flush();
+  }
 
   // What became of what is held.
   enum class LossKind {
@@ -172,6 +177,15 @@ class EngineRank {
   void NoteOffload(const EngineEvent& event, Tier tier);
   void NoteRemoval(const EngineEvent& event, Tier tier);
   void NoteChunk(size_t blocks);
+  void UpdateChunks();
+  // A store without tokens that says no size: vLLM's OffloadingConnector names a chunk so.
+  static bool MayEndChunk(const EngineEvent& event) {
+    return event.tokens.empty() && event.block_size == 0 && event.group.has_value() &&
+           !event.envelope;
+  }
+  // Such a name is placed. What it stands for is known when the batch is through (`FindChunks`).
+  void NoteEnd(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier);
+  void FindChunks();
   bool IsLarge(const EngineEvent& event) const {
     return event.block_size > options_.block_size && event.block_size % options_.block_size == 0 &&
            event.look_ahead == 0 && !event.tokens_opaque;
@@ -182,7 +196,9 @@ class EngineRank {
   // The other blocks of the chunk that this one ends, in a tier whose stores name chunks by their last block.
   void PlaceMembers(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier,
                     uint32_t count, AliasTable::Copies copies);
-  void RemoveMembers(size_t group, const EngineBlockHash& name, Tier tier, bool all);
+  // From the one `from` blocks before the last on.
+  void RemoveMembers(size_t group, const EngineBlockHash& name, Tier tier, bool all,
+                     uint32_t from = 1);
 
   // ---- engine_rank_blocks.cc: names, blocks, what is pending ----
   void PrefetchNames(size_t group, std::span<const EngineBlockHash> names) const;
@@ -291,7 +307,12 @@ class EngineRank {
   // Blocks that tiers beside the device load together; as told, or as found out.
   uint32_t chunk_blocks_ = 1;
   uint32_t told_chunk_blocks_ = 1;
-  // While those are told: of blocks, the one before.
+  uint32_t described_blocks_ = 1;  // of events that name all their blocks, the most
+  // Blocks that names of chunks' ends stand for: as told, or the greatest common divisor of where such chunks end; 0: none was seen.
+  uint32_t named_blocks_ = 0;
+  uint32_t next_named_blocks_ = 0;                  // with those of this batch
+  std::vector<std::pair<std::string, Tier>> ends_;  // of this batch, by `ParkedName`
+  // While those are several: of blocks, the one before.
   absl::flat_hash_map<SequenceHash, SequenceHash> before_;
   bool places_members_ = false;  // names being placed are not the engine's
   TierMask silent_;              // tiers that blocks leave without a word

@@ -60,7 +60,7 @@ void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPla
     if (!parked_.empty()) linked_.push_back(ParkedName(group, name));
     if (groups_[group].side == 0 && (unjoined_ != 0 || !links_.empty())) JoinSides(name, place);
   }
-  if (told_chunk_blocks_ > 1 && !places_members_ && place.position != 0 && parent != kNoParent)
+  if (named_blocks_ > 1 && !places_members_ && place.position != 0 && parent != kNoParent)
     before_.try_emplace(place.block, parent);
   const bool first = table->Store(slot, tier, copies);
   for (uint32_t i = 1; i < count; ++i) table->Store(slot, tier, copies);
@@ -254,6 +254,8 @@ void EngineRank::PlaceParked(size_t group, const EngineBlockHash& name, const Bl
     if (told_chunk_blocks_ > 1 && tier != Tier::kDevice && !parked.has_tokens)
       PlaceMembers(group, name, place, tier, parked.copies[t], copies);
     Place(group, name, place, parent, local, tier, parked.copies[t], copies);
+    if (parked.may_end_chunk && parked.copies[t] != 0 && tier != Tier::kDevice)
+      NoteEnd(group, name, place, tier);
   }
   if (parked.certain == parked.copies) return;
   AliasTable* const table = Table(group, name.bytes.size());

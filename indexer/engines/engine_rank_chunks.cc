@@ -3,8 +3,9 @@
 //   a store there                            its blocks                                    names in that tier
 //   one event a chunk, all its blocks        as any                                        the engine's own
 //   one name for several blocks, with tokens cut into blocks of the domain (`ApplyLarge`)  the chunk's; `MemberName` for all but the last
-//   one name without tokens, chunks told     those before the block of that name           likewise
-//                                            (`before_`, `PlaceMembers`)
+//   one name without tokens                  those before the block of that name           likewise
+//                                            (`before_`, `PlaceMembers`), as told or as
+//                                            `FindChunks` finds out
 //
 // Each name counts its copies and its chunk's removal takes one of each, so that a block that two chunks share stays until both are
 // gone. How far a prompt can be loaded is decided where it is asked: the layout says how many tokens are loaded together
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +41,7 @@ void EngineRank::NoteOffload(const EngineEvent& event, Tier tier) {
     NoteChunk(event.hashes.size());
 }
 
-// Who removes there is not silent, whoever spells it so.
+// A removal shows that the connector is not silent, however it spells the medium.
 void EngineRank::NoteRemoval(const EngineEvent& event, Tier tier) {
   if (event.medium != "cpu" || options_.silent_tiers.Has(tier)) return;
   removes_ = removes_ | TierMask(tier);
@@ -49,9 +51,72 @@ void EngineRank::NoteRemoval(const EngineEvent& event, Tier tier) {
 
 // The most that was seen: too little is promised of smaller ones.
 void EngineRank::NoteChunk(size_t blocks) {
-  if (blocks <= chunk_blocks_ || blocks > UINT32_MAX / std::max(1u, options_.block_size)) return;
-  chunk_blocks_ = static_cast<uint32_t>(blocks);
-  UpdateLayout();
+  if (blocks <= described_blocks_ || blocks > UINT32_MAX / std::max(1u, options_.block_size))
+    return;
+  described_blocks_ = static_cast<uint32_t>(blocks);
+  UpdateChunks();
+}
+
+void EngineRank::UpdateChunks() {
+  const uint32_t blocks = std::max(described_blocks_, named_blocks_);
+  if (std::exchange(chunk_blocks_, std::max(1u, blocks)) != chunk_blocks_) UpdateLayout();
+}
+
+void EngineRank::NoteEnd(size_t group, const EngineBlockHash& name, const BlockPlace& place,
+                         Tier tier) {
+  if (told_chunk_blocks_ > 1 || named_blocks_ == 1) return;
+  next_named_blocks_ =
+      std::gcd(ends_.empty() ? named_blocks_ : next_named_blocks_, place.position + 1);
+  ends_.emplace_back(ParkedName(group, name), tier);
+}
+
+// Where chunks end tells their size: a connector stores all chunks of a request, from its first block on, and says so together. While
+// every end is a multiple of several blocks a name stands for so many; what was taken for more of a chunk goes when one is not.
+void EngineRank::FindChunks() {
+  const uint32_t before = std::exchange(named_blocks_, next_named_blocks_);
+  if (before > named_blocks_) {
+    FlushStored();
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      std::vector<std::pair<std::string, TierMask>> names;
+      for (const std::unique_ptr<AliasTable>& table : groups_[group].tables)
+        table->ForEach([&](const EngineBlockHash& name, size_t slot) {
+          const TierMask tiers = table->tiers(slot) & ~TierMask(Tier::kDevice);
+          if (!tiers.empty()) names.emplace_back(ParkedName(group, name), tiers);
+        });
+      for (const auto& [key, tiers] : names)
+        for (int t = 0; t < kTiers; ++t)
+          if (tiers.Has(static_cast<Tier>(t)))
+            RemoveMembers(group, NameOfKey(key), static_cast<Tier>(t), /*all=*/true, named_blocks_);
+    }
+  }
+  UpdateChunks();
+  if (named_blocks_ <= 1) {
+    before_ = {};
+    ends_.clear();
+    return;
+  }
+  if (before_.empty()) {
+    FlushStored();
+    sink_->ForEachHeld([&](SequenceHash block, SequenceHash parent, LocalHash) {
+      if (parent != kNoParent) before_.try_emplace(block, parent);
+    });
+  }
+  for (const auto& [key, tier] : std::exchange(ends_, {})) {
+    const size_t group = GroupOfKey(key);
+    const EngineBlockHash name = NameOfKey(key);
+    // It may have gone since, or have its blocks already.
+    const auto copies_of = [&](const EngineBlockHash& of) -> uint32_t {
+      const AliasTable* const table = Table(group, of.bytes.size());
+      const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(of);
+      return slot == AliasTable::kNone ? 0 : table->copies(slot)[static_cast<int>(tier)];
+    };
+    const uint32_t copies = copies_of(name);
+    const uint32_t of_members = copies_of(MemberName(name, 1));
+    const std::optional<BlockPlace> place = FindPlace(group, name);
+    if (copies <= of_members || !place.has_value()) continue;
+    const Namespaces::Pin pin(&spaces_, place->space);
+    PlaceMembers(group, name, *place, tier, copies - of_members, AliasTable::Copies::kOneMore);
+  }
 }
 
 EngineBlockHash EngineRank::MemberName(const EngineBlockHash& chunk, uint32_t back) {
@@ -136,8 +201,8 @@ void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
 
 void EngineRank::PlaceMembers(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                               Tier tier, uint32_t count, AliasTable::Copies copies) {
-  const uint32_t others = told_chunk_blocks_ - 1;
-  if (count == 0 || (place.position + 1) % told_chunk_blocks_ != 0) return;
+  const uint32_t others = named_blocks_ - 1;
+  if (count == 0 || (place.position + 1) % named_blocks_ != 0) return;
   // From the last one back.
   std::vector<SequenceHash>& members = scratch_->members;
   members.assign(1, place.block);
@@ -157,8 +222,9 @@ void EngineRank::PlaceMembers(size_t group, const EngineBlockHash& name, const B
   places_members_ = false;
 }
 
-void EngineRank::RemoveMembers(size_t group, const EngineBlockHash& name, Tier tier, bool all) {
-  for (uint32_t back = 1; back < chunk_blocks_; ++back) {
+void EngineRank::RemoveMembers(size_t group, const EngineBlockHash& name, Tier tier, bool all,
+                               uint32_t from) {
+  for (uint32_t back = from; back < chunk_blocks_; ++back) {
     if (!RemoveName(group, MemberName(name, back), tier, /*is_member=*/true)) return;
     while (all && RemoveName(group, MemberName(name, back), tier, /*is_member=*/true)) {
     }

@@ -84,6 +84,7 @@ void EngineRank::ClearAll() {
   anything_stored_ = false;
   missed_ = false;
   before_ = {};
+  ends_.clear();
   silent_ = options_.silent_tiers;
   Send(Cleared(), 0);
   UpdateTrust();
@@ -118,6 +119,9 @@ void EngineRank::Restart() {
   kinds_.clear();
   required_ = {};
   extras_seen_ = false;
+  described_blocks_ = 1;
+  named_blocks_ = told_chunk_blocks_ > 1 ? told_chunk_blocks_ : 0;
+  next_named_blocks_ = 0;
   chunk_blocks_ = told_chunk_blocks_;
   removes_ = {};
   sides_.clear();

@@ -71,7 +71,7 @@ struct EngineWorker::State {
   // The rank has its events of this batch; may be null.
   void Finish(EngineRank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (rank == nullptr) return;
-    rank->Flush();
+    rank->EndBatch();
     if (const uint32_t more = rank->look_aheads() & ~look_aheads.load(std::memory_order_relaxed))
       look_aheads.fetch_or(more, std::memory_order_relaxed);
   }

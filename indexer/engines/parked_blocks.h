@@ -46,8 +46,9 @@ struct ParkedBlock {
   uint32_t said = 0;  // its event's adapter and salt: of `ParkedBlocks::Said`
   uint32_t eagle = 0;
   TierCopies copies = {};
-  TierCopies certain = {};  // of those; others' removals may have been lost
-  TierMask sets;            // tiers whose stores are no copies more
+  TierCopies certain = {};     // of those; others' removals may have been lost
+  TierMask sets;               // tiers whose stores are no copies more
+  bool may_end_chunk = false;  // its name may stand for the blocks before it, too
   Time since{0};
   uint64_t ticket = 0;
 };
