@@ -85,7 +85,7 @@ absl::Status EngineBatches::Apply(std::string_view payload, Time now, std::vecto
   state_->batch.rank.reset();
   for (EngineEvent& event : state_->batch.events) event.rank.reset();
   state_->worker.Apply(kRank, state_->batch, now);
-  if (state_->worker.eagle() && !std::exchange(state_->look_ahead_told, true)) {
+  if (state_->worker.look_aheads() != 0 && !std::exchange(state_->look_ahead_told, true)) {
     Log(LogLevel::kWarning, "engine's hashes look ahead: leaves are to be asked for such",
         {{"worker", state_->name}});
   }
@@ -112,7 +112,7 @@ EngineBatchesStats EngineBatches::Stats() const {
                            .blocks_removed = worker.blocks_removed,
                            .clears = worker.clears,
                            .last_refusal = worker.last_refusal,
-                           .look_ahead = state_->worker.eagle()};
+                           .look_ahead = state_->worker.look_aheads() != 0};
   for (size_t i = 0; i < kRefusals; ++i) {
     // Names of parts of blocks are no mistake, nor are their removals.
     const Refusal refusal = static_cast<Refusal>(i);

@@ -25,6 +25,15 @@ uint32_t EndsEvery(const CacheLayout& layout, const CacheClass& of) {
   return states_alone ? layout.main.block_size : of.block_size;
 }
 
+uint32_t LoadableBlocks(const CacheLayout& layout, uint32_t block_size, uint32_t device,
+                        uint32_t all) {
+  const uint32_t chunk = block_size == 0 ? 0 : layout.main.window_tokens / block_size;
+  if (chunk <= 1 || all <= device) return all;
+  const uint32_t whole = all - all % chunk;
+  // Side classes accept some lengths alone: where `all` is one of them, a shorter one need not be.
+  return std::max(device, layout.sides.empty() || whole == all ? whole : 0);
+}
+
 uint32_t AlignmentOf(const CacheLayout& layout) {
   uint64_t alignment = layout.has_main ? layout.main.block_size : 1;
   for (const CacheClass& side : layout.sides) {

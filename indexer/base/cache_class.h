@@ -35,7 +35,8 @@ struct CacheClass {
   CacheKind kind = CacheKind::kFull;
   uint32_t block_size = 0;  // tokens of one block of this class
   // Tokens before the boundary that must be held: of a window, one less than the engine's window where the engine
-  // counts the next token in (vLLM), the window itself where it does not (SGLang). Of a chunk: its size. Else 0.
+  // counts the next token in (vLLM), the window itself where it does not (SGLang). Of a chunk: its size. Of the main class: tokens
+  // that tiers beside the device load only together (`LoadableBlocks`), 0: blocks are loaded one by one. Else 0.
   uint32_t window_tokens = 0;
   // EAGLE and multi-token prediction: the engine matches one block more than it reuses.
   bool drops_last = false;
@@ -51,7 +52,9 @@ struct CacheLayout {
   std::vector<CacheClass>
       sides;  // in the order in which they became known; at most `kSideClassesMax`
 
-  bool plain() const { return sides.empty() && has_main && !main.drops_last; }
+  bool plain() const {
+    return sides.empty() && has_main && !main.drops_last && main.window_tokens == 0;
+  }
 
   friend bool operator==(const CacheLayout&, const CacheLayout&) = default;
 };
@@ -78,6 +81,12 @@ inline SequenceHash SideName(uint64_t tag, SequenceHash twin, uint32_t back = 0)
 // and states alone, and no class drops its last block, vLLM keeps states that end inside a block of theirs and reuses them
 // (`partial_hash_hits_enabled` in `kv_cache_utils.py`): then the main class's block size, which theirs are multiples of.
 uint32_t EndsEvery(const CacheLayout& layout, const CacheClass& of);
+
+// Of a holder whose tiers beside the device load chunks (`CacheLayout::main.window_tokens`): how many leading blocks it can reuse
+// where `device` of them are on the device and `all` in some tier. Behind what is on the device only whole chunks are loaded, which
+// begin at multiples of their size (vLLM 0.33, offloading/scheduler.py, `get_num_new_matched_tokens`).
+uint32_t LoadableBlocks(const CacheLayout& layout, uint32_t block_size, uint32_t device,
+                        uint32_t all);
 
 // The least common multiple of `EndsEvery` of all classes: a reusable length is a multiple of it. 0: beyond 2^32.
 uint32_t AlignmentOf(const CacheLayout& layout);

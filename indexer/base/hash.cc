@@ -27,7 +27,7 @@ uint64_t BlockSeed(const CacheNamespace& cache_namespace, const HashContract& co
 
 size_t FullBlocks(size_t tokens, const Blocking& blocking) {
   if (blocking.block_size == 0) return 0;
-  if (blocking.eagle) tokens -= std::min<size_t>(tokens, 1);
+  tokens -= std::min<size_t>(tokens, blocking.eagle);
   return tokens / blocking.block_size;
 }
 
@@ -47,7 +47,7 @@ std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocki
                                    uint64_t seed,
                                    std::span<const std::vector<uint64_t>> multimodal) {
   std::vector<LocalHash> locals(FullBlocks(tokens.size(), blocking));
-  const size_t window = blocking.block_size + (blocking.eagle ? 1 : 0);
+  const size_t window = size_t{blocking.block_size} + blocking.eagle;
   for (size_t i = 0; i < locals.size(); ++i) {
     std::span<const uint64_t> objects;
     if (i < multimodal.size()) objects = multimodal[i];

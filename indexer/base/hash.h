@@ -57,8 +57,9 @@ uint64_t BlockSeed(const CacheNamespace& cache_namespace, const HashContract& co
 // How tokens are cut into blocks.
 struct Blocking {
   uint32_t block_size = 16;
-  // EAGLE: block i covers tokens [i*block_size, i*block_size + block_size], one token more than it is long.
-  bool eagle = false;
+  // EAGLE and multi-token prediction: tokens behind a block that its hash covers too. EAGLE's blocks cover one: block i is tokens
+  // [i*block_size, i*block_size + block_size].
+  uint32_t eagle = 0;
 };
 
 // Number of full blocks of `tokens` tokens; 0 when `block_size` is 0.

@@ -16,10 +16,9 @@ uint64_t OneMore(uint64_t count) { return std::min(count + 1, kCountMax); }
 
 }  // namespace
 
-AliasTable::AliasTable(size_t name_bytes, uint64_t seed, bool counts_copies)
+AliasTable::AliasTable(size_t name_bytes, uint64_t seed)
     : name_bytes_(name_bytes),
       rest_bytes_(name_bytes > 8 ? name_bytes - 8 : 0),
-      counts_copies_(counts_copies),
       rows_(kRestAt + rest_bytes_, seed) {}
 
 size_t AliasTable::bytes() const {
@@ -179,25 +178,18 @@ void AliasTable::FreeRecord(uint32_t number) {
   free_record_ = kNoRecord;
 }
 
-bool AliasTable::Store(size_t slot, Tier tier) {
+bool AliasTable::Store(size_t slot, Tier tier, Copies copies) {
   const int t = static_cast<int>(tier);
   State state = StateOf(slot);
-  const uint64_t copies = CountOf(state.copies, t);
-  const bool counted = counts_copies_ && tier == Tier::kDevice;
-  state.copies = WithCount(state.copies, t, counted ? OneMore(copies) : 1);
-  state.certain = WithCount(state.certain, t, counted ? OneMore(CountOf(state.certain, t)) : 1);
+  const uint64_t before = CountOf(state.copies, t);
+  const auto after = [copies](uint64_t count) {
+    if (copies == Copies::kOneMore) return OneMore(count);
+    return copies == Copies::kOne ? 1 : std::max<uint64_t>(count, 1);
+  };
+  state.copies = WithCount(state.copies, t, after(before));
+  state.certain = WithCount(state.certain, t, after(CountOf(state.certain, t)));
   SetState(slot, state);
-  return copies == 0;
-}
-
-bool AliasTable::StoreOnce(size_t slot, Tier tier) {
-  const int t = static_cast<int>(tier);
-  State state = StateOf(slot);
-  const bool first = CountOf(state.copies, t) == 0;
-  state.copies = WithCount(state.copies, t, 1);
-  state.certain = WithCount(state.certain, t, 1);
-  SetState(slot, state);
-  return first;
+  return before == 0;
 }
 
 AliasTable::Gone AliasTable::Remove(size_t slot, Tier tier) {

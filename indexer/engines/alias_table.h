@@ -6,8 +6,7 @@
 //
 // *Truth*: names are compared by all their bytes: the key of a name is its last 8 bytes, the rest is in the row. A name whose
 // position is beyond 65,535, or whose state is none of the first 254 kinds, has a record that its row points to.
-// *Copies*: counted in the device tier, saturating, with a floor of zero; other tiers are sets, since connectors announce
-// again what they hold. After `Lose` a copy is unconfirmed until it is stored again; `certain` counts those since.
+// *Copies*: counted by tier, saturating, with a floor of zero; a store says whether it is a copy more. After `Lose` a copy is unconfirmed until it is stored again; `certain` counts those since.
 // *Threads*: none; the caller serialises.
 // *Cost*: see `bucket_table.h`: 19.0 bytes a name as it grows and 19.6 in a steady state of evictions, a digest longer than 8 bytes the rest of its length more, a record 48
 // bytes more. No call moves more than three buckets' names. Losses are O(kinds of states + records).
@@ -60,9 +59,7 @@ class AliasTable {
   static constexpr size_t kNone = BucketTable::kNone;
 
   // For names whose `EngineBlockHash::bytes` are of this length; 0: integers. `seed` orders the keys.
-  // Without `counts_copies` the device tier is a set, too.
-  explicit AliasTable(size_t name_bytes, uint64_t seed = 0x9e3779b97f4a7c15,
-                      bool counts_copies = true);
+  explicit AliasTable(size_t name_bytes, uint64_t seed = 0x9e3779b97f4a7c15);
 
   AliasTable(const AliasTable&) = delete;
   AliasTable& operator=(const AliasTable&) = delete;
@@ -91,13 +88,17 @@ class AliasTable {
   SequenceHash block(size_t slot) const { return place(slot).block; }
   TierMask tiers(size_t slot) const { return StateOf(slot).tiers(); }
 
-  // One copy more; true: the first one in that tier.
-  bool Store(size_t slot, Tier tier);
+  // What a store says of the copies in its tier.
+  enum class Copies : uint8_t {
+    kOneMore,
+    kSome,  // one, if there was none
+    kOne,   // one, however many there were
+  };
+  // True: the first one in that tier.
+  bool Store(size_t slot, Tier tier, Copies copies = Copies::kOneMore);
   enum class Gone { kNotHeld, kCopy, kLast };
   // One copy less.
   Gone Remove(size_t slot, Tier tier);
-  // As `Store`, but there is one copy afterwards, however many there were before.
-  bool StoreOnce(size_t slot, Tier tier);
 
   TierCopies copies(size_t slot) const { return std::bit_cast<TierCopies>(StateOf(slot).copies); }
   TierCopies certain(size_t slot) const { return std::bit_cast<TierCopies>(StateOf(slot).certain); }
@@ -206,7 +207,6 @@ class AliasTable {
 
   const size_t name_bytes_;
   const size_t rest_bytes_;  // of a digest before its last 8
-  const bool counts_copies_;
   BucketTable rows_;
   std::vector<Kind> kinds_;  // by code; the first one is of no name
   size_t idle_ = 0;          // others without names

@@ -101,9 +101,16 @@ class AliasTableTwin {
     ASSERT_EQ(inserted, !twins_.contains(key));
     Twin& twin = twins_[key];
     if (inserted) twin.place = place;
-    ASSERT_EQ(table_.Store(slot, static_cast<Tier>(tier)), twin.copies[tier] == 0);
-    twin.copies[tier] = tier == 0 ? twin.copies[tier] + 1 : 1;
-    twin.certain[tier] = tier == 0 ? twin.certain[tier] + 1 : 1;
+    using Copies = AliasTable::Copies;
+    const Copies copies = random_() % 4 != 0   ? Copies::kOneMore
+                          : random_() % 2 != 0 ? Copies::kSome
+                                               : Copies::kOne;
+    ASSERT_EQ(table_.Store(slot, static_cast<Tier>(tier), copies), twin.copies[tier] == 0);
+    for (uint16_t* count : {&twin.copies[tier], &twin.certain[tier]}) {
+      if (copies == Copies::kOneMore) ++*count;
+      if (copies == Copies::kSome && *count == 0) *count = 1;
+      if (copies == Copies::kOne) *count = 1;
+    }
   }
 
   void Remove(const std::string& key, const EngineBlockHash& name) {

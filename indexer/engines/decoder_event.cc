@@ -336,7 +336,7 @@ DecodeResult EventReader::DecodeTokenIds() {
   DecodedTokens decoded;
   const DecodeResult result = DecodeTokens(values_.in, values_.arena, &decoded);
   event_->tokens = decoded.tokens;
-  event_->bigrams = decoded.bigrams;
+  event_->look_ahead = decoded.bigrams ? 1 : 0;
   event_->tokens_opaque = decoded.opaque;
   return result;
 }
@@ -346,32 +346,42 @@ DecodeResult EventReader::DecodeLookahead() {
   choices_.lookahead_blocks = 0;
   uint32_t blocks = 0;
   if (in_.Peek() != MsgpackType::kArray || !in_.ReadArray(&blocks)) return DecodeResult::kMalformed;
-  MsgpackInteger token;
+  // Those of the last block are kept: the others' are tokens of the event.
+  uint32_t of_each = 0;
   for (uint32_t i = 0; i < blocks; ++i) {
     uint32_t tokens = 0;
     if (in_.Peek() != MsgpackType::kArray || !in_.ReadArray(&tokens) || tokens == 0 ||
-        in_.Peek() != MsgpackType::kInteger || !in_.ReadInteger(&token) || token.negative ||
-        token.bits > std::numeric_limits<TokenId>::max() || !SkipValues(&in_, tokens - 1)) {
+        tokens > kLookAheadMax || (i != 0 && tokens != of_each)) {
       return DecodeResult::kMalformed;
+    }
+    of_each = tokens;
+    for (uint32_t t = 0; t < tokens; ++t) {
+      MsgpackInteger token;
+      if (in_.Peek() != MsgpackType::kInteger || !in_.ReadInteger(&token) || token.negative ||
+          token.bits > std::numeric_limits<TokenId>::max()) {
+        return DecodeResult::kMalformed;
+      }
+      choices_.lookahead[t] = static_cast<TokenId>(token.bits);
     }
   }
   choices_.lookahead_blocks = blocks;
-  choices_.lookahead = static_cast<TokenId>(token.bits);
+  choices_.lookahead_tokens = of_each;
   return DecodeResult::kOk;
 }
 
-// Blocks whose hashes cover the token behind them are what bigrams are: a block and one token more. False: no room.
+// Blocks whose hashes cover tokens behind them are told with those of the last block behind their own. False: no room.
 bool EventReader::AddLookahead() {
   const std::span<const TokenId> tokens = event_->tokens;
   if (choices_.lookahead_blocks == 0 || choices_.lookahead_blocks != event_->hashes.size() ||
-      event_->bigrams || tokens.empty()) {
+      event_->look_ahead != 0 || tokens.empty()) {
     return true;
   }
-  TokenId* const longer = values_.arena->Allocate<TokenId>(tokens.size() + 1);
+  const size_t ahead = choices_.lookahead_tokens;
+  TokenId* const longer = values_.arena->Allocate<TokenId>(tokens.size() + ahead);
   if (longer == nullptr) return false;
-  *std::copy(tokens.begin(), tokens.end(), longer) = choices_.lookahead;
-  event_->tokens = {longer, tokens.size() + 1};
-  event_->bigrams = true;
+  std::copy_n(choices_.lookahead.begin(), ahead, std::copy(tokens.begin(), tokens.end(), longer));
+  event_->tokens = {longer, tokens.size() + ahead};
+  event_->look_ahead = choices_.lookahead_tokens;
   return true;
 }
 

@@ -54,8 +54,9 @@ class EventReader {
     std::optional<EngineBlockHash> parent_block_hash, parent_hash;
     std::span<const std::span<const uint64_t>> block_mm_infos, mm_keys;
     std::optional<uint32_t> block_size;
-    uint32_t lookahead_blocks = 0;  // that say what token follows them
-    TokenId lookahead = 0;          // the one behind the last of them
+    uint32_t lookahead_blocks = 0;                 // that say which tokens follow them
+    uint32_t lookahead_tokens = 0;                 // behind each
+    std::array<TokenId, kLookAheadMax> lookahead;  // those behind the last of them
     std::span<const uint32_t> block_offsets;
     bool has_block_offsets = false;
     std::optional<uint8_t> component_types, component_type;

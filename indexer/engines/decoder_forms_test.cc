@@ -453,22 +453,31 @@ TEST_F(DecoderFormsTest, BigramsAreWindowsOfOneStream) {
       DecodeOne(StoreMap({{"token_ids", Array({Numbers({10, 11}), Numbers({11, 12}),
                                                Numbers({12, 13}), Numbers({13, 14})})},
                           {"block_size", Number(2)}}));
-  EXPECT_TRUE(event.bigrams);
+  EXPECT_EQ(event.look_ahead, 1u);
   EXPECT_EQ(Tokens(event), (std::vector<TokenId>{10, 11, 12, 13, 14}));
 }
 
 TEST_F(DecoderFormsTest, BlocksThatSayWhatTokenFollowsThemAreBigrams) {
   const EngineEvent& event = DecodeOne(StoreMap({{"lookahead_token_ids", Array({Numbers({5})})}}));
-  EXPECT_TRUE(event.bigrams);
+  EXPECT_EQ(event.look_ahead, 1u);
   EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3, 4, 5}));
+}
+
+TEST_F(DecoderFormsTest, AllTokensThatFollowABlockAreKept) {
+  const EngineEvent& event =
+      DecodeOne(StoreMap({{"lookahead_token_ids", Array({Numbers({5, 6, 7})})}}));
+  EXPECT_EQ(event.look_ahead, 3u);
+  EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3, 4, 5, 6, 7}));
 }
 
 TEST_F(DecoderFormsTest, WhatElseIsSaidOfTokensThatFollowIsIgnored) {
   for (const Write& lookahead :
        {Nil(), Numbers({5}), Array({}), Array({Numbers({})}), Array({Numbers({-1})}),
-        Array({Numbers({5}), Numbers({6})}), Array({Array({Text("5")})}), Text("5")}) {
+        Array({Numbers({5}), Numbers({6})}), Array({Array({Text("5")})}), Text("5"),
+        Numbers({5, 6}), Array({Numbers({5, -1})}),
+        Array({Numbers(std::vector<int64_t>(32, 5))})}) {
     const EngineEvent& event = DecodeOne(StoreMap({{"lookahead_token_ids", lookahead}}));
-    EXPECT_FALSE(event.bigrams);
+    EXPECT_EQ(event.look_ahead, 0u);
     EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3, 4}));
   }
 }

@@ -333,9 +333,10 @@ void RandomFrames::WriteToken(MsgpackWriter* out, bool strange) {
 void RandomFrames::WriteLookahead(MsgpackWriter* out) {
   if (OneIn(10)) return WriteTokens(out);
   const size_t blocks = Below(6);
+  const size_t of_each = OneIn(3) ? 1 + Below(OneIn(10) ? 40 : 4) : 1;
   out->Array(blocks);
   for (size_t i = 0; i < blocks; ++i) {
-    const size_t tokens = OneIn(20) ? Below(3) : 1;
+    const size_t tokens = OneIn(20) ? Below(3) : of_each;
     out->Array(tokens);
     for (size_t j = 0; j < tokens; ++j) WriteToken(out, OneIn(20));
   }

@@ -69,7 +69,7 @@ std::string ToText(const EngineEvent& event) {
   }
   if (event.parent.has_value()) Append(&text, "parent", ToText(*event.parent));
   AppendList(&text, "tokens", event.tokens);
-  if (event.bigrams) Append(&text, "bigrams", "yes");
+  if (event.look_ahead != 0) Append(&text, "look_ahead", std::to_string(event.look_ahead));
   if (event.tokens_opaque) Append(&text, "opaque", "yes");
   if (event.block_size != 0) Append(&text, "block_size", absl::StrCat(event.block_size));
   AppendList(&text, "block_offsets", event.block_offsets);

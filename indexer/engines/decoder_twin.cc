@@ -78,7 +78,7 @@ struct DecoderTwin::State {
   std::optional<EngineBlockHash> parent_block_hash, parent_hash;
   std::span<const std::span<const uint64_t>> block_mm_infos, mm_keys;
   std::optional<uint32_t> block_size;
-  std::vector<TokenId> lookahead;
+  std::vector<std::vector<TokenId>> lookahead;
   std::optional<std::vector<uint32_t>> block_offsets;
   std::optional<uint8_t> component_types, component_type;
 
@@ -179,7 +179,8 @@ std::optional<Failure> DecoderTwin::State::TokenList(const std::vector<Object>& 
 
 std::optional<Failure> DecoderTwin::State::Tokens(const Object& object) {
   event.tokens = {};
-  event.bigrams = event.tokens_opaque = false;
+  event.look_ahead = 0;
+  event.tokens_opaque = false;
   if (object.type == Type::NIL) return std::nullopt;
   if (object.type != Type::ARRAY) return Failure::kMalformed;
   const std::vector<Object> elements = ElementsOf(object);
@@ -201,7 +202,7 @@ std::optional<Failure> DecoderTwin::State::Tokens(const Object& object) {
       flat.push_back(event.tokens[i + 1]);
     }
     event.tokens = token_lists.emplace_back(std::move(flat));
-    event.bigrams = true;
+    event.look_ahead = 1;
   }
   if (event.tokens_opaque) event.tokens = {};
   return std::nullopt;
@@ -316,10 +317,16 @@ void DecoderTwin::State::Lookahead(const Object& object) {
   if (object.type != Type::ARRAY) return;
   for (const Object& tokens : ElementsOf(object)) {
     if (tokens.type != Type::ARRAY || tokens.via.array.size == 0 ||
-        !IsU32(tokens.via.array.ptr[0])) {
+        tokens.via.array.size > kLookAheadMax ||
+        (!lookahead.empty() && lookahead.back().size() != tokens.via.array.size)) {
       return lookahead.clear();
     }
-    lookahead.push_back(static_cast<TokenId>(tokens.via.array.ptr[0].via.u64));
+    std::vector<TokenId> of_block;
+    for (const Object& token : ElementsOf(tokens)) {
+      if (!IsU32(token)) return lookahead.clear();
+      of_block.push_back(static_cast<TokenId>(token.via.u64));
+    }
+    lookahead.push_back(std::move(of_block));
   }
 }
 
@@ -441,7 +448,8 @@ std::optional<Failure> DecoderTwin::State::Field(const std::string& key, const O
   const std::optional<Failure> failure = Tokens(value);
   if (failure.has_value()) {
     event.tokens = {};
-    event.bigrams = event.tokens_opaque = false;
+    event.look_ahead = 0;
+    event.tokens_opaque = false;
   }
   return failure;
 }
@@ -587,13 +595,13 @@ std::optional<Refusal> DecoderTwin::State::Finish() {
     event.component_form = ComponentForm::kOne;
     event.components = *component_type;
   }
-  if (stored && !event.bigrams && !event.tokens.empty() && !lookahead.empty() &&
+  if (stored && event.look_ahead == 0 && !event.tokens.empty() && !lookahead.empty() &&
       lookahead.size() == event.hashes.size()) {
     std::vector<TokenId>& longer =
         token_lists.emplace_back(event.tokens.begin(), event.tokens.end());
-    longer.push_back(lookahead.back());
+    longer.insert(longer.end(), lookahead.back().begin(), lookahead.back().end());
     event.tokens = longer;
-    event.bigrams = true;
+    event.look_ahead = static_cast<uint32_t>(lookahead.back().size());
   }
   return std::nullopt;
 }

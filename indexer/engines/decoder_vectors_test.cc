@@ -237,7 +237,7 @@ TEST_F(DecoderVectorsTest, SglangRemovesFromPinnedMemory) {
 TEST_F(DecoderVectorsTest, SglangBigramsAreTheirFirstsAndTheLastSecond) {
   const EngineEvent& event = DecodeOne(
       Join({"93", kTime, "9197", kStored, "91ff", "c0", "92920102920203", "02c0a347505500"}));
-  EXPECT_TRUE(event.bigrams);
+  EXPECT_EQ(event.look_ahead, 1u);
   EXPECT_FALSE(event.tokens_opaque);
   EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3}));
   EXPECT_EQ(event.block_size, 2u);
@@ -290,7 +290,7 @@ TEST_F(DecoderVectorsTest, WindowOfVllm033WithEveryFieldUnderALongHeader) {
   EXPECT_EQ(Values(event), std::vector<uint64_t>{kHash1});
   // Two blocks of tokens and one hash: what is not cached any more has none.
   EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  EXPECT_TRUE(event.bigrams);
+  EXPECT_EQ(event.look_ahead, 1u);
   EXPECT_EQ(event.group, 1u);
   EXPECT_EQ(event.spec_kind, "sliding_window");
   EXPECT_EQ(event.sliding_window, 128u);
@@ -423,7 +423,7 @@ TEST_F(DecoderVectorsTest, BigramsOfSglang0523InPinnedMemory) {
       DecodeOne(Join({"93", kTime, "91", "87", kType, kStored, kBlockHashes, "91fb", kParent, "c0",
                       kTokenIds, "92920102920203", kBlockSize, "02", kLoraId, "c0", kMedium,
                       "aa4350555f50494e4e4544", "c0"}));
-  EXPECT_TRUE(event.bigrams);
+  EXPECT_EQ(event.look_ahead, 1u);
   EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3}));
   EXPECT_EQ(event.medium, "CPU_PINNED");
 }

@@ -24,6 +24,8 @@ namespace kvatlas {
 inline constexpr size_t kEngineHashBytesMax = 256;
 // Of an adapter's name or a salt, as of registered ones: a store with a longer one is refused.
 inline constexpr size_t kEngineTextBytesMax = 4096;
+// Tokens behind a block that its hash covers: no engine predicts more at once.
+inline constexpr uint32_t kLookAheadMax = 31;
 
 // What an engine calls a block: opaque, compared and never computed.
 struct EngineBlockHash {
@@ -84,9 +86,9 @@ struct EngineEvent {
   // ---- Stored ----
   std::optional<EngineBlockHash> parent;
   // Flat. Of bigrams [[a,b],[b,c],…] the firsts and the last second: one more than there are bigrams. Blocks whose hashes
-  // cover the token behind them (vLLM's `lookahead_token_ids`; of several only the first counts) are told as bigrams.
+  // cover k tokens behind them (vLLM's `lookahead_token_ids`) have k tokens more likewise.
   std::span<const TokenId> tokens;
-  bool bigrams = false;
+  uint32_t look_ahead = 0;  // k; of bigrams 1
   // Token ids were mixed with strings, or out of range: the content cannot be hashed.
   bool tokens_opaque = false;
   uint32_t block_size = 0;

@@ -37,9 +37,16 @@ EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
       spaces_(options.contract, options.lora_name, options.additional_salt,
               options.namespace_bytes_max, options.memory),
       parked_(options.orphan_blocks_max, options.orphan_bytes_max, options.orphan_ttl,
-              options.counts_copies, options.memory),
+              options.memory),
+      told_chunk_blocks_(options.block_size == 0
+                             ? 1
+                             : std::max(1u, options.offload_chunk_tokens / options.block_size)),
+      silent_(options.silent_tiers),
       scratch_(scratch),
-      pages_(options.page_names, options.is_sglang) {}
+      pages_(options.page_names, options.is_sglang) {
+  chunk_blocks_ = told_chunk_blocks_;
+  if (told_chunk_blocks_ > 1) named_blocks_ = told_chunk_blocks_;
+}
 
 void EngineRank::Prefetch(std::span<const EngineEvent> events) const {
   if (groups_.empty()) return;
@@ -118,8 +125,16 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
         UpdateTrust();
       }
     }
-    // What a part of a block is named by (fine-grained hits) has the class's kind and another size.
     const auto known = stores && event.group.has_value() ? kinds_.find(*event.group) : kinds_.end();
+    // A size of 0 is none: vLLM's connectors name a block of a side group without saying more than its kind (0.33,
+    // offloading/events.py, `_placeholder_stored`).
+    if (stores && event.block_size == 0 && kind.role == Role::kSide) {
+      if (known != kinds_.end() && known->second.role == Role::kSide) return Role::kSide;
+      Refuse(Refusal::kUnlearnedGroup, 1, absl::StrCat("group ", *event.group, " without a size"));
+      if (!std::exchange(side_unknown_, true)) UpdateTrust();
+      return std::nullopt;
+    }
+    // What a part of a block is named by (fine-grained hits) has the class's kind and another size.
     if (known != kinds_.end() && known->second.role == Role::kSide && kind.role == Role::kSide &&
         event.block_size < known->second.side.block_size) {
       if (known->second.side.kind == CacheKind::kState && kind.side.kind == CacheKind::kState)
@@ -256,14 +271,23 @@ void EngineRank::Unrequire(size_t group) {
 }
 
 // The leading blocks that the tokens cover whole; false: refused.
-bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
+bool EngineRank::SpansBlocks(const EngineEvent& event, Tier tier, size_t* blocks) {
   const size_t hashes = event.hashes.size();
   if (event.tokens_opaque) {
     Refuse(Refusal::kOpaqueTokens, hashes, "tokens");
     return false;
   }
-  if (!sides_.empty() && event.block_size < options_.block_size) {
+  // Of an engine that names kinds one smaller name alone may be the first that is told of any group.
+  const bool may_be_part = !sides_.empty() || (hashes == 1 && !event.spec_kind.empty());
+  if (may_be_part && event.block_size < options_.block_size) {
     Refuse(Refusal::kPartBlock, hashes);
+    return false;
+  }
+  // A connector's blocks say nothing of the engine's.
+  if (event.block_size != options_.block_size && tier != Tier::kDevice) {
+    Refuse(Refusal::kNotDense, hashes,
+           absl::StrCat("a connector's block size is ", event.block_size, ", the domain's ",
+                        options_.block_size));
     return false;
   }
   if (event.block_size != options_.block_size) {
@@ -280,7 +304,7 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
     UpdateTrust();
   }
   const size_t full =
-      FullBlocks(event.tokens.size(), {.block_size = event.block_size, .eagle = event.bigrams});
+      FullBlocks(event.tokens.size(), {.block_size = event.block_size, .eagle = event.look_ahead});
   if (full != hashes)
     Refuse(Refusal::kNotDense, full > hashes ? hashes : hashes - full,
            absl::StrCat(event.tokens.size(), " tokens for ", hashes, " blocks"));
@@ -326,17 +350,26 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
     }
   }
   const bool by_name = event.tokens.empty() && !event.tokens_opaque;
-  if (!by_name && !SpansBlocks(event, &blocks)) return;
+  if (*tier != Tier::kDevice) {
+    NoteOffload(event, *tier);
+    if (!by_name && IsLarge(event)) return ApplyLarge(event, *tier, now);
+  }
+  if (!by_name && !SpansBlocks(event, *tier, &blocks)) return;
   const size_t different = scratch_->repeats.Leading(event.hashes.first(blocks), event.parent);
   if (different < blocks) Refuse(Refusal::kSelfReference, blocks - different);
   blocks = different;
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/true);
   if (!group.has_value()) return;
-  Store store{.event = event, .tier = *tier, .group = *group, .blocks = blocks, .now = now};
+  Store store{.event = event,
+              .tier = *tier,
+              .group = *group,
+              .blocks = blocks,
+              .now = now,
+              .copies = CopiesOf(event, *tier)};
   if (by_name) {
     PlaceNames(&store);
   } else {
-    const bool at_root = IsRoot(event);
+    const bool at_root = IsRoot(event, *tier);
     StoredContent& content = scratch_->content;
     ReadContent(event, blocks, at_root, &content);
     if (content.blocks < blocks)
@@ -351,7 +384,7 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
                     absl::StrCat("an adapter's name or a salt of ", longest, " bytes; at most ",
                                  kEngineTextBytesMax));
     store.by_name = *tier != Tier::kDevice && !content.has_extras;
-    if (event.bigrams) eagle_ = true;
+    if (event.look_ahead != 0) look_aheads_ |= 1u << event.look_ahead;
     const Chain chain = StartOf(store);
     if (chain.state == Chain::State::kKnown) {
       const Namespaces::Pin pin(&spaces_, chain.space);
@@ -364,21 +397,32 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
   counters_->stores += store.taken;
 }
 
+// What a store says of the copies in its tier. An envelope tells of the first and the last copy of its medium alone, and SGLang has
+// a page once beside the device.
+AliasTable::Copies EngineRank::CopiesOf(const EngineEvent& event, Tier tier) const {
+  if (Restates(event)) return AliasTable::Copies::kOne;
+  const bool counts = options_.counts_copies &&
+                      (tier == Tier::kDevice ||
+                       (!event.envelope && !options_.is_sglang && CountsCopies(event.medium)));
+  return counts ? AliasTable::Copies::kOneMore : AliasTable::Copies::kSome;
+}
+
 // A snapshot of components says what is there now, once more when one of them changes: no copy more.
 bool EngineRank::Restates(const EngineEvent& event) {
   return event.component_form == ComponentForm::kSnapshot;
 }
 
-// A parent of 0 is how llm-d's simulator says "none": it is the root as long as nothing is or was named 0.
-bool EngineRank::IsRoot(const EngineEvent& event) const {
+// A parent of 0 is how llm-d's simulator says "none": it is the root as long as nothing is or was named 0. A connector that says it has
+// forgotten the parent: LMCache 0.5.6, of all that a request stores but the first time (v1/cache_engine.py).
+bool EngineRank::IsRoot(const EngineEvent& event, Tier tier) const {
   if (event.base_block.value_or(0) != 0) return false;
   if (!event.parent.has_value()) return true;
-  return event.parent->value == 0 && event.parent->bytes.empty() && !zero_named_;
+  return tier == Tier::kDevice && *event.parent == EngineBlockHash() && !zero_named_;
 }
 
 EngineRank::Chain EngineRank::StartOf(const Store& store) {
   const EngineEvent& event = store.event;
-  if (IsRoot(event)) {
+  if (IsRoot(event, store.tier)) {
     const std::optional<uint32_t> space = SpaceAtRoot(store);
     if (!space.has_value()) return {.state = Chain::State::kRefused};
     return {.state = Chain::State::kKnown, .parent = kNoParent, .position = 0, .space = *space};
@@ -392,8 +436,8 @@ EngineRank::Chain EngineRank::StartOf(const Store& store) {
   if (!parent.has_value()) return {};
   const StoredContent& content = scratch_->content;
   const std::optional<uint32_t> space =
-      SpaceAfter(parent->space, content.lora_name, content.cache_salt.value_or(""), event.bigrams,
-                 store.blocks);
+      SpaceAfter(parent->space, content.lora_name, content.cache_salt.value_or(""),
+                 event.look_ahead, store.blocks);
   if (!space.has_value()) return {.state = Chain::State::kRefused};
   return {.state = Chain::State::kKnown,
           .parent = parent->block,
@@ -403,7 +447,7 @@ EngineRank::Chain EngineRank::StartOf(const Store& store) {
 
 // Without room for it the blocks are missing until the engine says them again, which it need not.
 std::optional<uint32_t> EngineRank::SpaceOf(std::string_view lora_name, std::string_view salt,
-                                            bool eagle, size_t blocks) {
+                                            uint32_t eagle, size_t blocks) {
   const std::optional<uint32_t> space = spaces_.Intern(lora_name, salt, eagle);
   if (space.has_value()) return space;
   Refuse(Refusal::kShed, blocks, "no room for another adapter or salt");
@@ -419,12 +463,13 @@ std::optional<uint32_t> EngineRank::SpaceAtRoot(const Store& store) {
   if (!event.additional_salt.empty()) salt = event.additional_salt;
   if (content.cache_salt.has_value() && !content.cache_salt->empty()) salt = *content.cache_salt;
   return SpaceOf(content.lora_name.empty() ? options_.lora_name : content.lora_name, salt,
-                 event.bigrams, store.blocks);
+                 event.look_ahead, store.blocks);
 }
 
 // Children carry no salt, they have their parent's. What an event says of its own must not contradict that.
 std::optional<uint32_t> EngineRank::SpaceAfter(uint32_t parent, std::string_view lora_name,
-                                               std::string_view salt, bool eagle, size_t blocks) {
+                                               std::string_view salt, uint32_t eagle,
+                                               size_t blocks) {
   const Space& space = spaces_.at(parent);
   if ((!lora_name.empty() && lora_name != space.lora_name) ||
       (!salt.empty() && salt != space.cache_salt)) {
@@ -438,10 +483,9 @@ std::optional<uint32_t> EngineRank::SpaceAfter(uint32_t parent, std::string_view
 void EngineRank::PlaceTokens(Store* store, Chain chain) {
   const EngineEvent& event = store->event;
   const StoredContent& content = scratch_->content;
-  const size_t window = options_.block_size + (event.bigrams ? 1 : 0);
-  // Where salts and objects are in use, vLLM's offloading connector leaves them out: its tokens alone prove nothing.
-  const bool hides =
-      store->by_name && extras_seen_ && (event.group.has_value() || !event.spec_kind.empty());
+  const size_t window = options_.block_size + event.look_ahead;
+  // Where salts and objects are in use, or may have been missed, vLLM's offloading connector leaves them out.
+  const bool hides = store->by_name && HidesNamespace(event);
   AliasTable* const table = TableFor(store->group, event.hashes[0]);
   if (table == nullptr)
     return Refuse(Refusal::kTooLarge, store->blocks, "names of too many lengths");
@@ -464,15 +508,15 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
       continue;
     }
     const LocalHash local = ContentHash(event.tokens.subspan(i * options_.block_size, window),
-                                        content.multimodal(i), chain.space, event.bigrams);
+                                        content.multimodal(i), chain.space, event.look_ahead);
     const SequenceHash block = chain.position == 0
                                    ? SequenceHash{Raw(local)}
                                    : NextSequenceHash(chain.parent, local, options_.contract);
     const BlockPlace place{block, chain.position, chain.space};
-    Place(store->group, name, place, chain.parent, local, store->tier, 1, Restates(event));
+    Place(store->group, name, place, chain.parent, local, store->tier, 1, store->copies);
     if (pages_.on())
       NamePage(name, place, chain.parent, event.tokens.subspan(i * options_.block_size, window),
-               content.multimodal(i), event.bigrams);
+               content.multimodal(i), event.look_ahead);
     store->taken = true;
     chain.parent = block;
     ++chain.position;
@@ -483,10 +527,10 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
 // objects are hashed.
 LocalHash EngineRank::ContentHash(std::span<const TokenId> tokens,
                                   std::span<const uint64_t> objects, uint32_t space,
-                                  bool bigrams) const {
+                                  uint32_t look_ahead) const {
   const uint64_t seed = spaces_.at(space).seed;
   std::vector<TokenId>* const padded = &scratch_->padded;
-  if (options_.image_token.has_value() && !bigrams &&
+  if (options_.image_token.has_value() && look_ahead == 0 &&
       PadImages(tokens, objects, *options_.image_token, padded))
     return LocalHashOf(*padded, {}, seed);
   return LocalHashOf(tokens, objects, seed);
@@ -497,7 +541,11 @@ bool EngineRank::JoinKnown(const Store& store, const EngineBlockHash& name, cons
                            SequenceHash parent) {
   const std::string_view lora_name = store.event.lora_name;
   if (!lora_name.empty() && lora_name != spaces_.at(place.space).lora_name) return false;
-  Place(store.group, name, place, parent, std::nullopt, store.tier, 1, Restates(store.event));
+  if (told_chunk_blocks_ > 1 && store.tier != Tier::kDevice && store.event.tokens.empty())
+    PlaceMembers(store.group, name, place, store.tier, 1, store.copies);
+  Place(store.group, name, place, parent, std::nullopt, store.tier, 1, store.copies);
+  if (store.tier != Tier::kDevice && MayEndChunk(store.event))
+    NoteEnd(store.group, name, place, store.tier);
   return true;
 }
 
@@ -521,11 +569,14 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   const StoredContent& content = scratch_->content;
   const std::optional<EngineBlockHash> parent =
       i == 0 ? event.parent : std::optional<EngineBlockHash>(event.hashes[i - 1]);
+  // Nothing will ever have that parent's name.
+  if (with_tokens && store.tier != Tier::kDevice && parent == EngineBlockHash() && !zero_named_)
+    return Refuse(Refusal::kNoContent, 1, "a parent of 0");
   ParkedBlock block;
   std::string_view lora_name, salt;
   if (with_tokens && parent.has_value()) {
-    const std::span<const TokenId> tokens = event.tokens.subspan(
-        i * options_.block_size, options_.block_size + (event.bigrams ? 1 : 0));
+    const std::span<const TokenId> tokens =
+        event.tokens.subspan(i * options_.block_size, options_.block_size + event.look_ahead);
     const std::span<const uint64_t> objects = content.multimodal(i);
     block.has_tokens = true;
     block.parent = ParkedName(store.group, *parent);
@@ -533,8 +584,9 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
     block.multimodal.assign(objects.begin(), objects.end());
     lora_name = content.lora_name;
     salt = content.cache_salt.value_or("");
-    block.eagle = event.bigrams;
+    block.eagle = event.look_ahead;
   } else {
+    block.may_end_chunk = MayEndChunk(event);
     Refuse(Refusal::kNoContent, 1);
   }
   const EngineBlockHash& name = event.hashes[i];
@@ -542,7 +594,7 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   while (Restates(event) && parked_.Remove(ParkedName(store.group, name), store.tier)) {
   }
   if (!parked_.Park(ParkedName(store.group, name), std::move(block), lora_name, salt, store.tier,
-                    store.now))
+                    store.copies, store.now))
     Refuse(Refusal::kOrphanDropped, 1, "too many are parked, or memory is full");
 }
 
@@ -552,6 +604,7 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
   const std::optional<Tier> tier = Admit(event);
   if (!tier.has_value()) return;
   if (event.component_form != ComponentForm::kNone && !ApplyComponents(event, *tier)) return;
+  if (silent_.Has(*tier)) NoteRemoval(event, *tier);
   // What it changes of names must come after what the sink was told of them.
   FlushStored();
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/false);
@@ -571,14 +624,20 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
 }
 
 bool EngineRank::RemoveOne(size_t group, const EngineBlockHash& name, Tier tier) {
+  const bool is_removed = RemoveName(group, name, tier, /*is_member=*/false);
+  if (is_removed && tier != Tier::kDevice && chunk_blocks_ > 1)
+    RemoveMembers(group, name, tier, /*all=*/false);
+  return is_removed || (!parked_.empty() && parked_.Remove(ParkedName(group, name), tier));
+}
+
+bool EngineRank::RemoveName(size_t group, const EngineBlockHash& name, Tier tier, bool is_member) {
   AliasTable* const table = Table(group, name.bytes.size());
   const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
-  if (slot == AliasTable::kNone)
-    return !parked_.empty() && parked_.Remove(ParkedName(group, name), tier);
+  if (slot == AliasTable::kNone) return false;
   const AliasTable::Gone gone = table->Remove(slot, tier);
   if (gone == AliasTable::Gone::kLast) {
     Left(group, name, table->place(slot), tier);
-    if (table->tiers(slot).empty()) EraseName(group, table, slot);
+    if (table->tiers(slot).empty()) EraseName(group, table, slot, is_member);
   }
   return gone != AliasTable::Gone::kNotHeld;
 }

@@ -38,7 +38,9 @@ namespace kvatlas {
 // Memory that one event at a time uses.
 struct EngineScratch {
   StoredContent content;
-  std::vector<TokenId> padded;  // a block's tokens, images among them
+  std::vector<TokenId> padded;        // a block's tokens, images among them
+  std::vector<SequenceHash> members;  // of a chunk
+  std::string member;                 // the digest that names one
   Repeats repeats;
 };
 
@@ -52,6 +54,11 @@ class EngineRank {
   void Prefetch(std::span<const EngineEvent> events) const;
   void Apply(const EngineEvent& event, Time now);
   void Flush();
+  // Nothing more comes of a batch.
+  void EndBatch() {
+    if (!ends_.empty()) FindChunks();
+    Flush();
+  }
 
   // What became of what is held.
   enum class LossKind {
@@ -76,7 +83,7 @@ class EngineRank {
   void Mark(const std::function<void(EngineRankMark)>& visit) const;
   absl::Status RestoreMark(const EngineRankMark& mark);
 
-  bool eagle() const { return eagle_; }
+  uint32_t look_aheads() const { return look_aheads_; }
   const Namespaces& spaces() const { return spaces_; }
   EngineRankStats Stats() const;
 
@@ -114,6 +121,7 @@ class EngineRank {
     size_t group;
     size_t blocks;  // leading ones that can be placed
     Time now;
+    AliasTable::Copies copies;
     bool by_name = false;  // a known name is trusted before the tokens
     bool taken = false;
   };
@@ -131,7 +139,7 @@ class EngineRank {
   // Nothing: refused.
   std::optional<Role> RoleOf(const EngineEvent& event);
   bool Learn(uint32_t id, const Kind& kind);
-  bool SpansBlocks(const EngineEvent& event, size_t* blocks);
+  bool SpansBlocks(const EngineEvent& event, Tier tier, size_t* blocks);
   std::optional<size_t> GroupOf(const std::optional<uint32_t>& id, bool make);
   void Require(size_t group, Tier tier);
   // It turned out to be of another kind: what it has goes, and blocks no longer need it.
@@ -141,15 +149,20 @@ class EngineRank {
 
   Chain StartOf(const Store& store);
   static bool Restates(const EngineEvent& event);
-  bool IsRoot(const EngineEvent& event) const;
+  AliasTable::Copies CopiesOf(const EngineEvent& event, Tier tier) const;
+  bool IsRoot(const EngineEvent& event, Tier tier) const;
+  // Its tokens alone prove nothing: it may be of a namespace that it does not say.
+  bool HidesNamespace(const EngineEvent& event) const {
+    return (extras_seen_ || missed_) && (event.group.has_value() || !event.spec_kind.empty());
+  }
   // Of a namespace; these three refuse `blocks` blocks and return nothing where they cannot be in it.
-  std::optional<uint32_t> SpaceOf(std::string_view lora_name, std::string_view salt, bool eagle,
+  std::optional<uint32_t> SpaceOf(std::string_view lora_name, std::string_view salt, uint32_t eagle,
                                   size_t blocks);
   std::optional<uint32_t> SpaceAtRoot(const Store& store);
   std::optional<uint32_t> SpaceAfter(uint32_t parent, std::string_view lora_name,
-                                     std::string_view salt, bool eagle, size_t blocks);
+                                     std::string_view salt, uint32_t eagle, size_t blocks);
   LocalHash ContentHash(std::span<const TokenId> tokens, std::span<const uint64_t> objects,
-                        uint32_t space, bool bigrams) const;
+                        uint32_t space, uint32_t look_ahead) const;
   void PlaceTokens(Store* store, Chain chain);
   void PlaceNames(Store* store);
   bool JoinKnown(const Store& store, const EngineBlockHash& name, const BlockPlace& place,
@@ -157,6 +170,35 @@ class EngineRank {
   void ParkBlock(const Store& store, size_t i, bool with_tokens);
   // False: it was not held there, nor parked.
   bool RemoveOne(size_t group, const EngineBlockHash& name, Tier tier);
+  bool RemoveName(size_t group, const EngineBlockHash& name, Tier tier, bool is_member);
+
+  // ---- engine_rank_chunks.cc: what is stored and loaded only together ----
+  // What a store beside the device says of how its connector works.
+  void NoteOffload(const EngineEvent& event, Tier tier);
+  void NoteRemoval(const EngineEvent& event, Tier tier);
+  void NoteChunk(size_t blocks);
+  void UpdateChunks();
+  // A store without tokens that says no size: vLLM's OffloadingConnector names a chunk so.
+  static bool MayEndChunk(const EngineEvent& event) {
+    return event.tokens.empty() && event.block_size == 0 && event.group.has_value() &&
+           !event.envelope;
+  }
+  // Such a name is placed. What it stands for is known when the batch is through (`FindChunks`).
+  void NoteEnd(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier);
+  void FindChunks();
+  bool IsLarge(const EngineEvent& event) const {
+    return event.block_size > options_.block_size && event.block_size % options_.block_size == 0 &&
+           event.look_ahead == 0 && !event.tokens_opaque;
+  }
+  void ApplyLarge(const EngineEvent& event, Tier tier, Time now);
+  // The name of the block that is `back` blocks before the last one of a chunk. Valid until the next call.
+  EngineBlockHash MemberName(const EngineBlockHash& chunk, uint32_t back);
+  // The other blocks of the chunk that this one ends, in a tier whose stores name chunks by their last block.
+  void PlaceMembers(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier,
+                    uint32_t count, AliasTable::Copies copies);
+  // From the one `from` blocks before the last on.
+  void RemoveMembers(size_t group, const EngineBlockHash& name, Tier tier, bool all,
+                     uint32_t from = 1);
 
   // ---- engine_rank_blocks.cc: names, blocks, what is pending ----
   void PrefetchNames(size_t group, std::span<const EngineBlockHash> names) const;
@@ -164,13 +206,13 @@ class EngineRank {
   // Null: names of too many lengths.
   AliasTable* TableFor(size_t group, const EngineBlockHash& name);
   std::optional<BlockPlace> FindPlace(size_t group, const EngineBlockHash& name) const;
-  // A copy more of a block with this content, under this name.
+  // `count` stores of a block with this content, under this name.
   void Place(size_t group, const EngineBlockHash& name, const BlockPlace& place,
-             SequenceHash parent, std::optional<LocalHash> local, Tier tier, uint32_t copies,
-             bool once = false);
+             SequenceHash parent, std::optional<LocalHash> local, Tier tier, uint32_t count,
+             AliasTable::Copies copies);
   void Rename(AliasTable* table, size_t slot, size_t group, const EngineBlockHash& name,
               uint32_t new_space);
-  void EraseName(size_t group, AliasTable* table, size_t slot);
+  void EraseName(size_t group, AliasTable* table, size_t slot, bool is_member = false);
   // The first copy of a name came, or its last one left.
   void Came(size_t group, const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
             std::optional<LocalHash> local, Tier tier);
@@ -192,7 +234,8 @@ class EngineRank {
   void LinkAll();
   void LinkChildren(const std::string& parent, const BlockPlace& place);
   void NamePage(const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
-                std::span<const TokenId> tokens, std::span<const uint64_t> objects, bool bigrams);
+                std::span<const TokenId> tokens, std::span<const uint64_t> objects,
+                uint32_t look_ahead);
   // Neither adapter nor salt.
   bool IsPlain(uint32_t space) const;
 
@@ -211,7 +254,7 @@ class EngineRank {
   void UpdateLayout();
   void ApplySideStored(const EngineEvent& event, size_t group, Tier tier, size_t blocks);
   // One copy more; false: refused.
-  bool StoreSide(size_t group, const EngineBlockHash& name, Tier tier);
+  bool StoreSide(size_t group, const EngineBlockHash& name, Tier tier, AliasTable::Copies copies);
   absl::Status RestoreInner(const EngineRankMark& mark);
   void RestoreSide(size_t group, const EngineBlockHash& name, const BlockPlace& place);
   bool ApplyComponents(const EngineEvent& event, Tier tier);
@@ -259,7 +302,22 @@ class EngineRank {
   std::vector<std::string> linked_;             // names that came, whose children may be parked
   bool zero_named_ = false;                     // there was a block named 0
   bool extras_seen_ = false;                    // salts or objects: an event without may hide some
-  bool eagle_ = false;
+  bool missed_ = false;                         // events were lost that may have had some
+
+  // Blocks that tiers beside the device load together; as told, or as found out.
+  uint32_t chunk_blocks_ = 1;
+  uint32_t told_chunk_blocks_ = 1;
+  uint32_t described_blocks_ = 1;  // of events that name all their blocks, the most
+  // Blocks that names of chunks' ends stand for: as told, or the greatest common divisor of where such chunks end; 0: none was seen.
+  uint32_t named_blocks_ = 0;
+  uint32_t next_named_blocks_ = 0;                  // with those of this batch
+  std::vector<std::pair<std::string, Tier>> ends_;  // of this batch, by `ParkedName`
+  // While those are several: of blocks, the one before.
+  absl::flat_hash_map<SequenceHash, SequenceHash> before_;
+  bool places_members_ = false;  // names being placed are not the engine's
+  TierMask silent_;              // tiers that blocks leave without a word
+  TierMask removes_;             // tiers that are not so after all
+  uint32_t look_aheads_ = 0;     // bit k: of hashes that cover k tokens behind their block
 
   // Names per block and tier, kept once some block has two.
   bool counts_names_ = false;

@@ -25,8 +25,7 @@ AliasTable* EngineRank::TableFor(size_t group, const EngineBlockHash& name) {
   if (table != nullptr) return table;
   auto& tables = groups_[group].tables;
   if (tables.size() == kLengthsMax) return nullptr;
-  tables.push_back(
-      std::make_unique<AliasTable>(name.bytes.size(), RandomInstanceId(), options_.counts_copies));
+  tables.push_back(std::make_unique<AliasTable>(name.bytes.size(), RandomInstanceId()));
   return tables.back().get();
 }
 
@@ -44,8 +43,8 @@ std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineBlockH
 
 void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                        SequenceHash parent, std::optional<LocalHash> local, Tier tier,
-                       uint32_t copies, bool once) {
-  if (copies == 0) return;
+                       uint32_t count, AliasTable::Copies copies) {
+  if (count == 0) return;
   AliasTable* const table = TableFor(group, name);
   if (table == nullptr) return Refuse(Refusal::kTooLarge, 1, "names of too many lengths");
   Require(group, tier);
@@ -61,9 +60,11 @@ void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPla
     if (!parked_.empty()) linked_.push_back(ParkedName(group, name));
     if (groups_[group].side == 0 && (unjoined_ != 0 || !links_.empty())) JoinSides(name, place);
   }
-  const bool first = once ? table->StoreOnce(slot, tier) : table->Store(slot, tier);
-  for (uint32_t i = 1; i < copies; ++i) table->Store(slot, tier);
-  if (!once) counters_->copies += copies - first;
+  if (named_blocks_ > 1 && !places_members_ && place.position != 0 && parent != kNoParent)
+    before_.try_emplace(place.block, parent);
+  const bool first = table->Store(slot, tier, copies);
+  for (uint32_t i = 1; i < count; ++i) table->Store(slot, tier, copies);
+  if (copies != AliasTable::Copies::kOne) counters_->copies += count - first;
   if (first) Came(group, name, place, parent, local, tier);
 }
 
@@ -94,15 +95,23 @@ void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const Engi
   for (int tier = 0; tier < kTiers; ++tier)
     if (tiers.Has(static_cast<Tier>(tier))) Left(group, name, old, static_cast<Tier>(tier));
   if (!sides_.empty()) DropSideNames(name);
+  for (int tier = 0; tier < kTiers && chunk_blocks_ > 1; ++tier)
+    if (static_cast<Tier>(tier) != Tier::kDevice && tiers.Has(static_cast<Tier>(tier)))
+      RemoveMembers(group, name, static_cast<Tier>(tier), /*all=*/true);
 }
 
-void EngineRank::EraseName(size_t group, AliasTable* table, size_t slot) {
+void EngineRank::EraseName(size_t group, AliasTable* table, size_t slot, bool is_member) {
   std::string memory;
   const EngineBlockHash name =
       links_.empty() && more_names_.empty() ? EngineBlockHash{} : table->NameAt(slot, &memory);
   const BlockPlace place = table->place(slot);
   table->Erase(slot);
+  // A chunk's own name for it leaves the engine's.
+  const std::optional<SequenceHash> before = is_member && before_.contains(place.block)
+                                                 ? std::optional(before_.at(place.block))
+                                                 : std::nullopt;
   NoteErased(group, name, place);
+  if (before.has_value()) before_.emplace(place.block, *before);
 }
 
 // ---- Blocks ----
@@ -238,8 +247,16 @@ void EngineRank::PlaceParked(size_t group, const EngineBlockHash& name, const Bl
     if (slot != AliasTable::kNone && table->block(slot) == place.block)
       for (int tier = 0; tier < kTiers; ++tier) certain[tier] += table->certain(slot)[tier];
   }
-  for (int tier = 0; tier < kTiers; ++tier)
-    Place(group, name, place, parent, local, static_cast<Tier>(tier), parked.copies[tier]);
+  for (int t = 0; t < kTiers; ++t) {
+    const Tier tier = static_cast<Tier>(t);
+    const auto copies =
+        parked.sets.Has(tier) ? AliasTable::Copies::kSome : AliasTable::Copies::kOneMore;
+    if (told_chunk_blocks_ > 1 && tier != Tier::kDevice && !parked.has_tokens)
+      PlaceMembers(group, name, place, tier, parked.copies[t], copies);
+    Place(group, name, place, parent, local, tier, parked.copies[t], copies);
+    if (parked.may_end_chunk && parked.copies[t] != 0 && tier != Tier::kDevice)
+      NoteEnd(group, name, place, tier);
+  }
   if (parked.certain == parked.copies) return;
   AliasTable* const table = Table(group, name.bytes.size());
   const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
@@ -295,12 +312,12 @@ bool EngineRank::IsPlain(uint32_t space) const {
 
 void EngineRank::NamePage(const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
                           std::span<const TokenId> tokens, std::span<const uint64_t> objects,
-                          bool bigrams) {
+                          uint32_t look_ahead) {
   pages_.Placed({.name = name,
                  .block = place.block,
                  .parent = place.position == 0 ? kNoParent : parent,
                  .tokens = tokens,
-                 .bigrams = bigrams,
+                 .bigrams = look_ahead != 0,
                  .plain = objects.empty() && IsPlain(place.space)});
 }
 

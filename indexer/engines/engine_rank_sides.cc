@@ -124,7 +124,7 @@ void EngineRank::UpdateLayout() {
   if (layout.has_main)
     layout.main = {.kind = CacheKind::kFull,
                    .block_size = options_.block_size,
-                   .window_tokens = 0,
+                   .window_tokens = chunk_blocks_ > 1 ? chunk_blocks_ * options_.block_size : 0,
                    .drops_last = drops(main_groups)};
   for (const Side& side : sides_) {
     if (side.groups == 0) continue;
@@ -156,6 +156,7 @@ void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier ti
   // Runs that an engine keeps of a window end where its classes' boundaries do, so that the names before a twin are the
   // blocks before it. A class that drops its last block keeps runs that end one block behind.
   const bool ends_on_twins = !options_.drops_last.has_value();
+  const AliasTable::Copies copies = CopiesOf(event, tier);
   bool taken = false;
   for (size_t i = 0; i < blocks; ++i) {
     const EngineBlockHash& name = event.hashes[i];
@@ -176,7 +177,7 @@ void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier ti
         UpdateTrust();
       }
     }
-    taken = StoreSide(group, name, tier) || taken;
+    taken = StoreSide(group, name, tier, copies) || taken;
   }
   if (has_inner && !links_.empty()) {
     for (size_t i = 0; i < blocks; ++i)
@@ -185,7 +186,8 @@ void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier ti
   counters_->stores += taken;
 }
 
-bool EngineRank::StoreSide(size_t group, const EngineBlockHash& name, Tier tier) {
+bool EngineRank::StoreSide(size_t group, const EngineBlockHash& name, Tier tier,
+                           AliasTable::Copies copies) {
   AliasTable* const table = TableFor(group, name);
   if (table == nullptr) {
     Refuse(Refusal::kTooLarge, 1, "names of too many lengths");
@@ -208,7 +210,7 @@ bool EngineRank::StoreSide(size_t group, const EngineBlockHash& name, Tier tier)
     slot = table->FindOrInsert(name, *place, &inserted);
     spaces_.Count(place->space);
   }
-  const bool first = table->Store(slot, tier);
+  const bool first = table->Store(slot, tier, copies);
   counters_->copies += !first;
   if (first) SideHeld(group, name, table->place(slot), tier);
   return true;
@@ -246,7 +248,7 @@ bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
       AliasTable* const table = TableFor(*group, name);
       const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
       const bool held = slot != AliasTable::kNone && table->tiers(slot).Has(tier);
-      if (stores && !held) StoreSide(*group, name, tier);
+      if (stores && !held) StoreSide(*group, name, tier, AliasTable::Copies::kSome);
       // A snapshot without it, or a removal.
       while (!stores && RemoveOne(*group, name, tier)) {
       }
@@ -372,6 +374,7 @@ void EngineRank::DropSideNames(const EngineBlockHash& name) {
 
 void EngineRank::NoteErased(size_t group, const EngineBlockHash& name, const BlockPlace& place) {
   spaces_.Discount(place.space);
+  if (!before_.empty()) before_.erase(place.block);
   if (groups_[group].side == 0 || groups_[group].main) return;
   if (Raw(place.block) == 0) --unjoined_;
   if (links_.empty() && more_names_.empty()) return;

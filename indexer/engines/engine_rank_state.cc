@@ -47,8 +47,8 @@ void EngineRank::UpdateTrust() {
   const bool untold =
       anything_stored_ && options_.hybrid &&
       std::none_of(sides_.begin(), sides_.end(), [](const Side& side) { return side.groups != 0; });
-  const bool degraded =
-      loss_ != Loss::kNone || given_up_ || shed_ || side_unknown_ || untold || refused_size_ != 0;
+  const bool degraded = loss_ != Loss::kNone || given_up_ || shed_ || side_unknown_ || untold ||
+                        refused_size_ != 0 || !silent_.empty();
   if (degraded == degraded_) return;
   degraded_ = degraded;
   sink_->SetTrust(degraded ? Trust::kDegraded : Trust::kExact);
@@ -82,6 +82,10 @@ void EngineRank::ClearAll() {
     return side.groups != 0 && side.of.window_tokens == kWholePrefix;
   });
   anything_stored_ = false;
+  missed_ = false;
+  before_ = {};
+  ends_.clear();
+  silent_ = options_.silent_tiers;
   Send(Cleared(), 0);
   UpdateTrust();
 }
@@ -115,6 +119,11 @@ void EngineRank::Restart() {
   kinds_.clear();
   required_ = {};
   extras_seen_ = false;
+  described_blocks_ = 1;
+  named_blocks_ = told_chunk_blocks_ > 1 ? told_chunk_blocks_ : 0;
+  next_named_blocks_ = 0;
+  chunk_blocks_ = told_chunk_blocks_;
+  removes_ = {};
   sides_.clear();
   side_unknown_ = false;
   refused_size_ = 0;
@@ -139,6 +148,7 @@ void EngineRank::Lose(LossKind kind, Time now) {
   gaps_ += kind == LossKind::kGap;
   final_ = final_ || kind == LossKind::kUnreadable;
   lasting_ = lasting_ || kind == LossKind::kUnknown;
+  missed_ = true;
   // A loss during another does not give the first one more time.
   if (kind != LossKind::kUnknown && !deadline_.has_value())
     deadline_ = now + options_.repair_timeout;
@@ -153,6 +163,7 @@ void EngineRank::Repair() {
   if (gaps_ > 0 || final_) return;  // an earlier one stands
   deadline_.reset();
   if (lasting_) return;
+  missed_ = given_up_;
   for (Group& group : groups_)
     for (const std::unique_ptr<AliasTable>& table : group.tables) table->Confirm();
   parked_.Confirm();
@@ -308,7 +319,7 @@ EngineRankStats EngineRank::Stats() const {
                         .layout = layout_,
                         .parked = parked_.size(),
                         .alias_bytes = parked_.bytes() + spaces_.bytes(),
-                        .eagle = eagle_,
+                        .eagle = look_aheads_ != 0,
                         .refused = {}};
   if (refused_size_ != 0) {
     stats.refused =
@@ -376,7 +387,9 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
 
 void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   EngineRankMark mark;
-  mark.extras_seen = extras_seen_;
+  mark.extras_seen = extras_seen_ || missed_;
+  mark.chunk_blocks = chunk_blocks_ > 1 ? chunk_blocks_ : 0;
+  mark.silent = silent_;
   mark.zero_named = zero_named_;
   mark.given_up = given_up_ || final_;
   mark.has_main = HasMain();
@@ -420,7 +433,9 @@ absl::Status EngineRank::RestoreMark(const EngineRankMark& mark) {
   zero_named_ = zero_named_ || mark.zero_named;
   given_up_ = given_up_ || mark.given_up;
   side_unknown_ = side_unknown_ || mark.side_unknown;
+  silent_ = silent_ | mark.silent;
   UpdateTrust();
+  NoteChunk(mark.chunk_blocks);
   for (const auto& [id, side] : mark.sides) {
     if (side.kind == CacheKind::kFull || side.block_size == 0)
       return absl::InvalidArgumentError("a side group that is none");
@@ -491,6 +506,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
     return absl::InvalidArgumentError("a first block with a parent");
   if (alias.hash.bytes.size() > kEngineHashBytesMax)
     return absl::InvalidArgumentError("a name is too long");
+  if (alias.eagle > kLookAheadMax) return absl::InvalidArgumentError("looks ahead too far");
   if (std::max(alias.lora_name.size(), alias.cache_salt.size()) > kEngineTextBytesMax)
     return absl::InvalidArgumentError("an adapter's name or a salt is too long");
   const std::optional<size_t> group = GroupOf(alias.group, /*make=*/true);
@@ -515,7 +531,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   const Namespaces::Pin pin(&spaces_, *space);
   const BlockPlace place{alias.block, alias.position, *space};
   if (alias.side) RestoreSide(*group, alias.hash, place);
-  if (alias.eagle) eagle_ = true;
+  if (alias.eagle != 0) look_aheads_ |= 1u << alias.eagle;
   // Objects cannot be told from a name: who did not say that there were none may have had some.
   if (!alias.cache_salt.empty() || !marked_) extras_seen_ = true;
   if (alias
@@ -531,8 +547,10 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   for (int tier = 0; tier < kTiers; ++tier) {
     if (copies[tier] == 0) continue;
     const Tier of = static_cast<Tier>(tier);
-    if (!alias.side) Place(*group, alias.hash, place, alias.parent, local, of, copies[tier]);
-    for (uint32_t i = 0; alias.side && i < copies[tier]; ++i) StoreSide(*group, alias.hash, of);
+    const auto as =
+        options_.counts_copies ? AliasTable::Copies::kOneMore : AliasTable::Copies::kSome;
+    if (!alias.side) Place(*group, alias.hash, place, alias.parent, local, of, copies[tier], as);
+    for (uint32_t i = 0; alias.side && i < copies[tier]; ++i) StoreSide(*group, alias.hash, of, as);
   }
   counters_->copies = copies_before;
   if (pages_.on() && !alias.side) pages_.Restored(alias.hash, alias.block, IsPlain(*space));

@@ -41,6 +41,8 @@ absl::Status CheckRegistration(const EngineRegistration& registration,
                                const EngineAddresses& addresses) {
   if (absl::Status bad = CheckZmqSource(SourceOf(registration), addresses); !bad.ok()) return bad;
   if (absl::Status bad = ParseEagleDrop(registration.eagle_drop).status(); !bad.ok()) return bad;
+  if (absl::Status bad = ParseSilentTiers(registration.silent_tiers).status(); !bad.ok())
+    return bad;
   for (const auto& [field, text] :
        {std::pair("instance", &registration.instance), std::pair("model_name", &registration.model),
         std::pair("routing_group", &registration.group),
@@ -70,6 +72,27 @@ absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_
     if (comma == std::string_view::npos) return std::optional(groups);
     text.remove_prefix(comma + 1);
   }
+}
+
+absl::StatusOr<TierMask> ParseSilentTiers(std::string_view text) {
+  TierMask tiers;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view name = text.substr(0, comma);
+    if (name == "host") {
+      tiers = tiers | Tier::kHost;
+    } else if (name == "disk") {
+      tiers = tiers | Tier::kDisk;
+    } else if (name == "external") {
+      tiers = tiers | Tier::kExternal;
+    } else {
+      return absl::InvalidArgumentError(
+          "silent_tiers: expected names of tiers such as \"host\" or \"host,disk\"");
+    }
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+  }
+  return tiers;
 }
 
 std::string InstanceText(std::string_view instance) { return "instance " + std::string(instance); }

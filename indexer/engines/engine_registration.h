@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/domain.h"
+#include "indexer/base/tier.h"
 #include "indexer/engines/zmq_source.h"
 #include "indexer/service/engine_addresses.h"
 
@@ -55,11 +56,14 @@ struct EngineRegistration {
   // Of hybrid models and speculation, what no event says. Attention groups of which EAGLE drops the last block: "all", or their
   // numbers "1,2"; empty: none.
   std::string eagle_drop = {};
-  uint32_t chunk_tokens = 0;   // `EngineWorkerOptions::chunk_tokens`
-  uint32_t window_tokens = 0;  // `EngineWorkerOptions::window_tokens`
-  bool hybrid = false;         // `EngineWorkerOptions::hybrid`
-  std::string url;             // where its requests go: a holder's label `url`
-  std::string engine_type;     // "vLLM", "SGLang", "Mooncake"; informational
+  uint32_t chunk_tokens = 0;          // `EngineWorkerOptions::chunk_tokens`
+  uint32_t window_tokens = 0;         // `EngineWorkerOptions::window_tokens`
+  bool hybrid = false;                // `EngineWorkerOptions::hybrid`
+  uint32_t offload_chunk_tokens = 0;  // `EngineWorkerOptions::offload_chunk_tokens`
+  // `EngineWorkerOptions::silent_tiers`, by their names: "host", "host,disk"; empty: none.
+  std::string silent_tiers = {};
+  std::string url;          // where its requests go: a holder's label `url`
+  std::string engine_type;  // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";
 
   friend bool operator==(const EngineRegistration&, const EngineRegistration&) = default;
@@ -67,6 +71,9 @@ struct EngineRegistration {
 
 // `EngineWorkerOptions::drops_last` of `EngineRegistration::eagle_drop`. INVALID_ARGUMENT: neither "all" nor numbers.
 absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_view text);
+
+// `EngineWorkerOptions::silent_tiers` of `EngineRegistration::silent_tiers`. INVALID_ARGUMENT: not names of tiers beside the device.
+absl::StatusOr<TierMask> ParseSilentTiers(std::string_view text);
 
 // What is to be read of it.
 ZmqSource SourceOf(const EngineRegistration& registration);

@@ -43,6 +43,11 @@ std::optional<Tier> TierOfMedium(std::string_view medium) {
   return std::nullopt;
 }
 
+bool CountsCopies(std::string_view medium) {
+  return TierOfMedium(medium) == Tier::kDevice || EqualFolded(medium, "cpu") ||
+         EqualFolded(medium, "storage");
+}
+
 std::optional<Refusal> LocalityRefusal(std::string_view locality) {
   if (locality.empty() || locality == "LOCAL") return std::nullopt;
   return locality == "REMOTE" ? Refusal::kRemoteLocality : Refusal::kUnknownLocality;

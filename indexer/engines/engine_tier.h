@@ -23,6 +23,11 @@ namespace kvatlas {
 //   external  EXTERNAL, NETWORK, REMOTE, SHARED, OBJ
 std::optional<Tier> TierOfMedium(std::string_view medium);
 
+// Whether another store there is a copy more, which will be removed by itself: in vLLM's media. Its connectors announce each for
+// itself, and a chunk of blocks again those that it shares with others (0.33, offloading/events.py asks consumers to count); SGLang's
+// host pool has a page once.
+bool CountsCopies(std::string_view medium);
+
 // Why blocks there, or of that owner, are not this worker's to announce.
 std::optional<Refusal> LocalityRefusal(std::string_view locality);
 std::optional<Refusal> OwnershipRefusal(std::string_view ownership);

@@ -4,7 +4,9 @@ namespace kvatlas {
 namespace {
 
 void AddCopies(int* copies, Tier tier, int more) {
-  *copies = tier == Tier::kDevice ? *copies + more : (more > 0 ? 1 : *copies);
+  // In the random test's words: "GPU" and "cpu"; "DISK" and "EXTERNAL" are no media of vLLM's.
+  const bool counted = tier == Tier::kDevice || tier == Tier::kHost;
+  *copies = counted ? *copies + more : (more > 0 ? 1 : *copies);
 }
 
 }  // namespace
@@ -30,6 +32,17 @@ void EngineTwin::Add(Name name, const TwinContent& content, Tier tier, int copie
   AddCopies(&it->second.copies.certain[static_cast<int>(tier)], tier, certain);
 }
 
+void EngineTwin::AddChunk(Name name, const TwinContent& content, Tier tier, int copies,
+                          int certain) {
+  Add(name, content, tier, copies, certain);
+  if (tier == Tier::kDevice || content.tokens.size() / block_size_ % chunk_blocks_ != 0) return;
+  TwinContent before = content;
+  for (uint32_t back = 1; back < chunk_blocks_; ++back) {
+    before.tokens.resize(before.tokens.size() - block_size_);
+    Add(Member(name, back), before, tier, copies, certain);
+  }
+}
+
 std::optional<TwinContent> EngineTwin::Before(const StoreBlock& first, bool* refused) const {
   if (!first.parent.has_value()) return TwinContent{.salt = first.salt.value_or(""), .tokens = {}};
   *refused = ambiguous_.contains({first.group, *first.parent});
@@ -47,16 +60,22 @@ void EngineTwin::Store(const std::vector<StoreBlock>& blocks) {
   if (refused) return;
   // Connectors leave out what the name knows.
   const bool by_name = blocks[0].tier != Tier::kDevice && !blocks[0].salt.has_value();
-  for (const StoreBlock& block : blocks) {
+  const bool hides = by_name && missed_ && blocks[0].says_kind;
+  for (StoreBlock block : blocks) {
     const TwinContent* const own = Content(block.group, block.name);
     if (own != nullptr && (by_name || !has_tokens || !content.has_value())) {
       content = *own;
+    } else if (hides) {
+      content.reset();
+      block.tokens.clear();
     } else if (content.has_value() && has_tokens) {
       content->tokens.insert(content->tokens.end(), block.tokens.begin(), block.tokens.end());
     } else {
       content.reset();
     }
-    if (content.has_value()) {
+    if (content.has_value() && !has_tokens) {
+      AddChunk({block.group, block.name}, TwinContent(*content), block.tier, 1, 1);
+    } else if (content.has_value()) {
       Add({block.group, block.name}, TwinContent(*content), block.tier, 1, 1);
     } else {
       Park(block);
@@ -99,23 +118,34 @@ void EngineTwin::Settle() {
     }
     parked_.erase(it);
     for (int tier = 0; tier < kTiers && !refused; ++tier)
-      if (parked.copies.all[tier] != 0)
+      if (parked.copies.all[tier] != 0 && parked.tokens.empty()) {
+        AddChunk(name, *content, static_cast<Tier>(tier), parked.copies.all[tier],
+                 parked.copies.certain[tier]);
+      } else if (parked.copies.all[tier] != 0) {
         Add(name, *content, static_cast<Tier>(tier), parked.copies.all[tier],
             parked.copies.certain[tier]);
+      }
     it = parked_.begin();
   }
 }
 
+// False: no such name.
+bool EngineTwin::RemoveCopy(Name name, Tier tier) {
+  const int t = static_cast<int>(tier);
+  const auto known = known_.find(name);
+  if (known == known_.end()) return false;
+  Copies& copies = known->second.copies;
+  if (copies.all[t] != 0) --copies.all[t];
+  if (copies.certain[t] != 0) --copies.certain[t];
+  if (!copies.any()) known_.erase(known);
+  return true;
+}
+
 void EngineTwin::Remove(uint32_t group, uint64_t name, Tier tier) {
   const int t = static_cast<int>(tier);
-  const auto known = known_.find({group, name});
-  if (known != known_.end()) {
-    Copies& copies = known->second.copies;
-    if (copies.all[t] != 0) --copies.all[t];
-    if (copies.certain[t] != 0) --copies.certain[t];
-    if (!copies.any()) known_.erase(known);
-    return;
-  }
+  for (uint32_t back = 1; back < chunk_blocks_; ++back)
+    if (tier != Tier::kDevice) RemoveCopy(Member({group, name}, back), tier);
+  if (RemoveCopy({group, name}, tier)) return;
   const auto parked = parked_.find({group, name});
   if (parked == parked_.end()) return;
   Copies& copies = parked->second.copies;
@@ -128,6 +158,8 @@ void EngineTwin::Clear() {
   known_.clear();
   parked_.clear();
   ambiguous_.clear();
+  gaps_ = 0;
+  given_up_ = missed_ = false;
 }
 
 void EngineTwin::Restart() {
@@ -136,16 +168,21 @@ void EngineTwin::Restart() {
 }
 
 void EngineTwin::Lose() {
+  ++gaps_;
+  missed_ = true;
   for (auto& [name, known] : known_) known.copies.certain = {};
   for (auto& [name, parked] : parked_) parked.copies.certain = {};
 }
 
 void EngineTwin::Repair() {
+  if (gaps_ > 0 && --gaps_ == 0) missed_ = given_up_;
   for (auto& [name, known] : known_) known.copies.certain = known.copies.all;
   for (auto& [name, parked] : parked_) parked.copies.certain = parked.copies.all;
 }
 
 void EngineTwin::GiveUp() {
+  gaps_ = 0;
+  given_up_ = true;
   for (auto it = known_.begin(); it != known_.end();) {
     it->second.copies.all = it->second.copies.certain;
     it = it->second.copies.any() ? std::next(it) : known_.erase(it);

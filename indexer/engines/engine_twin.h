@@ -31,7 +31,9 @@ struct TwinContent {
 
 class EngineTwin {
  public:
-  explicit EngineTwin(uint32_t block_size) : block_size_(block_size) {}
+  // `chunk_blocks`: beside the device a store without tokens names so many blocks by their last one; 1: none but itself.
+  explicit EngineTwin(uint32_t block_size, uint32_t chunk_blocks = 1)
+      : block_size_(block_size), chunk_blocks_(chunk_blocks) {}
 
   struct StoreBlock {
     uint32_t group = 0;
@@ -40,6 +42,7 @@ class EngineTwin {
     std::optional<std::string> salt;
     std::vector<TokenId> tokens;  // of this block; empty: none came
     Tier tier = Tier::kDevice;
+    bool says_kind = false;  // as vLLM's connectors, which leave salts out
   };
   // Blocks of one event, each the parent of the next one. They are refused together.
   void Store(const std::vector<StoreBlock>& blocks);
@@ -78,12 +81,23 @@ class EngineTwin {
   void Park(const StoreBlock& block);
   void Add(Name name, const TwinContent& content, Tier tier, int copies, int certain);
   void Settle();
+  // As `Add`, and the blocks of the chunk that this one ends.
+  void AddChunk(Name name, const TwinContent& content, Tier tier, int copies, int certain);
+  static Name Member(Name name, uint32_t back) {
+    return {name.first, name.second | uint64_t{back} << 40};
+  }
+  bool RemoveCopy(Name name, Tier tier);
 
   const uint32_t block_size_;
+  const uint32_t chunk_blocks_;
   std::map<Name, Known> known_;
   std::map<Name, Parked> parked_;
   std::set<Name> ambiguous_;
   std::array<std::set<uint32_t>, kTiers> required_;
+  // Gaps that nothing repaired yet; what was lost may have said that salts are in use.
+  int gaps_ = 0;
+  bool given_up_ = false;
+  bool missed_ = false;
 };
 
 }  // namespace kvatlas

@@ -18,6 +18,20 @@ namespace {
 constexpr size_t kEventsAhead = 16;    // whose names are loaded together
 constexpr size_t kResolvesMax = 1024;  // a call
 
+// The block size that a store on the device tells; 0: none. One name alone may stand for a part of a block: the tail of a prompt, whose
+// parent is a part, too, or no block at all (vLLM 0.33's prefix_match_unit, of models with recurrent states). What connectors say
+// is their own chunks' (LMCache), or nothing.
+uint32_t SizeToldBy(const EngineEvent& event, bool has_states) {
+  const bool whole = event.kind == EngineEvent::Kind::kStored && event.block_size != 0 &&
+                     !event.hashes.empty() &&
+                     event.tokens.size() / event.block_size >= event.hashes.size();
+  if (!whole || OwnershipRefusal(event.ownership) || LocalityRefusal(event.locality) ||
+      TierOfMedium(event.medium) != Tier::kDevice)
+    return 0;
+  const bool at_root = !event.parent.has_value() || *event.parent == EngineBlockHash();
+  return event.hashes.size() > 1 || (at_root && !has_states) ? event.block_size : 0;
+}
+
 }  // namespace
 
 struct EngineWorker::State {
@@ -57,10 +71,11 @@ struct EngineWorker::State {
   // The rank has its events of this batch; may be null.
   void Finish(EngineRank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (rank == nullptr) return;
-    rank->Flush();
-    if (rank->eagle()) eagle.store(true, std::memory_order_relaxed);
+    rank->EndBatch();
+    if (const uint32_t more = rank->look_aheads() & ~look_aheads.load(std::memory_order_relaxed))
+      look_aheads.fetch_or(more, std::memory_order_relaxed);
   }
-  void NoteEagle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void NoteLookAheads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   std::vector<Unresolved> UnresolvedNames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Asks others without the lock.
   void Resolve(const std::vector<Unresolved>& names) ABSL_LOCKS_EXCLUDED(mutex);
@@ -75,7 +90,7 @@ struct EngineWorker::State {
   EngineWorkerOptions
       options;  // the block size is written once, under `mutex`, before the first rank
   const MakeRankSink make_sink;
-  std::atomic<bool> eagle{false};
+  std::atomic<uint32_t> look_aheads{0};
 
   mutable Mutex mutex;
   std::map<uint32_t, RankState> ranks ABSL_GUARDED_BY(mutex);
@@ -91,14 +106,20 @@ struct EngineWorker::State {
 
 bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch, Time now) {
   if (!Learns()) return true;
+  const bool has_states =
+      std::any_of(batch.events.begin(), batch.events.end(),
+                  [](const EngineEvent& event) { return event.spec_kind == "mamba"; });
   uint32_t main = 0, finest = 0;
+  bool has_main = false;
   for (const EngineEvent& event : batch.events) {
-    if (event.kind != EngineEvent::Kind::kStored || event.block_size == 0) continue;
+    if (event.kind != EngineEvent::Kind::kStored) continue;
     const bool of_main = event.spec_kind.empty() || IsMainAttention(event.spec_kind);
-    if (of_main && main == 0) main = event.block_size;
-    if (finest == 0 || event.block_size < finest) finest = event.block_size;
+    has_main = has_main || of_main;
+    const uint32_t told = SizeToldBy(event, has_states);
+    if (of_main && main == 0) main = told;
+    if (told != 0 && (finest == 0 || told < finest)) finest = told;
   }
-  if (finest == 0) return false;
+  if (main == 0 && (has_main || finest == 0)) return false;
   options.block_size = options.learn_block_size(main != 0 ? main : finest);
   for (const auto& [stream_rank, early] : std::exchange(early_losses, {})) {
     EngineRank* const rank = RankOf(stream_rank, stream_rank);
@@ -140,10 +161,10 @@ void EngineWorker::State::Doubt(uint32_t stream_rank, const EngineBatch& batch, 
   if (batch.lost_before == before) Lose(stream_rank, EngineRank::LossKind::kUnreadable, now);
 }
 
-void EngineWorker::State::NoteEagle() {
-  bool any = false;
-  for (const auto& [number, state] : ranks) any = any || (state.rank && state.rank->eagle());
-  eagle.store(any, std::memory_order_relaxed);
+void EngineWorker::State::NoteLookAheads() {
+  uint32_t all = 0;
+  for (const auto& [number, state] : ranks) all |= state.rank ? state.rank->look_aheads() : 0;
+  look_aheads.store(all, std::memory_order_relaxed);
 }
 
 std::vector<EngineWorker::State::Unresolved> EngineWorker::State::UnresolvedNames() {
@@ -179,6 +200,11 @@ EngineWorker::~EngineWorker() = default;
 void EngineWorker::SetBlockSize(uint32_t block_size) {
   MutexLock lock(&state_->mutex);
   if (state_->Learns()) state_->options.block_size = block_size;
+}
+
+bool EngineWorker::Learn(const EngineBatch& batch, Time now) {
+  MutexLock lock(&state_->mutex);
+  return state_->KnowsBlockSize(batch, now);
 }
 
 void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time now) {
@@ -283,7 +309,7 @@ void EngineWorker::Repaired(uint32_t stream_rank) {
 void EngineWorker::RemoveRank(uint32_t rank) {
   MutexLock lock(&state_->mutex);
   state_->ranks.erase(rank);
-  state_->NoteEagle();
+  state_->NoteLookAheads();
 }
 
 std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now) {
@@ -303,7 +329,7 @@ std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now)
       state.rank->Lose(EngineRank::LossKind::kUnreadable, now);
     }
   }
-  state_->NoteEagle();
+  state_->NoteLookAheads();
   return gone;
 }
 
@@ -339,7 +365,9 @@ EngineWorkerStats EngineWorker::Stats() const {
   return stats;
 }
 
-bool EngineWorker::eagle() const { return state_->eagle.load(std::memory_order_relaxed); }
+uint32_t EngineWorker::look_aheads() const {
+  return state_->look_aheads.load(std::memory_order_relaxed);
+}
 
 std::optional<KnownBlock> EngineWorker::Find(const EngineBlockHash& hash) const {
   MutexLock lock(&state_->mutex);
@@ -369,7 +397,7 @@ absl::Status EngineWorker::Restore(const EngineAlias& alias, bool more) {
   EngineRank* const rank = state_->RankOf(alias.rank, alias.stream_rank);
   if (rank == nullptr) return absl::ResourceExhaustedError("no holder for the rank");
   const absl::Status status = rank->Restore(alias, more);
-  state_->NoteEagle();
+  state_->NoteLookAheads();
   return status;
 }
 

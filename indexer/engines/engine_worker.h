@@ -77,15 +77,15 @@ struct KnownBlock {
   Position position = 0;
   std::string lora_name;
   std::string cache_salt;
-  bool eagle = false;
+  uint32_t eagle = 0;  // `Blocking::eagle`
 };
 
 struct EngineWorkerOptions {
   std::string name = {};  // for logs
   uint32_t block_size = 16;
-  // With a block size of 0: told the one of the engine's first stored block of the main class (or, when it stores no such, of
-  // its finest class), and answers which one counts from now on. Called by `Apply` with this worker's lock, once; until then
-  // nothing is held.
+  // With a block size of 0: told the one of the engine's first whole blocks of the main class on the device (of an engine that has no
+  // such class, of its finest), and answers which one counts from now on. Called by `Learn` with this worker's lock, once; until
+  // then nothing is held.
   std::function<uint32_t(uint32_t found)> learn_block_size = {};
   HashContract contract = {};
   // A namespace that every block of this worker is in unless its event says another (registration's lora_name).
@@ -108,6 +108,12 @@ struct EngineWorkerOptions {
   // The model has windows or recurrent states beside full attention, of which the engine's events may not tell (SGLang to 0.5.23).
   // Until they do, answers are what full attention holds, an upper bound, and degraded.
   bool hybrid = false;
+  // Tokens that tiers beside the device store and load only together (vLLM's OffloadingConnector, chunks of several blocks): a store
+  // there without tokens names such a chunk by its last block. 0: not said; where the events describe their chunks, they tell it.
+  uint32_t offload_chunk_tokens = 0;
+  // Tiers that blocks leave without a word: while something may be there, the rank is degraded. Where a connector is known to be of
+  // that kind, its stores tell it.
+  TierMask silent_tiers = {};
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;
   size_t orphan_blocks_max = 65536;    // parked, per rank
@@ -143,7 +149,7 @@ struct EngineRankStats {
   uint64_t suspects = 0;     // unconfirmed since a loss
   uint64_t parked = 0;       // blocks
   uint64_t alias_bytes = 0;  // memory of names and orphans
-  bool eagle = false;        // announces bigrams: queries must look under look-ahead hashes too
+  bool eagle = false;        // its hashes look ahead: queries must look under such hashes too
   // Why nothing that it stores is taken, in words; empty: it is. Its trust is degraded meanwhile.
   std::string refused;
 };
@@ -179,7 +185,7 @@ struct EngineAlias {
   // For `Restore`: of the stream that publishes the rank; nothing: unknown, and the losses of all concern it.
   std::optional<uint32_t> stream_rank = {};
   bool lasting = false;  // of a suspect, for `Restore`: only a loss, not time, drops it
-  bool eagle = false;
+  uint32_t eagle = 0;    // `Blocking::eagle`
   // A block of a side class: `block` is its name (`SideName`), 0 while it waits for the main block of its engine name;
   // `position` is counted in blocks of its class, and there is no parent.
   bool side = false;
@@ -200,6 +206,8 @@ struct EngineRankMark {
   std::vector<std::pair<uint32_t, CacheClass>> sides = {};
   bool has_main = true;       // false: some side group stands for the main class, too
   bool side_unknown = false;  // what is known of side classes is not all
+  uint32_t chunk_blocks = 0;  // that tiers beside the device load together; 0: not known
+  TierMask silent = {};       // tiers that blocks leave without a word
   // Names, by group, that stood for blocks of two namespaces.
   std::vector<std::pair<uint32_t, EngineBlockHash>> ambiguous = {};
   // Side blocks that end inside main blocks: a name that waits for its main block, and the name of the block before it, which
@@ -229,6 +237,10 @@ class EngineWorker {
 
   // The block size, where it is still to be learned. REQUIRES: nothing of its streams was applied.
   void SetBlockSize(uint32_t block_size);
+
+  // Whether the block size is known, now that this batch is here: it may be the first one to tell it. Until it is, batches are to be
+  // kept back from `Apply`, which drops them.
+  bool Learn(const EngineBatch& batch, Time now);
 
   // A batch that came on the stream registered for `stream_rank`. Events of a rank that has no sink (`make_sink`
   // failed) are counted as shed.
@@ -269,8 +281,9 @@ class EngineWorker {
   void Tick(Time now);
 
   EngineWorkerStats Stats() const;
-  // Some rank announces bigrams. Takes no lock: asked with every query.
-  bool eagle() const;
+  // Tokens behind blocks that their hashes cover: bit k where some rank announces such blocks; 0: none does. Takes no lock: asked
+  // with every query.
+  uint32_t look_aheads() const;
 
   // Every name of every rank that stands for a held block, parents not necessarily before children.
   void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;

@@ -26,12 +26,17 @@ struct Mix {
   bool losses = false;
   bool second_names = false;  // content has two names
   bool renames = false;       // names change their content
+  bool chunks = false;        // beside the device names without tokens stand for two blocks
 };
 
 // Engines' contents are a tree: block b has parent b / 3, its tokens are b's own.
 class Random {
  public:
-  Random(const Mix& mix, uint64_t seed) : mix_(mix), random_(seed) {}
+  Random(const Mix& mix, uint64_t seed)
+      : mix_(mix),
+        random_(seed),
+        worker_({.offload_chunk_tokens = mix.chunks ? 8u : 0u, .orphan_ttl = seconds(1000000)}),
+        twin_(4, mix.chunks ? 2 : 1) {}
 
   void Step() {
     const uint64_t dice = random_() % 1000;
@@ -95,9 +100,11 @@ class Random {
     if (mix_.salts && block < 3 && block > 0)
       salt = "salt-" + std::to_string(mix_.renames ? random_() % 2 : block);
     if (salt.has_value()) event.event.cache_salt = *salt;
-    const bool tokenless = mix_.tokenless && random_() % 5 == 0;
+    // Names alone, as a connector's.
+    const bool of_chunk = mix_.chunks && tier != Tier::kDevice && random_() % 2 == 0;
+    const bool tokenless = of_chunk || (mix_.tokenless && random_() % 5 == 0);
     std::vector<EngineTwin::StoreBlock> blocks;
-    const uint64_t length = 1 + random_() % 6;
+    const uint64_t length = of_chunk ? 1 : 1 + random_() % 6;
     std::optional<uint64_t> parent = event.parent;
     for (uint64_t i = 0; i < length && block < kBlocks; ++i) {
       const uint64_t name = NameOf(block, variant);
@@ -110,7 +117,8 @@ class Random {
                         .parent = parent,
                         .salt = salt,
                         .tokens = tokens,
-                        .tier = tier});
+                        .tier = tier,
+                        .says_kind = mix_.groups > 1});
       parent = name;
       if (block == 0) break;  // it would be its own child
       block = block * 3 + random_() % 3;
@@ -153,8 +161,8 @@ class Random {
   const Mix mix_;
   std::mt19937_64 random_;
   // Nothing that is parked expires.
-  TestWorker worker_{{.orphan_ttl = seconds(1000000)}};
-  EngineTwin twin_{4};
+  TestWorker worker_;
+  EngineTwin twin_;
   std::set<uint32_t> learned_;  // groups
   bool lost_ = false;
 };
@@ -173,10 +181,11 @@ TEST_P(EngineWorkerRandomTest, HoldsWhatItsTwinSays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixes, EngineWorkerRandomTest,
-                         testing::Values(Mix{}, Mix{.salts = true}, Mix{.tokenless = true},
-                                         Mix{.losses = true}, Mix{.second_names = true},
-                                         Mix{.groups = 2}, Mix{.groups = 3, .losses = true},
-                                         Mix{.renames = true},
+                         testing::Values(Mix{}, Mix{.chunks = true},
+                                         Mix{.salts = true, .chunks = true}, Mix{.salts = true},
+                                         Mix{.tokenless = true}, Mix{.losses = true},
+                                         Mix{.second_names = true}, Mix{.groups = 2},
+                                         Mix{.groups = 3, .losses = true}, Mix{.renames = true},
                                          Mix{.salts = true, .tokenless = true, .losses = true},
                                          Mix{.salts = true, .losses = true, .second_names = true}));
 

@@ -124,10 +124,10 @@ TEST(ParkedTest, ABlockWithoutItsParentIsTakenByItsOwnName) {
 TEST(ParkedTest, BigramsAndObjectsAreParkedWithTheirBlock) {
   TestWorker worker;
   OwnedEvent child = StoreEvent({2}, Tokens(5, 4), 1);
-  child.event.bigrams = true;
+  child.event.look_ahead = 1;
   child.multimodal = {{42}};
   OwnedEvent root = StoreEvent({1}, Tokens(5));
-  root.event.bigrams = true;
+  root.event.look_ahead = 1;
   worker.Apply({child, root});
   EXPECT_EQ(worker.Reach(Tokens(9), {.eagle = true, .multimodal = {{}, {42}}}), 2);
 }
@@ -170,12 +170,12 @@ TEST(TokenlessTest, OffloadedChunksOfASaltedChainStayInItsNamespace) {
   EXPECT_EQ(worker.Reach(Tokens(8), {.cache_salt = "tenant"}), 2);
   EXPECT_EQ(worker.Reach(Tokens(8)), 0);
   // An unknown chunk might have a salt: it waits for its name.
-  OwnedEvent unknown = StoreEvent({7}, Tokens(4, 50), std::nullopt, "CPU");
+  OwnedEvent unknown = StoreEvent({7, 8}, Tokens(8, 50), std::nullopt, "CPU");
   unknown.event.group = 0;
   worker.Apply({unknown});
-  EXPECT_EQ(worker.Reach(Tokens(4, 50)), 0);
-  worker.Apply({StoreEvent({7}, Tokens(4, 50)), RemoveEvent({7})});
-  EXPECT_EQ(worker.Reach(Tokens(4, 50)), 1);
+  EXPECT_EQ(worker.Reach(Tokens(8, 50)), 0);
+  worker.Apply({StoreEvent({7, 8}, Tokens(8, 50)), RemoveEvent({7, 8})});
+  EXPECT_EQ(worker.Reach(Tokens(8, 50)), 2);
 }
 
 TEST(TokenlessTest, AnotherWorkerIsAsked) {
@@ -477,7 +477,7 @@ TEST(RestoreTest, NamesComeBackAsTheyWere) {
   salted.event.cache_salt = "tenant";
   salted.event.lora_name = "adapter";
   OwnedEvent eagle = StoreEvent({21}, Tokens(5));
-  eagle.event.bigrams = true;
+  eagle.event.look_ahead = 1;
   OwnedEvent digest = StoreEvent({}, Tokens(4, 70));
   digest.digests = {std::string(32, 'd')};
   from.Apply({StoreEvent({1, 2, 3}, Tokens(12)), StoreEvent({1, 2}, Tokens(8)),
@@ -488,7 +488,7 @@ TEST(RestoreTest, NamesComeBackAsTheyWere) {
   from->ForEachAlias([&](const EngineAlias& alias) { ASSERT_TRUE(to->Restore(alias).ok()); });
   EXPECT_EQ(to.Holdings(), from.Holdings());
   EXPECT_EQ(to.Holdings(7), from.Holdings(7));
-  EXPECT_TRUE(to->eagle());
+  EXPECT_TRUE(to->look_aheads());
   to.Apply({RemoveEvent({2}), StoreEvent({13}, Tokens(4, 8), 12)});
   EXPECT_EQ(to.Reach(Tokens(12)), 3) << "two copies came along";
   EXPECT_EQ(to.Reach(Tokens(12), {.lora_name = "adapter", .cache_salt = "tenant"}), 3);

@@ -147,19 +147,19 @@ TEST(EngineWorkerTest, AParentOfZeroIsTheRootUntilSomethingIsNamedZero) {
 
 TEST(EngineWorkerTest, BigramsAreFoundUnderLookAheadHashes) {
   TestWorker worker({.block_size = 2});
-  EXPECT_FALSE(worker->eagle());
+  EXPECT_FALSE(worker->look_aheads());
   OwnedEvent event = StoreEvent({1, 2}, Tokens(5, 10));
   event.event.block_size = 2;
-  event.event.bigrams = true;
+  event.event.look_ahead = 1;
   worker.Apply({event});
   EXPECT_EQ(worker.Reach(Tokens(5, 10), {.eagle = true}), 2);
   EXPECT_EQ(worker.Reach(Tokens(5, 10)), 0);
   OwnedEvent more = StoreEvent({3}, Tokens(3, 14), 2);
   more.event.block_size = 2;
-  more.event.bigrams = true;
+  more.event.look_ahead = 1;
   worker.Apply({more});
   EXPECT_EQ(worker.Reach(Tokens(7, 10), {.eagle = true}), 3);
-  EXPECT_TRUE(worker->eagle());
+  EXPECT_TRUE(worker->look_aheads());
   EXPECT_TRUE(worker.RankStats().eagle);
 }
 
@@ -358,7 +358,7 @@ TEST(ImagesTest, AParkedBlockHasItsImageWhenItsParentComes) {
 TEST(ImagesTest, UnderLookAheadObjectsAreHashed) {
   TestWorker worker({.image_token = kImage});
   OwnedEvent event = StoreEvent({1}, {1, kImage, 2, 3, kImage});
-  event.event.bigrams = true;
+  event.event.look_ahead = 1;
   event.multimodal = {{7}};
   worker.Apply({event});
   EXPECT_EQ(worker.Reach(event.tokens, {.eagle = true, .multimodal = {{7}}}), 1);
@@ -530,10 +530,12 @@ TEST(EngineWorkerTest, TiersInterleaveInOnePrompt) {
   EXPECT_EQ(worker.Reach(Tokens(16), {.tiers = kDevice}), 2);
 }
 
-TEST(EngineWorkerTest, HostChunksThatAreAnnouncedAgainGoWithOneRemoval) {
+// SGLang's pool; vLLM's connectors announce copies (engine_offload_test.cc).
+TEST(EngineWorkerTest, HostPagesThatAreAnnouncedAgainGoWithOneRemoval) {
   TestWorker worker;
-  for (int i = 0; i < 3; ++i) worker.Apply({StoreEvent({1, 2}, Tokens(8), std::nullopt, "CPU")});
-  worker.Apply({RemoveEvent({2}, "CPU")});
+  for (int i = 0; i < 3; ++i)
+    worker.Apply({StoreEvent({1, 2}, Tokens(8), std::nullopt, "CPU_PINNED")});
+  worker.Apply({RemoveEvent({2}, "CPU_PINNED")});
   EXPECT_EQ(worker.Reach(Tokens(8)), 1);
 }
 

@@ -165,10 +165,20 @@ size_t TestWorker::Reach(const std::vector<TokenId>& tokens, const Asked& asked)
   const uint32_t number = Raw(own[0].holder);
   std::vector<uint64_t> holders(number / 64 + 1);
   holders.back() = uint64_t{1} << (number % 64);
-  std::vector<Overlap> reused;
-  Reusable().Find(layout, blocks, options_.block_size, asked.tiers, reader, StepsOf(own), holders,
-                  &reused);
-  return reused.empty() ? 0 : reused[0].blocks;
+  const auto find = [&](TierMask tiers) -> uint32_t {
+    overlaps.clear();
+    index_->FindOverlaps({.blocks = blocks, .tiers = tiers}, &overlaps);
+    own[0].blocks = 0;
+    for (const Overlap& overlap : overlaps)
+      if (overlap.holder == found->second.holder) own[0] = overlap;
+    std::vector<Overlap> reused;
+    Reusable().Find(layout, blocks, options_.block_size, tiers, reader, StepsOf(own), holders,
+                    &reused);
+    return reused.empty() ? 0 : reused[0].blocks;
+  };
+  const TierMask on_device = asked.tiers & TierMask(Tier::kDevice);
+  return LoadableBlocks(layout, options_.block_size, on_device.empty() ? 0 : find(on_device),
+                        find(asked.tiers));
 }
 
 size_t TestWorker::Held(const std::vector<TokenId>& tokens, uint32_t rank) const {

@@ -84,7 +84,7 @@ class TestWorker {
     std::string_view cache_salt = {};
     uint32_t rank = 0;
     TierMask tiers = TierMask::All();
-    bool eagle = false;
+    uint32_t eagle = 0;
     std::vector<std::vector<uint64_t>> multimodal = {};
     bool held_only = false;
   };

@@ -5,11 +5,11 @@ namespace kvatlas {
 Namespaces::Namespaces(const HashContract& contract, std::string_view lora_name,
                        std::string_view cache_salt, size_t bytes_max, const MemoryBudget* memory)
     : contract_(contract), bytes_max_(bytes_max), memory_(memory) {
-  Add(lora_name, cache_salt, false);
+  Add(lora_name, cache_salt, 0);
 }
 
 std::optional<uint32_t> Namespaces::Intern(std::string_view lora_name, std::string_view cache_salt,
-                                           bool eagle) {
+                                           uint32_t eagle) {
   const Key key{lora_name, cache_salt, eagle};
   for (uint32_t number : {last_, 0u})
     if (KeyOf(entries_[number].space) == key) return number;
@@ -22,7 +22,7 @@ std::optional<uint32_t> Namespaces::Intern(std::string_view lora_name, std::stri
   return last_ = Add(lora_name, cache_salt, eagle);
 }
 
-uint32_t Namespaces::Add(std::string_view lora_name, std::string_view cache_salt, bool eagle) {
+uint32_t Namespaces::Add(std::string_view lora_name, std::string_view cache_salt, uint32_t eagle) {
   uint32_t number = static_cast<uint32_t>(entries_.size());
   if (free_.empty()) {
     entries_.emplace_back();
@@ -50,7 +50,7 @@ void Namespaces::Discount(uint32_t number) {
 }
 
 bool Namespaces::Holds(std::string_view lora_name, std::string_view cache_salt) const {
-  for (const bool eagle : {false, true}) {
+  for (uint32_t eagle = 0; eagle <= kLookAheadMax; ++eagle) {
     const auto found = numbers_.find(Key{lora_name, cache_salt, eagle});
     if (found != numbers_.end() && entries_[found->second].blocks > 0) return true;
   }

@@ -20,13 +20,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/memory_budget.h"
+#include "indexer/engines/engine_event.h"
 
 namespace kvatlas {
 
 struct Space {
   std::string lora_name;
   std::string cache_salt;
-  bool eagle = false;  // blocks are windows of one token more
+  uint32_t eagle = 0;  // `Blocking::eagle`
   uint64_t seed = 0;   // of local hashes
 };
 
@@ -40,7 +41,7 @@ class Namespaces {
   const Space& at(uint32_t number) const { return entries_[number].space; }
   // Its number; of a new one to be counted or used with `Pin`. Nothing: it would be new, and there is no room.
   std::optional<uint32_t> Intern(std::string_view lora_name, std::string_view cache_salt,
-                                 bool eagle);
+                                 uint32_t eagle);
   // One block more, or fewer.
   void Count(uint32_t number) { ++entries_[number].blocks; }
   void Discount(uint32_t number);
@@ -69,7 +70,7 @@ class Namespaces {
   size_t bytes() const { return bytes_; }
 
  private:
-  using Key = std::tuple<std::string_view, std::string_view, bool>;  // of its entry
+  using Key = std::tuple<std::string_view, std::string_view, uint32_t>;  // of its entry
   struct Entry {
     Space space;
     uint64_t blocks = 0;
@@ -79,7 +80,7 @@ class Namespaces {
     return sizeof(Entry) + sizeof(Key) + lora_name.size() + cache_salt.size();
   }
   static Key KeyOf(const Space& space) { return {space.lora_name, space.cache_salt, space.eagle}; }
-  uint32_t Add(std::string_view lora_name, std::string_view cache_salt, bool eagle);
+  uint32_t Add(std::string_view lora_name, std::string_view cache_salt, uint32_t eagle);
 
   const HashContract contract_;
   const size_t bytes_max_;

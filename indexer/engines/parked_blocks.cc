@@ -43,7 +43,7 @@ bool ParkedBlocks::Admit(ParkedBlock* block, std::string_view lora_name,
                          std::string_view cache_salt) {
   if (bytes() >= bytes_max_ || (memory_ != nullptr && memory_->level() >= MemoryLevel::kFull))
     return false;
-  const std::optional<uint32_t> said = said_.Intern(lora_name, cache_salt, /*eagle=*/false);
+  const std::optional<uint32_t> said = said_.Intern(lora_name, cache_salt, /*eagle=*/0);
   if (!said.has_value()) return false;
   said_.Count(*said);
   block->said = *said;
@@ -51,7 +51,8 @@ bool ParkedBlocks::Admit(ParkedBlock* block, std::string_view lora_name,
 }
 
 bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, std::string_view lora_name,
-                        std::string_view cache_salt, Tier tier, Time now) {
+                        std::string_view cache_salt, Tier tier, AliasTable::Copies copies,
+                        Time now) {
   const int t = static_cast<int>(tier);
   auto it = blocks_.find(name);
   if (it == blocks_.end()) {
@@ -69,6 +70,7 @@ bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, std::string_
     bytes_ -= BytesOf(name, it->second);
     said_.Discount(it->second.said);
     block.copies = it->second.copies;
+    block.sets = it->second.sets;
     block.certain = it->second.certain;
     block.since = it->second.since;
     block.ticket = it->second.ticket;
@@ -77,9 +79,10 @@ bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, std::string_
     it->second = std::move(block);
     bytes_ += BytesOf(name, it->second);
   }
-  const bool counted = counts_copies_ && tier == Tier::kDevice;
-  for (uint16_t* copies : {&it->second.copies[t], &it->second.certain[t]})
-    if (*copies == 0 || (counted && *copies < 0xffff)) ++*copies;
+  const bool counted = copies == AliasTable::Copies::kOneMore;
+  if (!counted) it->second.sets = it->second.sets | TierMask(tier);
+  for (uint16_t* count : {&it->second.copies[t], &it->second.certain[t]})
+    if (*count == 0 || (counted && *count < 0xffff)) ++*count;
   return true;
 }
 

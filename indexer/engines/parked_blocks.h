@@ -44,23 +44,22 @@ struct ParkedBlock {
   std::vector<TokenId> tokens;
   std::vector<uint64_t> multimodal;
   uint32_t said = 0;  // its event's adapter and salt: of `ParkedBlocks::Said`
-  bool eagle = false;
+  uint32_t eagle = 0;
   TierCopies copies = {};
-  TierCopies certain = {};  // of those; others' removals may have been lost
+  TierCopies certain = {};     // of those; others' removals may have been lost
+  TierMask sets;               // tiers whose stores are no copies more
+  bool may_end_chunk = false;  // its name may stand for the blocks before it, too
   Time since{0};
   uint64_t ticket = 0;
 };
 
 class ParkedBlocks {
  public:
-  // Without `counts_copies` a store of what is parked is no copy more.
   // `memory` outlives this; null: no budget.
-  ParkedBlocks(size_t blocks_max, size_t bytes_max, Duration ttl, bool counts_copies,
-               const MemoryBudget* memory)
+  ParkedBlocks(size_t blocks_max, size_t bytes_max, Duration ttl, const MemoryBudget* memory)
       : blocks_max_(blocks_max),
         bytes_max_(bytes_max),
         ttl_(ttl),
-        counts_copies_(counts_copies),
         memory_(memory),
         said_({}, "", "", bytes_max, memory) {}
 
@@ -68,10 +67,10 @@ class ParkedBlocks {
   size_t size() const { return blocks_.size(); }
   size_t bytes() const { return bytes_ + said_.bytes(); }
 
-  // One copy more in `tier` of a block that may be parked already; its tokens, and the adapter and salt that its event said
-  // (empty: none), are kept when it had none. False: full.
+  // A store in `tier` (`AliasTable::Copies`) of a block that may be parked already; its tokens, and the adapter and salt that its
+  // event said (empty: none), are kept when it had none. False: full.
   bool Park(const std::string& name, ParkedBlock block, std::string_view lora_name,
-            std::string_view cache_salt, Tier tier, Time now);
+            std::string_view cache_salt, Tier tier, AliasTable::Copies copies, Time now);
   // One copy less; false: it was not parked there.
   bool Remove(const std::string& name, Tier tier);
 
@@ -109,7 +108,6 @@ class ParkedBlocks {
   const size_t blocks_max_;
   const size_t bytes_max_;
   const Duration ttl_;
-  const bool counts_copies_;
   const MemoryBudget* const memory_;
   Namespaces said_;
   absl::flat_hash_map<std::string, ParkedBlock> blocks_;

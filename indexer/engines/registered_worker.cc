@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "indexer/base/tier.h"
+
 namespace kvatlas {
 
 void SetRegistered(const EngineRegistration& registration, EngineWorkerOptions* worker) {
@@ -14,6 +16,8 @@ void SetRegistered(const EngineRegistration& registration, EngineWorkerOptions* 
   worker->chunk_tokens = registration.chunk_tokens;
   worker->window_tokens = registration.window_tokens;
   worker->hybrid = registration.hybrid;
+  worker->offload_chunk_tokens = registration.offload_chunk_tokens;
+  worker->silent_tiers = ParseSilentTiers(registration.silent_tiers).value_or(TierMask());
 }
 
 }  // namespace kvatlas

@@ -66,6 +66,12 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
   } else if (name == "hybrid") {
     worker->hybrid = value == "true";
     return value == "true" || value == "false";
+  } else if (name == "offload_chunk_tokens") {
+    worker->offload_chunk_tokens = Number(value).value_or(0);
+    return worker->offload_chunk_tokens != 0;
+  } else if (name == "silent_tiers") {
+    worker->silent_tiers = value;
+    return ParseSilentTiers(value).ok();
   } else if (name == "type") {
     worker->engine_type = value;
   } else if (name == "block_size") {

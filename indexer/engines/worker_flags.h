@@ -9,6 +9,8 @@
 //   w11=tcp://10.0.0.11:5557;chunk_tokens=8192                  its model has chunked local attention
 //   w12=tcp://10.0.0.12:5557;window_tokens=4096                 SGLang's events by component: its sliding window
 //   w13=tcp://10.0.0.13:5557;hybrid=true                        a hybrid model of SGLang, whose events tell of full attention alone
+//   w14=tcp://10.0.0.14:5557;offload_chunk_tokens=64            its connector loads four blocks of 16 together
+//   w15=tcp://10.0.0.15:5557;silent_tiers=host                  its connector does not say what leaves host memory
 //   w13=tcp://10.0.0.13:5557;server_key=rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7    its public key: events by CURVE
 //   w10=tcp://10.0.0.10:5557;type=SGLang;url=http://10.0.0.10:30000    where its requests go
 //

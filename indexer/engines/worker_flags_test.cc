@@ -33,6 +33,9 @@ std::string Shown(const std::vector<std::string>& workers) {
     if (!worker.engine_type.empty()) text += " type " + worker.engine_type;
     if (!worker.url.empty()) text += " url " + worker.url;
     if (worker.hybrid) text += " hybrid";
+    if (worker.offload_chunk_tokens != 0)
+      text += " offload " + std::to_string(worker.offload_chunk_tokens);
+    if (!worker.silent_tiers.empty()) text += " silent " + worker.silent_tiers;
     text += "\n";
   }
   return text;
@@ -51,6 +54,13 @@ TEST(WorkerFlagsTest, OptionsFollowSemicolons) {
              "block_size=4;count_copies=false;image_token=151655"}),
       "1 0 tcp://h:1 4 replay tcp://h:2 topic kv@x=y bind lora a salt s once image 151655 type "
       "SGLang\n");
+}
+
+TEST(WorkerFlagsTest, TiersBesideTheDeviceHaveChunksAndMayBeSilent) {
+  EXPECT_EQ(Shown({"1=tcp://h:1;offload_chunk_tokens=64;silent_tiers=host,disk"}),
+            "1 0 tcp://h:1 16 offload 64 silent host,disk\n");
+  EXPECT_THAT(Shown({"1=tcp://h:1;offload_chunk_tokens=0"}), testing::HasSubstr("=0"));
+  EXPECT_THAT(Shown({"1=tcp://h:1;silent_tiers=gpu"}), testing::HasSubstr("=gpu"));
 }
 
 TEST(WorkerFlagsTest, AHybridIsSaidToBeOne) {

@@ -1,6 +1,8 @@
 #include "indexer/engines/zmq_ingest.h"
 
 #include <algorithm>
+#include <deque>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,30 +37,65 @@ class WorkerSink : public StreamSink {
       : name_(std::move(name)), rank_(rank), worker_(std::move(worker)), lane_(lane) {}
 
   void Apply(std::string_view payload, Time now) override {
-    const absl::Status decoded = lane_->decoder.Decode(payload, &lane_->batch);
-    if (!decoded.ok()) {
-      ++stats_.undecodable;
-      LogEvery(Limiter(), name_, LogLevel::kWarning, "undecodable batch",
-               {{"worker", name_}, {"rank", rank_}, {"reason", decoded}});
-      worker_->Unreadable(rank_, now);  // it may have removed something
-      return;
+    if (!Decode(payload, now)) return;
+    if (!knows_size_) {
+      knows_size_ = worker_->Learn(lane_->batch, now);
+      if (!knows_size_) return Keep(payload);
+      if (!early_.empty()) {
+        for (const std::string& before : std::exchange(early_, {}))
+          if (Decode(before, now)) worker_->Apply(rank_, lane_->batch, now);
+        early_bytes_ = 0;
+        Decode(payload, now);
+      }
     }
     worker_->Apply(rank_, lane_->batch, now);
     if (lane_->batch.time_s != 0) {
       stats_.lag_ms = static_cast<double>(WallTimeNs()) / 1e6 - lane_->batch.time_s * 1e3;
     }
   }
-  void Lost(Time now) override { worker_->Lost(rank_, now); }
+  void Lost(Time now) override {
+    early_.clear();
+    early_bytes_ = 0;  // what they stored may be gone
+    worker_->Lost(rank_, now);
+  }
   void Repaired() override { worker_->Repaired(rank_); }
-  void Restarted(Time now) override { worker_->Restarted(rank_, now); }
+  void Restarted(Time now) override {
+    early_.clear();
+    early_bytes_ = 0;
+    worker_->Restarted(rank_, now);
+  }
   StreamSinkStats Stats() const override { return stats_; }
 
  private:
+  static constexpr size_t kEarlyBytesMax = 1 << 20;
+
+  // Into the lane's batch.
+  bool Decode(std::string_view payload, Time now) {
+    const absl::Status decoded = lane_->decoder.Decode(payload, &lane_->batch);
+    if (decoded.ok()) return true;
+    ++stats_.undecodable;
+    LogEvery(Limiter(), name_, LogLevel::kWarning, "undecodable batch",
+             {{"worker", name_}, {"rank", rank_}, {"reason", decoded}});
+    worker_->Unreadable(rank_, now);  // it may have removed something
+    return false;
+  }
+
+  // What came while the block size was unknown applies as soon as it is known, so that it does not matter what came first. Of too
+  // much the oldest goes: its blocks are missing.
+  void Keep(std::string_view payload) {
+    early_.emplace_back(payload);
+    early_bytes_ += payload.size();
+    for (; early_bytes_ > kEarlyBytesMax; early_.pop_front()) early_bytes_ -= early_.front().size();
+  }
+
   const std::string name_;
   const uint32_t rank_;
   const std::shared_ptr<EngineWorker> worker_;
   LaneDecoder* const lane_;
   StreamSinkStats stats_;
+  bool knows_size_ = false;
+  std::deque<std::string> early_;
+  size_t early_bytes_ = 0;
 };
 
 }  // namespace

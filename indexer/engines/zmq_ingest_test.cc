@@ -4,9 +4,11 @@
 #include "indexer/engines/zmq_ingest.h"
 #include "indexer/base/await.h"
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -22,17 +24,18 @@ namespace {
 constexpr uint32_t kBlockSize = 4;
 
 // [time, [BlockStored of these hashes, tokens 0, 1, … from the root], 0]
-std::string StorePayload(const std::vector<uint64_t>& hashes, double time_s = 1.5) {
+std::string StorePayload(const std::vector<uint64_t>& hashes, double time_s = 1.5,
+                         std::string_view medium = "GPU", uint32_t block_size = kBlockSize) {
   MsgpackWriter writer;
   writer.Array(3).Float(time_s).Array(1).Map(7);
   writer.Text("type").Text("BlockStored");
   writer.Text("block_hashes").Array(hashes.size());
   for (const uint64_t hash : hashes) writer.Unsigned(hash);
   writer.Text("parent_block_hash").Nil();
-  writer.Text("token_ids").Array(hashes.size() * kBlockSize);
-  for (size_t token = 0; token < hashes.size() * kBlockSize; ++token) writer.Unsigned(token);
-  writer.Text("block_size").Unsigned(kBlockSize);
-  writer.Text("medium").Text("GPU");
+  writer.Text("token_ids").Array(hashes.size() * block_size);
+  for (size_t token = 0; token < hashes.size() * block_size; ++token) writer.Unsigned(token);
+  writer.Text("block_size").Unsigned(block_size);
+  writer.Text("medium").Text(std::string(medium));
   writer.Text("lora_name").Nil();
   writer.Unsigned(0);
   return writer.bytes();
@@ -65,9 +68,9 @@ class ZmqIngestTest : public ::testing::Test {
     return options;
   }
 
-  void Add(const ZmqTestEngine& engine, bool replay) {
-    // The worker lives in `worker_`.
-    const std::shared_ptr<EngineWorker> worker(std::shared_ptr<void>(), &*worker_);
+  void Add(const ZmqTestEngine& engine, bool replay) { Add(engine, replay, &worker_); }
+  void Add(const ZmqTestEngine& engine, bool replay, TestWorker* to) {
+    const std::shared_ptr<EngineWorker> worker(std::shared_ptr<void>(), &**to);
     const absl::StatusOr<ZmqStreamId> id =
         ingest_.Add({.worker_name = "w7",
                      .endpoint = engine.endpoint(),
@@ -92,6 +95,30 @@ class ZmqIngestTest : public ::testing::Test {
   ZmqIngest ingest_{Options()};
   ZmqStreamId id_ = 0;
 };
+
+// A connector's chunk, then a block behind one that was never heard: neither tells the engine's block size, and what came before it
+// is known counts afterwards.
+TEST_F(ZmqIngestTest, WhatComesBeforeTheBlockSizeIsKnownCountsAfterwards) {
+  std::vector<uint32_t> found;
+  EngineWorkerOptions options = WorkerOptions();
+  options.block_size = 0;
+  options.learn_block_size = [&](uint32_t size) {
+    found.push_back(size);
+    return size;
+  };
+  TestWorker worker(options);
+  ingest_.OpenGate();
+  ZmqTestEngine engine({});
+  Add(engine, /*replay=*/false, &worker);
+  engine.WaitForSubscribers();
+  engine.Publish(StorePayload({70}, 1.5, "cpu", 8));
+  engine.Publish(RemovePayload(99));
+  engine.Publish(StorePayload({11, 12, 13}));
+  WaitForNumber(2);
+  EXPECT_EQ(found, std::vector<uint32_t>{kBlockSize});
+  EXPECT_EQ(worker.RankStats().blocks, (std::array<uint64_t, kTiers>{3, 2}));
+  ingest_.Remove(id_);
+}
 
 TEST_F(ZmqIngestTest, BlocksThatAnEngineAnnouncesAreFound) {
   ingest_.OpenGate();

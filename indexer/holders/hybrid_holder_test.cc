@@ -14,6 +14,7 @@
 #include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
+#include "indexer/base/tier.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/holders/local_holder.h"
 
@@ -68,6 +69,36 @@ class HybridHolderTest : public testing::Test {
   ManualClock clock_;
   std::unique_ptr<HolderRegistry> registry_;
 };
+
+// Of a holder whose host memory loads four blocks together.
+TEST_F(HybridHolderTest, BehindTheDeviceOnlyWholeChunksArePromised) {
+  const std::vector<SequenceHash> blocks = Sequence(100, 7);
+  const std::unique_ptr<LocalHolder> engine = Add("7");
+  engine->SetLayout({.main = {.kind = CacheKind::kFull,
+                              .block_size = kBlockSize,
+                              .window_tokens = 4 * kBlockSize},
+                     .sides = {}});
+  ASSERT_TRUE(engine->Apply(Stored{.tier = Tier::kHost, .blocks = blocks}).ok());
+  EXPECT_EQ(Only(blocks).blocks, 4u);
+  EXPECT_EQ(Only(blocks).held, 7u);
+  EXPECT_EQ(Only(Sequence(100, 3)).blocks, 0u);
+  ASSERT_TRUE(engine->Apply(Stored{.blocks = Sequence(100, 2)}).ok());
+  EXPECT_EQ(Only(Sequence(100, 3)).blocks, 2u);
+  EXPECT_EQ(Only(blocks).blocks, 4u);
+  ASSERT_TRUE(
+      engine
+          ->Apply(Stored{
+              .position = 2, .parent = blocks[1], .blocks = {blocks[2], blocks[3], blocks[4]}})
+          .ok());
+  EXPECT_EQ(Only(blocks).blocks, 5u);
+  // Another holder of the same domain loads block by block.
+  const std::unique_ptr<LocalHolder> other = Add("8");
+  ASSERT_TRUE(other->Apply(Stored{.tier = Tier::kHost, .blocks = blocks}).ok());
+  const auto both = registry_->FindOverlaps(kDomain, {.blocks = blocks}, /*all_holders=*/true,
+                                            /*by_tier=*/false, /*held_only=*/false);
+  ASSERT_EQ(both->holders.size(), 2u);
+  EXPECT_EQ(both->holders[0].blocks + both->holders[1].blocks, 12u);
+}
 
 TEST_F(HybridHolderTest, AnswersPromiseWhatCanBeReusedAndSayWhatIsHeld) {
   const CacheLayout layout = WindowLayout(2 * kBlockSize);

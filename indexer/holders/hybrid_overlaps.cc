@@ -1,7 +1,10 @@
 #include "indexer/holders/hybrid_overlaps.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "indexer/base/for_each_bit.h"
 #include "indexer/base/ids.h"
 #include "indexer/index/reusable.h"
@@ -12,6 +15,16 @@ namespace {
 constexpr size_t kLayoutsMax = 255;
 // At a query while holders with side classes are written.
 constexpr int kTriesMax = 4;
+
+// What holders of this layout can reuse of what they have, `on_device` of which is on the device.
+void RoundToChunks(const CacheLayout& layout, uint32_t block_size,
+                   const std::vector<Overlap>& on_device, std::span<Overlap> overlaps) {
+  absl::flat_hash_map<uint32_t, uint32_t> device;
+  for (const Overlap& overlap : on_device) device[Raw(overlap.holder)] = overlap.blocks;
+  for (Overlap& overlap : overlaps)
+    overlap.blocks =
+        LoadableBlocks(layout, block_size, device[Raw(overlap.holder)], overlap.blocks);
+}
 
 }  // namespace
 
@@ -111,11 +124,27 @@ void HybridOverlaps::FindReusable(const Hybrids& hybrids, const OverlapQuery& qu
     });
   }
   const size_t plain = overlaps->size();
+  const TierMask on_device = query.tiers & TierMask(Tier::kDevice);
+  static thread_local OverlapSteps device_steps;
+  static thread_local std::vector<Overlap> on_device_of;
+  bool knows_device = false;
   SideIndex::Reader reader(*sides_);
   for (size_t i = 0; i < hybrids.layouts.size(); ++i) {
     const auto first = static_cast<ptrdiff_t>(overlaps->size());
     reusable.Find(*hybrids.layouts[i], query.blocks, block_size_, query.tiers, reader, steps,
                   hybrids.of_layout[i], overlaps);
+    if (hybrids.layouts[i]->main.window_tokens != 0 && on_device != query.tiers) {
+      if (!std::exchange(knows_device, true)) {
+        device_steps.depths.clear();
+        if (!on_device.empty())
+          index_->FindSteps({.blocks = query.blocks, .tiers = on_device}, &device_steps);
+      }
+      on_device_of.clear();
+      reusable.Find(*hybrids.layouts[i], query.blocks, block_size_, on_device, reader, device_steps,
+                    hybrids.of_layout[i], &on_device_of);
+      RoundToChunks(*hybrids.layouts[i], block_size_, on_device_of,
+                    std::span(*overlaps).subspan(static_cast<size_t>(first)));
+    }
     if (hybrids.layouts[i]->has_main) continue;
     const auto nothing = [](const Overlap& overlap) { return overlap.blocks == 0; };
     overlaps->erase(std::remove_if(overlaps->begin() + first, overlaps->end(), nothing),

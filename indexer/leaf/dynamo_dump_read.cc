@@ -39,7 +39,7 @@ struct DumpEvent {
   bool is_sound = true;
   std::optional<uint64_t> parent, parent_sequence, start;
   std::string lora_name, cache_salt;
-  bool eagle = false;
+  uint32_t eagle = 0;
   std::vector<Block> blocks;
 };
 
@@ -332,6 +332,8 @@ class DumpHandler {
         if (key_ == "storage_tier" && text != nullptr) event_.tier = TierOf(*text);
         // What a cache of another owner holds is not this worker's.
         if (key_ == "residency_domain") event_.is_sound &= text != nullptr && *text == "worker";
+        if (key_ == "eagle" && number != nullptr && negative == nullptr)
+          event_.eagle = static_cast<uint32_t>(std::min<uint64_t>(*number, kLookAheadMax + 1));
         if (key_ == "lora_name" && text != nullptr) event_.lora_name = std::move(*text);
         if (key_ == "cache_salt" && text != nullptr) event_.cache_salt = std::move(*text);
         return true;

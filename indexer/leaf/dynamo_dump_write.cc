@@ -39,7 +39,7 @@ struct Name {
   uint32_t cache_namespace = 0;  // in `Names::namespaces`
   int32_t digest = kNone;        // in `Names::digests`
   int32_t parent = kNone;        // the first name of its parent in the same rank, if there is one
-  bool eagle = false;
+  uint32_t eagle = 0;
   bool first = true;      // of its block in its rank
   bool on_chain = false;  // in the device tier with all before it
 };
@@ -345,7 +345,8 @@ class DumpWriter {
     const auto& [lora_name, cache_salt] = worker_->names.namespaces[head.cache_namespace];
     if (!lora_name.empty()) Text(",\"lora_name\":", lora_name);
     if (!cache_salt.empty()) Text(",\"cache_salt\":", cache_salt);
-    if (head.eagle) text_ += ",\"eagle\":true";
+    if (head.eagle == 1) text_ += ",\"eagle\":true";
+    if (head.eagle > 1) text_ += ",\"eagle\":" + std::to_string(head.eagle);
     text_ += "}";
   }
 

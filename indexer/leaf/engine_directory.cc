@@ -171,12 +171,13 @@ std::vector<Domain> EngineDirectory::Domains() const {
   return domains;
 }
 
-bool EngineDirectory::HasEagle(const Domain& domain) const {
+uint32_t EngineDirectory::LookAheads(const Domain& domain) const {
   MutexLock lock(&state_->mutex);
   const auto it = state_->domains.find(domain);
-  return it != state_->domains.end() &&
-         std::any_of(it->second.instances.begin(), it->second.instances.end(),
-                     [](const InstancePtr& of) { return of->worker->eagle(); });
+  uint32_t all = 0;
+  if (it == state_->domains.end()) return all;
+  for (const InstancePtr& of : it->second.instances) all |= of->worker->look_aheads();
+  return all;
 }
 
 void EngineDirectory::ForEachAlias(

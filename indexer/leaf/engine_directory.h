@@ -59,6 +59,8 @@ struct EngineEntry {
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
   bool hybrid = false;
+  uint32_t offload_chunk_tokens = 0;
+  std::string silent_tiers;
   std::string additional_salt;
   std::string url;
   std::vector<EngineListener> listeners;             // by rank
@@ -117,8 +119,8 @@ class EngineDirectory {
   // Those, in order.
   std::vector<Domain> Domains() const;
 
-  // Some rank of the domain announces bigrams: prompts are to be asked under look-ahead hashes too.
-  bool HasEagle(const Domain& domain) const;
+  // `EngineWorker::look_aheads` of all its workers: prompts are to be asked under such hashes too.
+  uint32_t LookAheads(const Domain& domain) const;
 
   // Every name of every worker of a domain, worker by worker, each a consistent cut.
   void ForEachAlias(

@@ -347,6 +347,8 @@ struct EngineDirectory::State {
         .chunk_tokens = instance.of.chunk_tokens,
         .window_tokens = instance.of.window_tokens,
         .hybrid = instance.of.hybrid,
+        .offload_chunk_tokens = instance.of.offload_chunk_tokens,
+        .silent_tiers = instance.of.silent_tiers,
         .additional_salt = instance.of.additional_salt,
         .url = instance.of.url,
         .listeners = {},

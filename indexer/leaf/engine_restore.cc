@@ -27,6 +27,8 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.chunk_tokens = entry.chunk_tokens;
   registration.window_tokens = entry.window_tokens;
   registration.hybrid = entry.hybrid;
+  registration.offload_chunk_tokens = entry.offload_chunk_tokens;
+  registration.silent_tiers = entry.silent_tiers;
   registration.url = entry.url;
   registration.engine_type = entry.engine_type;
   registration.source = entry.source;
@@ -48,7 +50,8 @@ bool IsSameEngine(const EngineEntry& now, const EngineEntry& then) {
          now.additional_salt == then.additional_salt && now.image_token == then.image_token &&
          now.counts_copies == then.counts_copies && now.eagle_drop == then.eagle_drop &&
          now.chunk_tokens == then.chunk_tokens && now.window_tokens == then.window_tokens &&
-         now.hybrid == then.hybrid;
+         now.hybrid == then.hybrid && now.offload_chunk_tokens == then.offload_chunk_tokens &&
+         now.silent_tiers == then.silent_tiers;
 }
 
 bool IsSameStream(const EngineListener& now, const EngineListener& then) {

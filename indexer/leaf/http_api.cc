@@ -346,6 +346,8 @@ class HttpApi::Impl {
         .chunk_tokens = body.chunk_tokens.value_or(0),
         .window_tokens = body.window_tokens.value_or(0),
         .hybrid = body.hybrid,
+        .offload_chunk_tokens = body.offload_chunk_tokens.value_or(0),
+        .silent_tiers = body.silent_tiers.value_or(""),
         .url = body.url.value_or(""),
         .engine_type = body.engine_type.value_or(""),
     });

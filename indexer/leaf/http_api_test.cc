@@ -143,6 +143,28 @@ TEST_F(HttpApiTest, AHybridThatTellsOfFullAttentionAloneIsAnsweredAsDegraded) {
   EXPECT_EQ(rank["trust"], "degraded");
 }
 
+// Chunks of two blocks in host memory, and a cache there that evicts without a word.
+TEST_F(HttpApiTest, WhatARegistrationSaysOfTiersBesideTheDeviceCounts) {
+  StartLeaf();
+  const auto registered = [&](const std::string& more) {
+    return client_
+        ->Post("/register", R"({"instance_id":7,"endpoint":")" + engine_.endpoint() +
+                                R"(","model_name":"m","block_size":4,)" + more + "}")
+        .status;
+  };
+  EXPECT_EQ(registered(R"("silent_tiers":"device")"), 400);
+  ASSERT_EQ(registered(R"("offload_chunk_tokens":8,"silent_tiers":"host")"), 201);
+  engine_.WaitForSubscribers();
+  Publish("7", {Store({1}, std::nullopt, 0, "CPU")});
+  const std::string query = std::string(R"({"model_name":"m","token_ids":)") + kPrompt + "}";
+  json rank = Ask("/query?detail=1", query)["detail"]["7"]["0"];
+  EXPECT_EQ(rank["any"], 0);
+  EXPECT_EQ(rank["trust"], "degraded");
+  Publish("7", {Store({2}, 1, 4, "CPU")});
+  rank = Ask("/query?detail=1", query)["detail"]["7"]["0"];
+  EXPECT_EQ(rank["any"], 8);
+}
+
 TEST_F(HttpApiTest, LowerTiersAloneAreInstancesWithoutAScore) {
   StartLeaf();
   Register("7");

@@ -150,6 +150,8 @@ bool RegisterBody::Read(JsonReader* reader) {
       {"window_tokens", false},
       {"hybrid", false},
       {"server_key", false},
+      {"offload_chunk_tokens", false},
+      {"silent_tiers", false},
   };
   return reader->ReadStruct("RegisterRequest", 9, kFields, [&](size_t field) {
     switch (field) {
@@ -191,6 +193,10 @@ bool RegisterBody::Read(JsonReader* reader) {
         return reader->ReadBool(&hybrid);
       case 20:
         return reader->ReadOptional(&server_key);
+      case 21:
+        return reader->ReadOptional(&offload_chunk_tokens);
+      case 22:
+        return reader->ReadOptional(&silent_tiers);
       default:
         return ReadIgnored(reader);
     }

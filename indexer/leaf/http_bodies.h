@@ -70,6 +70,8 @@ struct RegisterBody {
   std::optional<uint32_t> chunk_tokens;
   std::optional<uint32_t> window_tokens;
   bool hybrid = false;
+  std::optional<uint32_t> offload_chunk_tokens;
+  std::optional<std::string> silent_tiers;
 
   bool Read(JsonReader* reader);
 };

@@ -1,6 +1,7 @@
 #include "indexer/leaf/http_queries.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,7 +63,8 @@ HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query, const Identi
   subject.domain = DomainVisibleTo(*security_, asker, DomainOf(query.model, query.group)).domain;
   if (absl::StatusOr<uint32_t> size = registry_->BlockSizeOf(subject.domain); size.ok()) {
     subject.block_size = *size;
-    subject.eagle = !query.by_hash && directory_ != nullptr && directory_->HasEagle(subject.domain);
+    if (!query.by_hash && directory_ != nullptr)
+      subject.look_aheads |= directory_->LookAheads(subject.domain);
     return subject;
   }
   // Of blocks without tokens there are none: the directory knows such a domain, the registry does not.
@@ -74,7 +76,8 @@ HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query, const Identi
 }
 
 std::vector<SequenceHash> HttpQueries::ChainOf(const QueryBody& query, uint32_t block_size,
-                                               bool eagle, std::vector<LocalHash>* locals) const {
+                                               uint32_t eagle,
+                                               std::vector<LocalHash>* locals) const {
   if (query.by_hash) {
     locals->resize(query.hashes.size());
     std::transform(query.hashes.begin(), query.hashes.end(), locals->begin(),
@@ -97,11 +100,12 @@ int HttpQueries::Answer(const QueryBody& query, const Identity& asker, bool deta
   }
   ScoresAnswer& answer = scratch->answer;
   answer.Clear();
-  for (int eagle = 0; eagle <= int{subject.eagle} && subject.block_size > 0; ++eagle) {
+  for (uint32_t left = subject.block_size > 0 ? subject.look_aheads : 0; left != 0;
+       left &= left - 1) {
+    const auto eagle = static_cast<uint32_t>(std::countr_zero(left));
     // A domain that went meanwhile had no holders left.
     registry_
-        ->VisitReaches(subject.domain,
-                       ChainOf(query, subject.block_size, eagle == 1, &scratch->locals),
+        ->VisitReaches(subject.domain, ChainOf(query, subject.block_size, eagle, &scratch->locals),
                        [&answer](const HolderInfo& holder, const TierReach& reach) {
                          answer.Add(holder, reach);
                        })
@@ -118,9 +122,11 @@ int HttpQueries::Answer(const QueryBody& query, const Identity& asker, bool deta
 void HttpQueries::AppendDetail(const Subject& subject, const QueryBody& query, Scratch* scratch,
                                std::string* out) const {
   RankDetails ranks;
-  for (int eagle = 0; eagle <= int{subject.eagle} && subject.block_size > 0; ++eagle) {
+  for (uint32_t left = subject.block_size > 0 ? subject.look_aheads : 0; left != 0;
+       left &= left - 1) {
+    const auto eagle = static_cast<uint32_t>(std::countr_zero(left));
     AddRankDetails(*registry_, subject.domain,
-                   ChainOf(query, subject.block_size, eagle == 1, &scratch->locals), &ranks);
+                   ChainOf(query, subject.block_size, eagle, &scratch->locals), &ranks);
   }
   *out += ",\"detail\":";
   AppendRankDetails(ranks, subject.block_size, out);
@@ -134,13 +140,14 @@ int HttpQueries::Explain(const QueryBody& query, const Identity& asker,
     return subject.status;
   }
   Explanation best;
-  for (int eagle = 0; eagle <= int{subject.eagle}; ++eagle) {
+  for (uint32_t left = subject.look_aheads; left != 0; left &= left - 1) {
+    const auto eagle = static_cast<uint32_t>(std::countr_zero(left));
     std::vector<LocalHash> locals;
     Explanation explanation;
-    explanation.eagle = eagle == 1;
+    explanation.eagle = eagle != 0;
     explanation.blocks = subject.block_size == 0
                              ? std::vector<SequenceHash>()
-                             : ChainOf(query, subject.block_size, eagle == 1, &locals);
+                             : ChainOf(query, subject.block_size, eagle, &locals);
     explanation.locals = std::move(locals);
     explanation.Read(*registry_, subject.domain, subject.block_size, options.ranks_max);
     if (eagle == 0 || explanation.deepest() > best.deepest()) best = std::move(explanation);

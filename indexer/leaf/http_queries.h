@@ -64,12 +64,13 @@ class HttpQueries {
   struct Subject {
     Domain domain;
     uint32_t block_size = 0;
-    bool eagle = false;
+    uint32_t look_aheads =
+        1;  // bit k: prompts are asked under hashes that cover k tokens behind a block
     int status = 200;
     std::string error;
   };
   Subject SubjectOf(const QueryBody& query, const Identity& asker) const;
-  std::vector<SequenceHash> ChainOf(const QueryBody& query, uint32_t block_size, bool eagle,
+  std::vector<SequenceHash> ChainOf(const QueryBody& query, uint32_t block_size, uint32_t eagle,
                                     std::vector<LocalHash>* locals) const;
   void AppendDetail(const Subject& subject, const QueryBody& query, Scratch* scratch,
                     std::string* out) const;

@@ -1,6 +1,7 @@
 #include "indexer/leaf/mooncake_api.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <optional>
 #include <utility>
@@ -297,15 +298,16 @@ HttpResponse MooncakeApi::Query(const HttpRequest& request, bool by_hash) {
     return Error(400, absl::StrCat("block_size is ", block_size, " here, not ", *form.block_size));
   }
   RankDetails ranks;
-  const bool eagle = !by_hash && directory_->HasEagle(domain);
-  for (int look_ahead = 0; look_ahead <= int{eagle} && block_size > 0; ++look_ahead) {
+  const uint32_t look_aheads = by_hash ? 1 : 1 | directory_->LookAheads(domain);
+  for (uint32_t left = block_size > 0 ? look_aheads : 0; left != 0; left &= left - 1) {
+    const auto eagle = static_cast<uint32_t>(std::countr_zero(left));
     if (!by_hash) {
       const uint64_t seed = BlockSeed(
           {.lora_name = form.lora_name.value_or(""), .cache_salt = form.cache_salt.value_or("")},
           options_.contract);
-      form.hashes = SequenceHashes(
-          LocalHashes(form.tokens, {.block_size = block_size, .eagle = look_ahead == 1}, seed),
-          options_.contract);
+      form.hashes =
+          SequenceHashes(LocalHashes(form.tokens, {.block_size = block_size, .eagle = eagle}, seed),
+                         options_.contract);
     }
     AddRankDetails(*registry_, domain, form.hashes, &ranks);
   }

@@ -28,6 +28,8 @@ constexpr std::string_view kMagic = "KVAREP07";
 constexpr std::string_view kServerKeys = "server_keys:";
 // Behind them: of each listener a byte, whether flags named it.
 constexpr std::string_view kFromFlags = "from_flags:";
+// Written where something of it is said.
+constexpr std::string_view kOffload = "offload:";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -53,6 +55,8 @@ enum NameFlag : uint8_t {
   kLasting = 64,
   kSideName = 128
 };
+// Of a name with `kEagle`: its position has so many bits, behind them are the tokens of look-ahead beyond the first.
+constexpr int kEagleShift = 27;
 
 enum RankFlag : uint8_t {
   kExtrasSeen = 1,
@@ -134,7 +138,7 @@ void PutName(std::string* to, const EngineAlias& alias) {
   Put(to, alias.hash.value);
   Put(to, Raw(alias.block));
   Put(to, Raw(alias.parent));
-  Put(to, alias.position);
+  Put(to, alias.position | (std::max<uint32_t>(1, alias.eagle) - 1) << kEagleShift);
   Put(to, Raw(alias.local));
   if (flags & kGroup) Put(to, alias.group);
   if (flags & kCopies)
@@ -158,13 +162,16 @@ EngineAlias TakeName(Taker* from) {
   const auto flags = from->Take<uint8_t>();
   alias.suspect = flags & kSuspect;
   alias.lasting = flags & kLasting;
-  alias.eagle = flags & kEagle;
   alias.side = flags & kSideName;
   alias.rank = from->Take<uint32_t>();
   alias.hash.value = from->Take<uint64_t>();
   alias.block = SequenceHash{from->Take<uint64_t>()};
   alias.parent = SequenceHash{from->Take<uint64_t>()};
   alias.position = from->Take<uint32_t>();
+  if (flags & kEagle) {
+    alias.eagle = 1 + (alias.position >> kEagleShift);
+    alias.position &= (1u << kEagleShift) - 1;
+  }
   alias.local = LocalHash{from->Take<uint64_t>()};
   if (flags & kGroup) alias.group = from->Take<uint32_t>();
   alias.copies = {1};
@@ -183,7 +190,7 @@ EngineAlias TakeName(Taker* from) {
 // ---- One rank ----
 
 // What of a rank's names is told one by one, at the end of its record.
-enum class RankEntry : uint8_t { kAmbiguous = 0, kSideLink = 1, kSharedSide = 2 };
+enum class RankEntry : uint8_t { kAmbiguous = 0, kSideLink = 1, kSharedSide = 2, kTiers = 3 };
 
 void PutHash(std::string* to, const EngineBlockHash& name) {
   Put(to, static_cast<uint8_t>(name.bytes.empty() ? 0 : 1));
@@ -227,6 +234,8 @@ void PutRank(std::string* to, const EngineRankMark& mark) {
     PutHash(to, name);
   };
   for (const auto& [group, name] : mark.ambiguous) put(RankEntry::kAmbiguous, group, name);
+  if (mark.chunk_blocks != 0 || !mark.silent.empty())
+    put(RankEntry::kTiers, mark.chunk_blocks, {.value = mark.silent.bits(), .bytes = {}});
   for (const EngineRankMark::SideLink& link : mark.side_links) {
     put(RankEntry::kSideLink, link.group, link.name);
     PutHash(to, link.before);
@@ -274,6 +283,10 @@ EngineRankMark TakeRank(Taker* from) {
         mark.shared_sides.push_back(
             {.group = group, .name = name, .side_name = SequenceHash{from->Take<uint64_t>()}});
         break;
+      case RankEntry::kTiers:
+        mark.chunk_blocks = group;
+        mark.silent = TierMask(static_cast<uint8_t>(name.value));
+        break;
       default:
         from->Check(false);
     }
@@ -318,6 +331,11 @@ std::string InstanceBytes(const EngineEntry& entry) {
   bytes += kFromFlags;
   for (const EngineListener& listener : listeners)
     Put(&bytes, static_cast<uint8_t>(listener.from_flags));
+  if (entry.offload_chunk_tokens != 0 || !entry.silent_tiers.empty()) {
+    bytes += kOffload;
+    Put(&bytes, entry.offload_chunk_tokens);
+    PutText(&bytes, entry.silent_tiers);
+  }
   return bytes;
 }
 
@@ -365,6 +383,10 @@ EngineEntry TakeInstance(Taker* from) {
   if (from->TakePrefix(kFromFlags))
     for (EngineListener& listener : entry.listeners)
       listener.told_from_flags = from->Take<uint8_t>() != 0;
+  if (from->TakePrefix(kOffload)) {
+    entry.offload_chunk_tokens = from->Take<uint32_t>();
+    entry.silent_tiers = TakeRegistered(from);
+  }
   return entry;
 }
 

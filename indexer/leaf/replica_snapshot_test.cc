@@ -41,6 +41,9 @@ class Recorder : public SnapshotVisitor {
     if (entry.chunk_tokens != 0) text += " chunk " + std::to_string(entry.chunk_tokens);
     if (entry.window_tokens != 0) text += " window " + std::to_string(entry.window_tokens);
     if (entry.hybrid) text += " hybrid";
+    if (entry.offload_chunk_tokens != 0)
+      text += " offload " + std::to_string(entry.offload_chunk_tokens);
+    if (!entry.silent_tiers.empty()) text += " silent " + entry.silent_tiers;
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic +
@@ -214,6 +217,8 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   registration.chunk_tokens = 8192;
   registration.window_tokens = 128;
   registration.hybrid = true;
+  registration.offload_chunk_tokens = 64;
+  registration.silent_tiers = "host,disk";
   registration.server_key = keys.public_key;
   registration.from_flags = true;
   ASSERT_TRUE(directory_->Register(registration).ok());
@@ -240,7 +245,8 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
               testing::Contains("2/0 of 0 1 groups, side 1 kind 1 of 4 window 8, side 2 kind 2 of "
                                 "4 window 0"));
   EXPECT_THAT(told.instances,
-              testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid [0 " +
+              testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid offload 64 silent "
+                                "host,disk [0 " +
                                 hybrid.endpoint() + "   key " + keys.public_key + " of flags]"));
   EXPECT_TRUE(told.told) << "where it came from, and nothing is trusted for it";
 

@@ -485,7 +485,7 @@ void Relay::State::RunLook() {
     const std::vector<std::string> leaves_now = Leaves();
     for (const InstancePtr& instance : All()) {
       instance->worker->Tick(now);
-      if (instance->worker->eagle() && !std::exchange(instance->look_ahead_told, true)) {
+      if (instance->worker->look_aheads() != 0 && !std::exchange(instance->look_ahead_told, true)) {
         Log(LogLevel::kWarning, "engine's hashes look ahead: leaves are to be asked for such",
             {{"worker", instance->of.instance}});
       }

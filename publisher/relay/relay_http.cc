@@ -238,6 +238,8 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Number("chunk_tokens", /*required=*/false, &of.chunk_tokens);
   body.Number("window_tokens", /*required=*/false, &of.window_tokens);
   body.Bool("hybrid", &of.hybrid);
+  body.Number("offload_chunk_tokens", /*required=*/false, &of.offload_chunk_tokens);
+  body.Text("silent_tiers", /*required=*/false, &of.silent_tiers);
   if (!body.wrong().empty()) return HttpError(400, body.wrong());
   const absl::Status status = relay->Register(of);
   return status.ok() ? Answer({{"status", "ok"}}, 201) : HttpError(status);
