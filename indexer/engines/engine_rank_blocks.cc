@@ -313,6 +313,7 @@ bool EngineRank::IsPlain(uint32_t space) const {
 void EngineRank::NamePage(const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
                           std::span<const TokenId> tokens, std::span<const uint64_t> objects,
                           uint32_t look_ahead) {
+  if (look_ahead > 1) return;  // SGLang's pages cover one token more at most
   pages_.Placed({.name = name,
                  .block = place.block,
                  .parent = place.position == 0 ? kNoParent : parent,
