@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 
 namespace kvatlas {
 namespace {
@@ -36,20 +37,34 @@ std::string TextIn(const nlohmann::ordered_json& json, const char* name) {
 
 }  // namespace
 
-absl::StatusOr<std::string> Tenancy::TenantOf(const Identity& identity,
-                                              std::string_view claimed) const {
+absl::StatusOr<std::string> Tenancy::Admit(const Identity& identity, const Claim& claim) const {
   const std::shared_ptr<const AccessPolicy> policy = security_->policy();
-  if (policy == nullptr) return std::string(claimed);
-  std::string tenant(claimed);
-  if (claimed.empty()) {
+  std::string tenant(claim.tenant);
+  if (policy == nullptr) return tenant;
+  if (tenant.empty()) {
     const std::vector<std::string> tenants = policy->TenantsOf(identity, Verb::kRoute);
     if (tenants.size() == 1 && tenants[0].find('*') == std::string::npos) tenant = tenants[0];
     if (!identity.tenant.empty()) tenant = identity.tenant;
   }
   PolicyTarget target;
+  target.model = claim.model;
   target.tenant = tenant;
   if (!security_->Check(identity, Verb::kRoute, target, "", "refusal").ok()) return NotAllowed();
+  if (!claim.no_salt.empty() && Salted(tenant, "")) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("prompts of this tenant are salted: ",
+                     absl::string_view(claim.no_salt.data(), claim.no_salt.size())));
+  }
   return tenant;
+}
+
+Tenancy::MayUse Tenancy::MayUseOf(std::shared_ptr<const Identity> identity,
+                                  std::string tenant) const {
+  if (!enforces()) return nullptr;
+  return
+      [this, identity = std::move(identity), tenant = std::move(tenant)](const std::string& model) {
+        return Admit(*identity, {.tenant = tenant, .model = model}).status();
+      };
 }
 
 std::string Tenancy::PoolOf(const std::string& tenant) const {
@@ -58,20 +73,18 @@ std::string Tenancy::PoolOf(const std::string& tenant) const {
   return found == nullptr ? tenant : found->pool.value_or(tenant);
 }
 
-bool Tenancy::Allowed(const Identity& identity, Verb verb, const std::string& tenant) const {
+bool Tenancy::Allowed(const Identity& identity, Verb verb, const PolicyTarget& target) const {
   const std::shared_ptr<const AccessPolicy> policy = security_->policy();
-  if (policy == nullptr) return true;
-  PolicyTarget target;
-  target.tenant = tenant;
-  return policy->Decide(identity, verb, target).allowed;
+  return policy == nullptr || policy->Decide(identity, verb, target).allowed;
 }
 
-bool Tenancy::MayRoute(const Identity& identity, const std::string& tenant) const {
-  return Allowed(identity, Verb::kRoute, tenant);
+bool Tenancy::MayRoute(const Identity& identity, const std::string& tenant,
+                       const std::string& model) const {
+  return Allowed(identity, Verb::kRoute, {.model = model, .tenant = tenant});
 }
 
 bool Tenancy::Sees(const Identity& identity, const std::string& tenant) const {
-  return Allowed(identity, Verb::kFeedback, tenant);
+  return Allowed(identity, Verb::kFeedback, {.tenant = tenant});
 }
 
 bool Tenancy::Salted(std::string_view tenant, std::string_view callers_salt) const {

@@ -60,7 +60,7 @@ void ProxiedRequest::Start() {
     return RefusePath(path);
   if (!refused_.ok()) return Refuse(refused_);
   if (asks_models_) return AskForModels();
-  if (call_.has_value()) {
+  if (call_.has_value() && TakesSalt(*call_)) {
     const auto salt = parts_->tenancy().PutSalt(tenant_, &message_.body);
     if (!salt.ok()) return Refuse(salt.status());
   }
@@ -148,9 +148,9 @@ void ProxiedRequest::ReadHead() {
   BeginSpan(request);
   tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
   if (tenant_.empty()) tenant_ = parts_->options().tenant;
+  call_ = RequestPathOf(message_.method, request.path);
   if (parts_->tenancy().enforces()) ReadTenant(request);
   session_ = HeaderOf(request.headers, "x-kvatlas-session");
-  call_ = RequestPathOf(message_.method, request.path);
   if (request.method == "GET" && request.path.starts_with(kModels)) {
     const std::string_view rest = std::string_view(request.path).substr(kModels.size());
     asked_model_ = rest.starts_with('/') ? rest.substr(1) : "";  // with its own slashes
@@ -159,6 +159,7 @@ void ProxiedRequest::ReadHead() {
   if (request.path.starts_with(kResponses)) {
     response_ = request.path.substr(kResponses.size());
     response_.resize(std::min(response_.find('/'), response_.size()));
+    if (response_ == "render") response_.clear();
   }
   any_engine_ = message_.method != "POST" || !response_.empty() ||
                 (message_.body->empty() &&
@@ -169,6 +170,10 @@ void ProxiedRequest::ReadHead() {
     return;
   form_model_ = MultipartModel(type, *message_.body);
   any_engine_ = !form_model_.has_value();
+  if (any_engine_ && refused_.ok())
+    refused_ = parts_->tenancy()
+                   .Admit(*request.identity, {.tenant = tenant_, .model = kModelNotRead})
+                   .status();
 }
 
 // Without tracing the client's own context goes on to the engine as any header does.
@@ -184,7 +189,14 @@ void ProxiedRequest::BeginSpan(const HttpRequest& request) {
 // Of the credential; what the policy does not allow is refused before anything is asked.
 void ProxiedRequest::ReadTenant(const HttpRequest& request) {
   const Tenancy& tenancy = parts_->tenancy();
-  absl::StatusOr<std::string> tenant = tenancy.TenantOf(*request.identity, tenant_);
+  std::string no_salt;
+  const bool salts = call_.has_value() && TakesSalt(*call_);
+  if (!salts && !LeavesNoBlocks(message_.method, request.path))
+    no_salt = absl::StrCat(request.path,
+                           " has no place for a salt; send /v1/chat/completions, /v1/completions "
+                           "or /v1/responses");
+  absl::StatusOr<std::string> tenant =
+      tenancy.Admit(*request.identity, {.tenant = tenant_, .no_salt = no_salt});
   refused_ = tenant.status();
   if (tenant.ok()) tenant_ = *std::move(tenant);
 }
@@ -238,6 +250,7 @@ PromptQuestion ProxiedRequest::Question() {
   question.on_wishes = [this](const RequestWishes& wishes, RouteInput* input) {
     OnWishes(wishes, input);
   };
+  question.may_use = parts_->tenancy().MayUseOf(exchange_->request().identity, tenant_);
   question.input.trace = span_.context();
   question.by_load_without_tokens = true;
   question.forward_tokens = parts_->options().forward_token_ids == "auto";

@@ -30,6 +30,17 @@ constexpr std::array<ApiPath, 6> kPaths = {{{"/v1/chat/completions", RequestPath
                                             {"/inference/v1/generate", RequestPath::kVllmGenerate},
                                             {"/generate", RequestPath::kSglangGenerate}}};
 
+// Tokenizers, templates, parsers, and calls about what is there already.
+constexpr std::array<std::string_view, 9> kWithoutBlocks = {"/tokenize",
+                                                            "/detokenize",
+                                                            "/render",
+                                                            "/derender",
+                                                            "/count_tokens",
+                                                            "/parse_function_call",
+                                                            "/separate_reasoning",
+                                                            "/cancel",
+                                                            "/ping"};
+
 constexpr std::array<std::string_view, 14> kTraits = {"add_generation_prompt",
                                                       "add_special_tokens",
                                                       "chat_template",
@@ -65,13 +76,6 @@ absl::StatusOr<std::optional<json_type>> TypeOf(ondemand::value value, const cha
   if (token.starts_with("NaN") || token.starts_with("Infinity")) return std::optional<json_type>();
   return absl::InvalidArgumentError(
       absl::StrCat("the body is not JSON: wrong at byte ", token.data() - text + 1));
-}
-
-// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks at the beginning (json.detect_encoding).
-bool IsWideText(std::string_view body) {
-  const std::string_view head = body.substr(0, 4);
-  return head.find('\0') != std::string_view::npos || head.starts_with("\xff\xfe") ||
-         head.starts_with("\xfe\xff");
 }
 
 // A parser and the text with the padding that it reads beyond the end.
@@ -436,6 +440,24 @@ std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_vi
     if (path.ends_with(known.suffix)) return known.path;
   }
   return std::nullopt;
+}
+
+// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks at the beginning (json.detect_encoding).
+bool IsWideText(std::string_view body) {
+  const std::string_view head = body.substr(0, 4);
+  return head.find('\0') != std::string_view::npos || head.starts_with("\xff\xfe") ||
+         head.starts_with("\xfe\xff");
+}
+
+bool TakesSalt(RequestPath path) {
+  return path != RequestPath::kMessages && path != RequestPath::kSglangGenerate;
+}
+
+bool LeavesNoBlocks(std::string_view method, std::string_view path) {
+  if (method != "POST") return true;
+  path = path.substr(0, path.find('?'));
+  return std::any_of(kWithoutBlocks.begin(), kWithoutBlocks.end(),
+                     [path](std::string_view suffix) { return path.ends_with(suffix); });
 }
 
 absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
