@@ -3,18 +3,17 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "frontend/prompt/request/prompt_request.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr size_t kSaltDigits = 32;
-constexpr char kSaltField[] = "cache_salt";
 
 absl::Status NotAllowed() {
   return absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size()));
@@ -27,12 +26,6 @@ std::string Hmac(const std::string& key, const std::string& text) {
        reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest, &size);
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size))
       .substr(0, kSaltDigits);
-}
-
-// Of a request's object; a value that is no string counts as none here and is refused where the request is read.
-std::string TextIn(const nlohmann::ordered_json& json, const char* name) {
-  const auto found = json.find(name);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace
@@ -111,23 +104,16 @@ std::string Tenancy::SaltOf(std::string_view tenant, std::string_view model,
 
 absl::StatusOr<std::string> Tenancy::PutSalt(std::string_view tenant,
                                              std::shared_ptr<const std::string>* body) const {
-  // With a salt of the caller's: the strictest question.
-  if (!Salted(tenant, "x")) return std::string();
-  // Parsed as a whole, so that no second "cache_salt", however it is written, gets past.
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(**body, nullptr, false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError("the body: expected one JSON object");
-  }
-  const std::string callers = TextIn(json, kSaltField);
+  if (!MaySalt(tenant)) return std::string();
   std::string salt;
-  if (!Salted(tenant, callers)) {
-    json.erase(kSaltField);
-  } else {
-    salt = SaltOf(tenant, TextIn(json, "model"), callers);
-    json[kSaltField] = salt;
-  }
-  *body = std::make_shared<const std::string>(
-      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  absl::StatusOr<std::string> salted = WithSalt(
+      **body,
+      [&](const std::string& model, const std::string& callers) -> std::optional<std::string> {
+        if (!Salted(tenant, callers)) return std::nullopt;
+        return salt = SaltOf(tenant, model, callers);
+      });
+  if (!salted.ok()) return salted.status();
+  *body = std::make_shared<const std::string>(*std::move(salted));
   return salt;
 }
 

@@ -51,7 +51,8 @@ class Tenancy {
   struct Claim {
     std::string_view tenant = {};
     std::optional<std::string> model = std::nullopt;  // none: not known yet; or `kModelNotRead`
-    std::string_view no_salt = {};  // why a salt cannot be put into it, and what to do; empty: it can
+    std::string_view no_salt =
+        {};  // why a salt cannot be put into it, and what to do; empty: it can
   };
   absl::StatusOr<std::string> Admit(const Identity& identity, const Claim& claim) const;
   // Asks again, once a model is known; what it points to must outlive it. Null: there is no policy.
@@ -69,12 +70,15 @@ class Tenancy {
 
   // Is there a salt that the engine's request must carry, whatever the caller says?
   bool Salted(std::string_view tenant, std::string_view callers_salt) const;
+  bool MaySalt(std::string_view tenant) const {
+    return Salted(tenant, "x");
+  }  // some of its prompts
   // What the request carries as cache_salt: the caller's, unless the tenant is salted.
   std::string SaltOf(std::string_view tenant, std::string_view model,
                      std::string_view callers_salt) const;
 
-  // The same in the body of an OpenAI request, which has exactly one "cache_salt" afterwards; returns it. INVALID_ARGUMENT: not
-  // a JSON object. Empty, and the body stays as it is, where the tenant is not salted.
+  // The same in the body of an OpenAI request, which has no other "cache_salt" afterwards; returns it. INVALID_ARGUMENT: not
+  // a JSON object. Empty, and the body stays as it is, where the tenant has no salt (`MaySalt`).
   absl::StatusOr<std::string> PutSalt(std::string_view tenant,
                                       std::shared_ptr<const std::string>* body) const;
 

@@ -60,10 +60,26 @@ void ProxiedRequest::Start() {
     return RefusePath(path);
   if (!refused_.ok()) return Refuse(refused_);
   if (asks_models_) return AskForModels();
-  if (call_.has_value() && TakesSalt(*call_)) {
-    const auto salt = parts_->tenancy().PutSalt(tenant_, &message_.body);
-    if (!salt.ok()) return Refuse(salt.status());
-  }
+  if (call_.has_value() && TakesSalt(*call_) && parts_->tenancy().MaySalt(tenant_))
+    return PutSalt();
+  Choose();
+}
+
+void ProxiedRequest::PutSalt() {
+  const auto put = [self = shared_from_this()] {
+    return self->parts_->tenancy().PutSalt(self->tenant_, &self->message_.body).status();
+  };
+  if (message_.body->size() <= kInlineBytesMax) return OnSalted(put());
+  const auto back = [self = shared_from_this(),
+                     work = asio::make_work_guard(*io_)](const absl::Status& status) {
+    asio::dispatch(*self->io_, [self, status] { self->OnSalted(status); });
+  };
+  parts_->router()->Run([put, back] { back(put()); }, back);
+}
+
+void ProxiedRequest::OnSalted(const absl::Status& status) {
+  if (gone_) return;
+  if (!status.ok()) return Refuse(status);
   Choose();
 }
 

@@ -53,6 +53,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
 
  private:
   void ReadHead();
+  void PutSalt();
+  void OnSalted(const absl::Status& status);
   void BeginSpan(const HttpRequest& request);
   void ReadTenant(const HttpRequest& request);
   // From the fleet's list; one engine's own answer where none of them lists any.

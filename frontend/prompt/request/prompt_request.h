@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +80,12 @@ absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
 
 // Is it UTF-16 or UTF-32, which Python's json takes, and of which nothing is read here? Then the model is not known.
 bool IsWideText(std::string_view body);
+
+// The body with what `salt` makes of its model and its own salt as its only `cache_salt`, or with none where that is nothing; otherwise byte
+// for byte as it was. *Cost*: as of reading it, however many fields it has. INVALID_ARGUMENT: no JSON object in UTF-8.
+using SaltOfRequest =
+    std::function<std::optional<std::string>(const std::string& model, const std::string& callers)>;
+absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest& salt);
 
 // `model` of any other call's body; empty: it names none. INVALID_ARGUMENT: no JSON object, or a model that is no text.
 absl::StatusOr<std::string> ReadModel(std::string_view body);
