@@ -66,21 +66,10 @@ void ProxiedRequest::Start() {
 }
 
 void ProxiedRequest::PutSalt() {
-  const auto put = [self = shared_from_this()] {
-    return self->parts_->tenancy().PutSalt(self->tenant_, &self->message_.body).status();
-  };
-  if (message_.body->size() <= kInlineBytesMax) return OnSalted(put());
-  const auto back = [self = shared_from_this(),
-                     work = asio::make_work_guard(*io_)](const absl::Status& status) {
-    asio::dispatch(*self->io_, [self, status] { self->OnSalted(status); });
-  };
-  parts_->router()->Run([put, back] { back(put()); }, back);
-}
-
-void ProxiedRequest::OnSalted(const absl::Status& status) {
-  if (gone_) return;
-  if (!status.ok()) return Refuse(status);
-  Choose();
+  Aside(message_.body->size(), [this]() -> std::function<void()> {
+    const absl::Status put = parts_->tenancy().PutSalt(tenant_, &message_.body).status();
+    return [this, put] { return put.ok() ? Choose() : Refuse(put); };
+  });
 }
 
 // A rank that the client names, in the header that counts before the body, is the one that serves it.
@@ -121,29 +110,67 @@ bool ProxiedRequest::MeetFirst(std::function<void(ProxiedRequest*)> then) {
 
 void ProxiedRequest::AskForModels() {
   if (parts_->Engines().empty() && MeetFirst(&ProxiedRequest::AskForModels)) return;
-  const std::string authorization = HeaderOf(message_.headers, "authorization");
-  if (std::string list = parts_->KeptModels(authorization); !list.empty())
+  // The engines' own key is for clients that are known here, as it is for requests.
+  const std::string asker =
+      absl::StrCat(message_.vouched ? "known " : "", HeaderOf(message_.headers, "authorization"));
+  if (std::string list = parts_->KeptModels(asker); !list.empty())
     return AnswerModels(std::move(list));
-  AskModels(io_, parts_->PoolOf(io_), parts_->Engines(), message_.headers,
-            parts_->options().models_timeout,
-            [self = shared_from_this(), authorization](std::optional<std::string> list) {
-              self->OnModels(authorization, std::move(list));
-            });
+  AskModels(
+      io_, parts_->PoolOf(io_), parts_->Engines(), message_.headers,
+      parts_->options().models_timeout,
+      [self = shared_from_this(), asker](std::vector<std::optional<std::string>> bodies) {
+        if (!self->gone_) self->OnModels(asker, std::move(bodies));
+      },
+      message_.vouched ? EnginesKey::kOwn : EnginesKey::kNone);
 }
 
-void ProxiedRequest::OnModels(const std::string& authorization, std::optional<std::string> list) {
-  if (gone_) return;
-  if (!list.has_value()) return Choose();
-  parts_->counters.answered.Increment();
-  parts_->KeepModels(authorization, *list);
-  AnswerModels(*std::move(list));
+void ProxiedRequest::OnModels(std::string asker, std::vector<std::optional<std::string>> bodies) {
+  size_t bytes = 0;
+  for (const std::optional<std::string>& body : bodies)
+    bytes += body.has_value() ? body->size() : 0;
+  Aside(bytes, [this, asker = std::move(asker), bodies = std::move(bodies)] {
+    return [this, asker, list = MergeModels(bodies)] {
+      if (!list.has_value()) return Choose();
+      parts_->counters.answered.Increment();
+      parts_->KeepModels(asker, *list);
+      AnswerModels(*list);
+    };
+  });
 }
 
+// A name that the policy does not let this client use is one that is not there.
 void ProxiedRequest::AnswerModels(std::string list) {
-  if (asked_model_.empty()) return exchange_->Answer({.body = std::move(list)});
-  std::optional<std::string> model = ModelIn(list, asked_model_);
-  if (model.has_value()) return exchange_->Answer({.body = *std::move(model)});
-  Refuse(UnknownModelError(asked_model_));
+  const Tenancy& tenancy = parts_->tenancy();
+  const auto may_use = [this, &tenancy](const std::string& id) {
+    return tenancy.MayRoute(*exchange_->request().identity, tenant_, id);
+  };
+  if (asked_model_.empty() && !tenancy.enforces())
+    return exchange_->Answer({.body = std::move(list)});
+  Aside(list.size(), [this, list, may_use]() -> std::function<void()> {
+    std::optional<std::string> body;
+    if (asked_model_.empty()) {
+      body = ModelsOf(list, may_use);
+    } else if (may_use(asked_model_)) {
+      body = ModelIn(list, asked_model_);
+    }
+    return [this, body] {
+      if (!body.has_value()) return Refuse(UnknownModelError(asked_model_));
+      exchange_->Answer({.body = *body});
+    };
+  });
+}
+
+void ProxiedRequest::Aside(size_t bytes, std::function<std::function<void()>()> job) {
+  if (bytes <= kInlineBytesMax) return job()();
+  const auto back = [self = shared_from_this(),
+                     work = asio::make_work_guard(*io_)](std::function<void()> then) {
+    asio::dispatch(*self->io_, [self, then = std::move(then)] {
+      if (!self->gone_) then();
+    });
+  };
+  parts_->router()->Run(
+      [back, job = std::move(job)] { back(job()); },
+      [this, back](const absl::Status& why) { back([this, why] { Refuse(why); }); });
 }
 
 void ProxiedRequest::ReadHead() {

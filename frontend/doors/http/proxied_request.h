@@ -54,14 +54,15 @@ class ProxiedRequest final : public UpstreamTry::Owner,
  private:
   void ReadHead();
   void PutSalt();
-  void OnSalted(const absl::Status& status);
+  // `job`, of which work grows with `bytes`, on a thread that reads prompts if they are many, and what it returns on this one.
+  void Aside(size_t bytes, std::function<std::function<void()>()> job);
   void BeginSpan(const HttpRequest& request);
   void ReadTenant(const HttpRequest& request);
   // From the fleet's list; one engine's own answer where none of them lists any.
   void AskForModels();
   // Engines that leaves know but no route has met yet are met first, once.
   bool MeetFirst(std::function<void(ProxiedRequest*)> then);
-  void OnModels(const std::string& authorization, std::optional<std::string> list);
+  void OnModels(std::string asker, std::vector<std::optional<std::string>> bodies);
   void AnswerModels(std::string list);
   void Choose();
   void ChooseAny();
