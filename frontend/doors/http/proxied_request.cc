@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/http/header_text.h"
 #include "frontend/doors/http/models_list.h"
@@ -59,6 +60,7 @@ void ProxiedRequest::Start() {
   if (!asks_models_ && !parts_->options().paths.Allows(message_.method, path))
     return RefusePath(path);
   if (!refused_.ok()) return Refuse(refused_);
+  if (goes_round_) return RefuseRound();
   if (asks_models_) return AskForModels();
   if (call_.has_value() && TakesSalt(*call_) && parts_->tenancy().MaySalt(tenant_))
     return PutSalt();
@@ -176,6 +178,7 @@ void ProxiedRequest::Aside(size_t bytes, std::function<std::function<void()>()> 
 void ProxiedRequest::ReadHead() {
   const HttpRequest& request = exchange_->request();
   const std::vector<std::string> hops = HopsOf(request.headers);
+  std::string hops_passed;
   message_.body = std::make_shared<const std::string>(exchange_->TakeBody());
   message_.method = exchange_->head_only() ? "HEAD" : request.method;
   message_.target = request.target;
@@ -185,8 +188,17 @@ void ProxiedRequest::ReadHead() {
                       SameHeader(field.first, "x-kvatlas-tenant") ||
                       SameHeader(field.first, "content-length") ||
                       SameHeader(field.first, kPrefillerHeader) || IsHopByHop(field.first, hops);
-    if (!ours) message_.headers.push_back(field);
+    if (SameHeader(field.first, kHopHeader)) {
+      absl::StrAppend(&hops_passed, hops_passed.empty() ? "" : ", ", field.second);
+    } else if (!ours) {
+      message_.headers.push_back(field);
+    }
   }
+  const std::vector<std::string> passed = absl::StrSplit(hops_passed, ", ", absl::SkipEmpty());
+  goes_round_ = passed.size() >= kHopsMax ||
+                std::find(passed.begin(), passed.end(), parts_->hop) != passed.end();
+  message_.headers.emplace_back(
+      kHopHeader, absl::StrCat(hops_passed, hops_passed.empty() ? "" : ", ", parts_->hop));
   message_.vouched = request.identity->role != IdentityRole::kAnonymous;
   BeginSpan(request);
   tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
@@ -502,6 +514,17 @@ void ProxiedRequest::RefusePath(const std::string& path) {
   AnswerRefusal({.status = 405,
                  .body = ErrorBody(405, why, ErrorShapeOf(path)),
                  .headers = {{"allow", allow}}});
+}
+
+// 508 (RFC 5842): who asked takes it for an engine that is not there.
+void ProxiedRequest::RefuseRound() {
+  const std::string why =
+      "the request has passed this kvatlas before: an engine's URL (--engine, --engines, or a "
+      "worker's label url) leads back to it";
+  span_.Fail(why);
+  span_.End();
+  AnswerRefusal(
+      {.status = 508, .body = ErrorBody(508, why, ErrorShapeOf(exchange_->request().path))});
 }
 
 void ProxiedRequest::AnswerRefusal(HttpResponse response) {

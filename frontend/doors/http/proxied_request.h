@@ -90,6 +90,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void DropRefusal();
   void Refuse(const absl::Status& why);
   void RefusePath(const std::string& path);
+  void RefuseRound();
   void AnswerRefusal(HttpResponse response);
   void OnClientGone();
 
@@ -106,6 +107,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   std::vector<std::string> stored_;        // ids of what an engine has, that the body names
   bool by_maker_ = false;                  // only the worker that has it was asked
   bool maker_failed_ = false;              // it is no longer asked alone
+  bool goes_round_ = false;                // it has passed this process before
   bool met_ = false;                       // leaves were asked for engines
   std::optional<ResponseIds> made_;        // of an answer that makes a response
   bool response_noted_ = false;            // its id was found
