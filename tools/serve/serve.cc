@@ -356,6 +356,10 @@ class Server {
     proxy_options.engine.reach = reach_;
     const auto health = std::make_shared<ProcessHealth>();
     proxy_options.health = health;
+    AdminHttp* admin = nullptr;  // once it listens
+    proxy_options.page = [&admin] {
+      return admin == nullptr ? "" : absl::StrCat(Scheme(), admin->address().ToString(), "/ui/");
+    };
     Proxy proxy(proxy_options, &frontend, &router, &metrics);
     GrpcServer grpc({.listen = flags_.grpc});
     grpc.Register(&routes, "kvatlas.v1.Frontend");
@@ -385,6 +389,7 @@ class Server {
                   &http);
     absl::Status bad = OfFlag("grpc", grpc.Start());
     if (bad.ok()) bad = OfFlag("http", http.Start());
+    if (bad.ok()) admin = &http;
     if (bad.ok()) bad = OfFlag("listen", proxy.Start());
     if (!bad.ok()) return service_.Fail(bad);
     SayLine(

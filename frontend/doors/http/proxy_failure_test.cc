@@ -86,6 +86,21 @@ TEST_F(ProxyTest, SoManyProxiesAreARing) {
               HasSubstr(" 508 "));
 }
 
+TEST_F(ProxyTest, WhatHasNoBodyHasNoLength) {
+  TestEngine engine(Says("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"));
+  Start({engine.url()});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, HasSubstr(" 204 "));
+  EXPECT_THAT(answer, Not(HasSubstr("content-length")));
+}
+
+TEST_F(ProxyTest, GetOfNothingSaysWhereThePageIs) {
+  options_.page = [] { return "http://h:1/ui/"; };
+  Start({});
+  EXPECT_THAT(Ask("GET / HTTP/1.1\r\nHost: front\r\n\r\n"),
+              AllOf(HasSubstr(" 200 "), HasSubstr("http://h:1/ui/")));
+}
+
 TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
   TestEngine closes([](TestSocket& connection) { connection.ReadMessage(); });
   LastMessage got;
