@@ -202,6 +202,11 @@ int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
       return RunEntry(command, {arguments.begin() + 1, arguments.end()}, io);
   std::vector<std::string> names;
   for (const Entry& command : kCommands) names.emplace_back(command.name);
+  if (name.starts_with('-')) {
+    io.err << "kvatlas: the command comes first, then its flags: kvatlas COMMAND " << Shown(name)
+           << " (see kvatlas --help)\n";
+    return kExitUsage;
+  }
   io.err << "kvatlas: " << (name.empty() ? "no command" : "\"" + Shown(name) + "\" is no command")
          << DidYouMean(name, names) << " (see kvatlas --help)\n";
   return kExitUsage;
