@@ -124,7 +124,8 @@ void FrontendService::HttpRouteBody(RequestPath call, std::shared_ptr<HttpExchan
 HttpResponse FrontendService::HttpModels(const HttpRequest& request) const {
   std::set<std::string> models;
   for (const Domain& domain : frontend_->Domains())
-    if (calls_.tenancy().MayRoute(*request.identity, domain.tenant)) models.insert(domain.model);
+    if (calls_.tenancy().MayRoute(*request.identity, domain.tenant, domain.model))
+      models.insert(domain.model);
   Json json = {{"object", "list"}, {"data", Json::array()}};
   for (const std::string& model : models)
     json["data"].push_back(

@@ -3,17 +3,17 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "frontend/prompt/request/prompt_request.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr size_t kSaltDigits = 32;
-constexpr char kSaltField[] = "cache_salt";
 
 absl::Status NotAllowed() {
   return absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size()));
@@ -28,28 +28,36 @@ std::string Hmac(const std::string& key, const std::string& text) {
       .substr(0, kSaltDigits);
 }
 
-// Of a request's object; a value that is no string counts as none here and is refused where the request is read.
-std::string TextIn(const nlohmann::ordered_json& json, const char* name) {
-  const auto found = json.find(name);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 }  // namespace
 
-absl::StatusOr<std::string> Tenancy::TenantOf(const Identity& identity,
-                                              std::string_view claimed) const {
+absl::StatusOr<std::string> Tenancy::Admit(const Identity& identity, const Claim& claim) const {
   const std::shared_ptr<const AccessPolicy> policy = security_->policy();
-  if (policy == nullptr) return std::string(claimed);
-  std::string tenant(claimed);
-  if (claimed.empty()) {
+  std::string tenant(claim.tenant);
+  if (policy == nullptr) return tenant;
+  if (tenant.empty()) {
     const std::vector<std::string> tenants = policy->TenantsOf(identity, Verb::kRoute);
     if (tenants.size() == 1 && tenants[0].find('*') == std::string::npos) tenant = tenants[0];
     if (!identity.tenant.empty()) tenant = identity.tenant;
   }
   PolicyTarget target;
+  target.model = claim.model;
   target.tenant = tenant;
   if (!security_->Check(identity, Verb::kRoute, target, "", "refusal").ok()) return NotAllowed();
+  if (!claim.no_salt.empty() && Salted(tenant, "")) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("prompts of this tenant are salted: ",
+                     absl::string_view(claim.no_salt.data(), claim.no_salt.size())));
+  }
   return tenant;
+}
+
+Tenancy::MayUse Tenancy::MayUseOf(std::shared_ptr<const Identity> identity,
+                                  std::string tenant) const {
+  if (!enforces()) return nullptr;
+  return
+      [this, identity = std::move(identity), tenant = std::move(tenant)](const std::string& model) {
+        return Admit(*identity, {.tenant = tenant, .model = model}).status();
+      };
 }
 
 std::string Tenancy::PoolOf(const std::string& tenant) const {
@@ -58,20 +66,18 @@ std::string Tenancy::PoolOf(const std::string& tenant) const {
   return found == nullptr ? tenant : found->pool.value_or(tenant);
 }
 
-bool Tenancy::Allowed(const Identity& identity, Verb verb, const std::string& tenant) const {
+bool Tenancy::Allowed(const Identity& identity, Verb verb, const PolicyTarget& target) const {
   const std::shared_ptr<const AccessPolicy> policy = security_->policy();
-  if (policy == nullptr) return true;
-  PolicyTarget target;
-  target.tenant = tenant;
-  return policy->Decide(identity, verb, target).allowed;
+  return policy == nullptr || policy->Decide(identity, verb, target).allowed;
 }
 
-bool Tenancy::MayRoute(const Identity& identity, const std::string& tenant) const {
-  return Allowed(identity, Verb::kRoute, tenant);
+bool Tenancy::MayRoute(const Identity& identity, const std::string& tenant,
+                       const std::string& model) const {
+  return Allowed(identity, Verb::kRoute, {.model = model, .tenant = tenant});
 }
 
 bool Tenancy::Sees(const Identity& identity, const std::string& tenant) const {
-  return Allowed(identity, Verb::kFeedback, tenant);
+  return Allowed(identity, Verb::kFeedback, {.tenant = tenant});
 }
 
 bool Tenancy::Salted(std::string_view tenant, std::string_view callers_salt) const {
@@ -98,23 +104,16 @@ std::string Tenancy::SaltOf(std::string_view tenant, std::string_view model,
 
 absl::StatusOr<std::string> Tenancy::PutSalt(std::string_view tenant,
                                              std::shared_ptr<const std::string>* body) const {
-  // With a salt of the caller's: the strictest question.
-  if (!Salted(tenant, "x")) return std::string();
-  // Parsed as a whole, so that no second "cache_salt", however it is written, gets past.
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(**body, nullptr, false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError("the body: expected one JSON object");
-  }
-  const std::string callers = TextIn(json, kSaltField);
+  if (!MaySalt(tenant)) return std::string();
   std::string salt;
-  if (!Salted(tenant, callers)) {
-    json.erase(kSaltField);
-  } else {
-    salt = SaltOf(tenant, TextIn(json, "model"), callers);
-    json[kSaltField] = salt;
-  }
-  *body = std::make_shared<const std::string>(
-      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  absl::StatusOr<std::string> salted = WithSalt(
+      **body,
+      [&](const std::string& model, const std::string& callers) -> std::optional<std::string> {
+        if (!Salted(tenant, callers)) return std::nullopt;
+        return salt = SaltOf(tenant, model, callers);
+      });
+  if (!salted.ok()) return salted.status();
+  *body = std::make_shared<const std::string>(*std::move(salted));
   return salt;
 }
 

@@ -29,6 +29,8 @@ class TenancyTest : public testing::Test {
         {"identity": "gateway/x", "allow": ["route", "feedback"], "tenants": ["x"]},
         {"identity": "gateway/many", "allow": ["route"], "tenants": ["x", "y"]},
         {"identity": "gateway/all", "allow": ["route"], "tenants": ["*"]},
+        {"identity": "gateway/pairs", "allow": ["route"], "models": ["m"], "tenants": ["x"]},
+        {"identity": "gateway/pairs", "allow": ["route"], "models": ["n"], "tenants": ["y"]},
         {"identity": "gateway/none", "allow": ["route"]}],
       "tenants": {"x": {"salt": "@)" << salt
                                          << R"("},
@@ -47,7 +49,7 @@ class TenancyTest : public testing::Test {
 
   std::string TenantOf(const char* identity, const char* claimed) const {
     const absl::StatusOr<std::string> tenant =
-        tenancy_->TenantOf(*ParseIdentity(identity), claimed);
+        tenancy_->Admit(*ParseIdentity(identity), {.tenant = claimed});
     return tenant.ok() ? "\"" + *tenant + "\"" : std::string(tenant.status().message());
   }
 
@@ -75,15 +77,40 @@ TEST_F(TenancyTest, TheCredentialDecidesTheTenant) {
   EXPECT_EQ(TenantOf("gateway/none", "x"), refused);
   Identity bound = *ParseIdentity("gateway/all");
   bound.tenant = "b";
-  EXPECT_EQ(*tenancy_->TenantOf(bound, ""), "b");
-  EXPECT_FALSE(tenancy_->TenantOf(bound, "c").ok());
+  EXPECT_EQ(*tenancy_->Admit(bound, {}), "b");
+  EXPECT_FALSE(tenancy_->Admit(bound, {.tenant = "c"}).ok());
 }
 
 TEST_F(TenancyTest, WithoutAPolicyTheClaimCounts) {
   const Tenancy open(Security::Open());
-  EXPECT_EQ(*open.TenantOf({}, "any"), "any");
+  EXPECT_EQ(*open.Admit({}, {.tenant = "any", .model = "m"}), "any");
+  EXPECT_EQ(open.MayUseOf(std::make_shared<const Identity>(), "any"), nullptr);
   EXPECT_EQ(open.SaltOf("x", "m", "mine"), "mine");
   EXPECT_TRUE(open.Sees({}, "any"));
+}
+
+TEST_F(TenancyTest, ARuleMustAllowModelAndTenantTogether) {
+  const auto may = [&](const char* identity, const char* tenant, const char* model) {
+    return tenancy_->Admit(*ParseIdentity(identity), {.tenant = tenant, .model = model}).ok();
+  };
+  EXPECT_TRUE(may("gateway/pairs", "x", "m"));
+  EXPECT_TRUE(may("gateway/pairs", "y", "n"));
+  EXPECT_FALSE(may("gateway/pairs", "x", "n"));
+  EXPECT_FALSE(may("gateway/pairs", "y", "m"));
+  EXPECT_FALSE(may("gateway/pairs", "x", kModelNotRead));
+  EXPECT_TRUE(may("gateway/all", "x", kModelNotRead));
+  EXPECT_TRUE(tenancy_->MayRoute(*ParseIdentity("gateway/pairs"), "x", "m"));
+  EXPECT_FALSE(tenancy_->MayRoute(*ParseIdentity("gateway/pairs"), "x", "n"));
+}
+
+TEST_F(TenancyTest, WhatCannotBeSaltedIsRefusedWhereTheTenantIs) {
+  const auto admit = [&](const char* tenant, const char* no_salt) {
+    return tenancy_->Admit(*ParseIdentity("gateway/all"), {.tenant = tenant, .no_salt = no_salt});
+  };
+  EXPECT_TRUE(absl::IsFailedPrecondition(admit("x", "say it otherwise").status()));
+  EXPECT_TRUE(admit("x", "").ok());
+  EXPECT_TRUE(admit("open", "say it otherwise").ok());
+  EXPECT_TRUE(admit("unsalted", "say it otherwise").ok());
 }
 
 TEST_F(TenancyTest, TenantsOfAPoolAreServedByItsEngines) {
@@ -113,8 +140,9 @@ TEST_F(TenancyTest, ABodyHasTheTenantsSaltWhateverItsCallerWrote) {
   EXPECT_EQ(twice["cache_salt"], tenancy_->SaltOf("x", "m", "b"));
   EXPECT_EQ(twice["n"], 1);
   EXPECT_FALSE(Put("open", R"({"model":"m"})").contains("cache_salt"));
+  EXPECT_TRUE(Put("open", R"({"model":"m","cache_salt":""})")["cache_salt"].is_null());
   EXPECT_EQ(Put("unsalted", R"({"model":"m","cache_salt":"a"})")["cache_salt"], "a");
-  for (const char* bad : {"", "[]", "{", "\"x\""}) {
+  for (const char* bad : {"", "[]", "{", "\"x\"", "{} {}", "{\"cache_salt\":\"a\"", "{,}"}) {
     auto body = std::make_shared<const std::string>(bad);
     EXPECT_FALSE(tenancy_->PutSalt("x", &body).ok()) << bad;
   }

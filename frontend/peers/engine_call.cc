@@ -247,7 +247,9 @@ void EngineCall::Deliver() {
     answered_ = true;
     SetDeadline(Duration(0), "");  // until `Resume`
     EngineHead head = std::move(parser_->head);
-    if (parser_->content_length().has_value()) head.length = *parser_->content_length();
+    // RFC 9110, 8.6: a 204 has none.
+    if (parser_->content_length().has_value() && head.status != 204)
+      head.length = *parser_->content_length();
     head.no_body = request_.method == "HEAD" || head.status == 204 || head.status == 304;
     head.piece_follows = !parser_->piece.empty();
     std::erase_if(parser_->fields, [hops = HopsOf(parser_->fields)](const auto& field) {

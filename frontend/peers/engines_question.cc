@@ -19,10 +19,10 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
       : io_(io), target_(std::move(target)), timer_(*io), callback_(std::move(callback)) {}
 
   void Start(EngineConnections* pool, std::vector<EngineUrl> engines, const HttpHeaders& headers,
-             Duration timeout) {
+             EnginesKey key, Duration timeout) {
     for (EngineUrl& engine : engines) {
       answers_.push_back(std::make_shared<Answer>());
-      Ask(pool, std::move(engine), headers, answers_.back());
+      Ask(pool, std::move(engine), headers, key, answers_.back());
     }
     left_ = answers_.size();
     if (left_ == 0) return asio::post(*io_, [self = shared_from_this()] { self->End(); });
@@ -55,9 +55,9 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
     bool good = false;
   };
 
-  void Ask(EngineConnections* pool, EngineUrl url, HttpHeaders headers,
+  void Ask(EngineConnections* pool, EngineUrl url, HttpHeaders headers, EnginesKey key,
            const std::shared_ptr<Answer>& answer) {
-    pool->options().reach.Authorize(url, &headers);
+    if (key == EnginesKey::kOwn) pool->options().reach.Authorize(url, &headers);
     const std::shared_ptr<EnginesQuestion> self = shared_from_this();
     answer->call = std::make_shared<EngineCall>(
         io_, pool,
@@ -108,9 +108,9 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
 std::function<void()> AskEngines(asio::io_context* io, EngineConnections* pool,
                                  std::vector<EngineUrl> engines, const std::string& target,
                                  const HttpHeaders& headers, Duration timeout,
-                                 EnginesAnswers callback) {
+                                 EnginesAnswers callback, EnginesKey key) {
   const auto question = std::make_shared<EnginesQuestion>(io, target, std::move(callback));
-  question->Start(pool, std::move(engines), headers, timeout);
+  question->Start(pool, std::move(engines), headers, key, timeout);
   return [weak = std::weak_ptr<EnginesQuestion>(question)] {
     if (const auto asked = weak.lock()) asked->End();
   };

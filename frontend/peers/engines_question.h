@@ -27,12 +27,15 @@ inline constexpr size_t kEnginesAnswerBytesMax = 8 << 20;
 // Bodies in the order of the engines.
 using EnginesAnswers = std::function<void(std::vector<std::optional<std::string>> bodies)>;
 
-// With `headers` and, where these have no authorization, the engines' own key (`engine_reach.h`). The callback comes later, on the
+// Do the engines get their own key (`engine_reach.h`) where the headers have no authorization? It is not for clients who show none.
+enum class EnginesKey { kOwn, kNone };
+
+// With `headers`. The callback comes later, on the
 // thread of `io`, unless that ends before. Returns what ends the question with the answers that are there; on that thread, at any time.
 std::function<void()> AskEngines(boost::asio::io_context* io, EngineConnections* pool,
                                  std::vector<EngineUrl> engines, const std::string& target,
                                  const HttpHeaders& headers, Duration timeout,
-                                 EnginesAnswers callback);
+                                 EnginesAnswers callback, EnginesKey key = EnginesKey::kOwn);
 
 }  // namespace kvatlas
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <map>
 #include <optional>
 #include <set>
@@ -431,6 +432,8 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   Frontend* const frontend_;
   const Clock* const clock_;
   asio::io_context io_{1};
+  // Opens the loop's descriptors now: Asio does so with its first timer or socket, and throws where there are none left.
+  const asio::steady_timer opens_{io_};
   EngineConnections pool_;
   // Of the own thread: what each engine listed last, by `EngineUrl::authority`; and what ends the question under way.
   std::map<std::string, std::vector<ServedModel>> listed_;

@@ -168,7 +168,7 @@ RequestPath Decided(const BodyPrompt& prompt, const JsonFields& fields) {
   return GivenIn(fields, "messages").empty() ? RequestPath::kCompletions : RequestPath::kChat;
 }
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 // Of an engine's own words about a refusal.
 constexpr size_t kWordsMax = 500;
@@ -195,6 +195,7 @@ bool ReadItems(const Json& features, size_t tokens, std::vector<PromptItem>* ite
   if (hashes == features.end() || places == features.end()) return features.empty();
   if (!hashes->is_object() || !places->is_object() || hashes->size() != places->size())
     return false;
+  // By kind; in the prompt they are in the order of their places.
   for (const auto& [kind, of_kind] : hashes->items()) {
     const auto at = places->find(kind);
     if (at == places->end() || !of_kind.is_array() || !at->is_array() ||
@@ -215,6 +216,8 @@ bool ReadItems(const Json& features, size_t tokens, std::vector<PromptItem>* ite
         return false;
     }
   }
+  std::sort(items->begin(), items->end(),
+            [](const PromptItem& a, const PromptItem& b) { return a.offset < b.offset; });
   return true;
 }
 

@@ -23,6 +23,19 @@ std::string Asked(EngineKind engine, RequestPath path, std::string body) {
   return question.ok() ? question->body : std::string(question.status().message());
 }
 
+// For each key a search among those before is some 10^11 steps.
+TEST(EngineQuestionTest, ManyKeysAreOnePass) {
+  std::string body = R"({"messages":[],"a":1,"a":2)";
+  for (int i = 0; i < 400'000; ++i) body += ",\"k" + std::to_string(i) + "\":1";
+  EXPECT_EQ(Asked(EngineKind::kVllm, RequestPath::kChat, body + "}"),
+            R"({"model":"m","messages":[]})");
+  body = R"({"tokens":[1,2])";
+  for (int i = 0; i < 400'000; ++i) body += ",\"k" + std::to_string(i) + "\":1";
+  const absl::StatusOr<PromptTokens> answer = ReadEngineAnswer({}, 200, body + "}");
+  ASSERT_TRUE(answer.ok());
+  EXPECT_THAT(answer->tokens, ElementsAre(TokenId{1}, TokenId{2}));
+}
+
 std::string Rendered(RequestPath path, std::string body) {
   const absl::StatusOr<EngineQuestion> question =
       RenderQuestion(EngineKind::kVllm, "m", Body(path, std::move(body)));

@@ -1,8 +1,8 @@
 #include "frontend/prompt/json_fields.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
@@ -48,6 +48,7 @@ absl::StatusOr<JsonFields> JsonText::AsFields() {
       document.get_object().get(object) != simdjson::SUCCESS)
     return absl::InvalidArgumentError("the body is not a JSON object");
   JsonFields fields;
+  absl::flat_hash_map<std::string, size_t> places;
   for (auto each : object) {
     ondemand::field one;
     std::string_view key;
@@ -57,12 +58,11 @@ absl::StatusOr<JsonFields> JsonText::AsFields() {
     std::string name(key);
     absl::StatusOr<std::string_view> raw = RawOf(one.value());
     if (!raw.ok()) return raw.status();
-    const auto earlier = std::find_if(fields.begin(), fields.end(),
-                                      [&](const auto& field) { return field.first == name; });
-    if (earlier != fields.end()) {
-      earlier->second = *raw;
-    } else {
+    const auto [earlier, is_new] = places.emplace(name, fields.size());
+    if (is_new) {
       fields.emplace_back(std::move(name), *raw);
+    } else {
+      fields[earlier->second].second = *raw;
     }
   }
   return fields;

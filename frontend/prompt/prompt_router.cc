@@ -78,6 +78,11 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   // `next`, once the model has the name that leaves know it by: in this thread, or on one of the router's where that is asked for.
   template <typename Next>
   void AsServed(const std::shared_ptr<Task>& task, Next next) {
+    if (task->question.may_use != nullptr) {
+      const absl::Status may =
+          std::exchange(task->question.may_use, nullptr)(task->question.input.domain.model);
+      if (!may.ok()) return task->callback(may);
+    }
     if (options_.served_name == nullptr ||
         options_.served_name(&task->question.input,
                              [self = shared_from_this(), task, next] { self->OnPool(task, next); }))
@@ -292,6 +297,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
 
   void ReadBody(RequestPath path, const std::shared_ptr<const std::string>& body,
                 const std::shared_ptr<Task>& task) {
+    if (absl::Status bad = CanBeAsked(*body, *task); !bad.ok()) return task->callback(bad);
     absl::StatusOr<PromptRequest> request = ReadPromptRequest(path, body);
     if (!request.ok()) return task->callback(request.status());
     if (absl::Status bad = FillModel(&request->model); !bad.ok()) return task->callback(bad);
@@ -322,6 +328,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
   void ReadModelAlone(const std::string& body, const std::shared_ptr<Task>& task) {
+    if (absl::Status bad = CanBeAsked(body, *task); !bad.ok()) return task->callback(bad);
     absl::StatusOr<std::string> name = ReadModel(body);
     if (!name.ok()) return task->callback(name.status());
     if (absl::Status bad = FillModel(&*name); !bad.ok()) return task->callback(bad);
@@ -330,6 +337,12 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
  private:
+  // `may_use` needs the model that the engine will read.
+  static absl::Status CanBeAsked(const std::string& body, const Task& task) {
+    if (task.question.may_use == nullptr || !IsWideText(body)) return absl::OkStatus();
+    return absl::InvalidArgumentError("the body is not UTF-8: its model cannot be read");
+  }
+
   Duration Left(const Task& task) const {
     return task.started + task.question.deadline - Clock::Real().Now();
   }

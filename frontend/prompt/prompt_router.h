@@ -68,6 +68,9 @@ struct PromptQuestion {
   // Hears, before anything is chosen, what the body says of the engine that must take it, in the thread that reads it; may change the
   // question by it. Null: a rank that the body names counts, nothing else.
   std::function<void(const RequestWishes&, RouteInput*)> on_wishes = nullptr;
+  // May the caller use the model that the request names? Asked once that is known, before it is looked up; what is not OK is the answer. Null:
+  // any.
+  std::function<absl::Status(const std::string& model)> may_use = nullptr;
   // Runs a job in the caller's thread. Where a thread of the router's made tokens, the route begins there: a thread with an I/O loop
   // asks over connections of its own. Null: it begins where the tokens were made.
   std::function<void(std::function<void()>)> on_caller = nullptr;

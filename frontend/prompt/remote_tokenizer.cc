@@ -436,6 +436,8 @@ class RemoteTokenizer::Impl {
 
   const RemoteTokenizerOptions options_;
   asio::io_context io_{1};
+  // Opens the loop's descriptors now: Asio does so with its first timer or socket, and throws where there are none left.
+  const asio::steady_timer opens_{io_};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   EngineConnections pool_;
   std::set<std::shared_ptr<Question>> questions_;       // under way; of the thread

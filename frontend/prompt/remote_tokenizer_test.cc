@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -81,6 +82,23 @@ TEST(RemoteTokenizerTest, TheEngineIsAskedAsItWantsToBeAsked) {
   EXPECT_EQ(BodyOf(got.text()),
             R"({"model":"m","messages":[{"role":"user","content":"é"}],)"
             R"("tools":[{"type":"function"}],"chat_template_kwargs":{"enable_thinking":false}})");
+}
+
+TEST(RemoteTokenizerTest, WithoutADescriptorItFailsAndLaterItDoesNot) {
+  std::string url = "http://" + ClosedPort().ToString();
+  RemoteTokenizerOptions options = Options({});
+  options.urls = [&url](const std::string&) { return std::vector<std::string>{url}; };
+  RemoteTokenizer tokenizer(options);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::StatusOr<PromptTokens> failed = Ask(tokenizer, TextPrompt{.text = "hello"});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(failed.ok());
+  TestEngine engine(Says(Answer(200, R"({"tokens":[1]})")));
+  url = engine.url();
+  EXPECT_TRUE(Ask(tokenizer, TextPrompt{.text = "hello"}).ok());
 }
 
 TEST(RemoteTokenizerTest, AGivenEngineGetsItsApiKey) {

@@ -108,6 +108,19 @@ class HttpApiTest : public ::testing::Test {
   std::unique_ptr<HttpTestClient> mooncake_;
 };
 
+// What would look for each key among those before would take some 10^10 steps.
+TEST_F(HttpApiTest, ManyKeysAreReadInOnePass) {
+  StartLeaf();
+  std::string body = R"({"model_name":"m","model":"m","token_ids":[1],"block_hashes":[1])";
+  for (int i = 0; i < 100'000; ++i) body += ",\"k" + std::to_string(i) + "\":{\"a\":1}";
+  body += '}';
+  for (const char* path :
+       {"/query", "/query_by_hash", "/explain", "/register", "/unregister", "/dump"})
+    EXPECT_GE(client_->Post(path, body).status, 200) << path;
+  for (const char* path : {"/query", "/register", "/unregister"})
+    EXPECT_GE(mooncake_->Post(path, body).status, 200) << path;
+}
+
 TEST_F(HttpApiTest, DetailTellsEveryTierWithTrustAndAge) {
   StartLeaf();
   Register("7");

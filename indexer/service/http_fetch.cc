@@ -11,9 +11,11 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/write.hpp>
+#include <boost/system/system_error.hpp>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "indexer/service/http_client_stream.h"
 #include "indexer/service/security/security.h"
 
@@ -159,7 +161,12 @@ absl::StatusOr<int> HttpFetch::Get(std::string_view url, std::string_view path_a
   state.until = Clock::Real().Now() + state.options.total_timeout;
   state.waited = Duration::zero();
   state.body_bytes = 0;
-  if (absl::Status bad = state.Connect(parsed->address, parsed->tls); !bad.ok()) return bad;
+  // The first socket of a context opens its epoll and timer, for whose want Asio throws.
+  try {
+    if (absl::Status bad = state.Connect(parsed->address, parsed->tls); !bad.ok()) return bad;
+  } catch (const boost::system::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("fetching cannot begin: ", error.what()));
+  }
   const std::string target = parsed->base + std::string(path_and_query);
   if (absl::Status bad = state.Ask(parsed->address, target); !bad.ok()) return bad;
   return static_cast<int>(state.parser->get().result_int());

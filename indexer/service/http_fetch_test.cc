@@ -1,6 +1,7 @@
 #include "indexer/service/http_fetch.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <stdexcept>
@@ -52,6 +53,35 @@ TEST(HttpFetchTest, ABodyComesInPiecesAndWhole) {
   ASSERT_EQ(fetch.Get(url, "/long").value_or(0), 200);
   EXPECT_TRUE(absl::IsResourceExhausted(fetch.ReadAll(1000).status()));
   EXPECT_EQ(fetch.Get(url, "/nowhere").value_or(0), 404);
+}
+
+// No descriptor can be opened while it is there.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptors() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(HttpFetchTest, WithoutADescriptorItFailsAndLaterItDoesNot) {
+  HttpServer server({.listen = {"127.0.0.1", 0}});
+  server.Handle({.method = "GET", .path = "/", .handler = [](const HttpRequest&) {
+                   return HttpResponse{.body = "x"};
+                 }});
+  ASSERT_TRUE(server.Start().ok());
+  const std::string url = "http://" + server.address().ToString();
+  HttpFetch fetch;
+  {
+    const NoDescriptors none;
+    EXPECT_FALSE(fetch.Get(url, "/").ok());
+  }
+  EXPECT_EQ(fetch.Get(url, "/").value_or(0), 200);
 }
 
 TEST(HttpFetchTest, ABodyThatBreaksOffIsAnErrorAndNotAnEnd) {

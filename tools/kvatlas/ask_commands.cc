@@ -267,11 +267,11 @@ void PrintRoute(const v1::RouteResponse& route, std::ostream& out) {
                TrustText(candidate.trust()), ShortMs(candidate.age_ms())});
   }
   table.Print(out);
-  out << HolderText(route.worker()) << " of " << route.cell() << ", "
+  out << Shown(HolderText(route.worker())) << " of " << Shown(route.cell()) << ", "
       << Grouped(route.overlap_blocks()) << " of " << Grouped(receipt.blocks()) << " blocks; "
       << Grouped(receipt.candidates_considered()) << " considered in "
       << Grouped(receipt.total_us()) << " us";
-  if (receipt.fallback() != v1::FALLBACK_NONE) out << "; fallback: " << receipt.reason();
+  if (receipt.fallback() != v1::FALLBACK_NONE) out << "; fallback: " << Shown(receipt.reason());
   out << '\n';
 }
 

@@ -17,6 +17,7 @@
 #include "indexer/service/roff.h"
 #include "indexer/service/security/secret_file.h"
 #include "tools/kvatlas/services.h"
+#include "tools/kvatlas/table.h"
 #include "tools/serve/serve.h"
 
 namespace kvatlas {
@@ -201,7 +202,12 @@ int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
       return RunEntry(command, {arguments.begin() + 1, arguments.end()}, io);
   std::vector<std::string> names;
   for (const Entry& command : kCommands) names.emplace_back(command.name);
-  io.err << "kvatlas: " << (name.empty() ? "no command" : "\"" + name + "\" is no command")
+  if (name.starts_with('-')) {
+    io.err << "kvatlas: the command comes first, then its flags: kvatlas COMMAND " << Shown(name)
+           << " (see kvatlas --help)\n";
+    return kExitUsage;
+  }
+  io.err << "kvatlas: " << (name.empty() ? "no command" : "\"" + Shown(name) + "\" is no command")
          << DidYouMean(name, names) << " (see kvatlas --help)\n";
   return kExitUsage;
 }
@@ -366,7 +372,7 @@ void Command::PrintJson(const google::protobuf::Message& line) {
 
 int Command::Fail(const absl::Status& status) const {
   std::ostream& to = watching() ? static_cast<std::ostream&>(look_) : io_.err;
-  to << program_ << ": " << flags_.Refusal(std::string(status.message())) << '\n';
+  to << program_ << ": " << ShownLines(flags_.Refusal(std::string(status.message()))) << '\n';
   const bool unreachable = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
   return unreachable ? kExitUnreachable : kExitRefused;
 }

@@ -5,6 +5,7 @@
 
 #include "tools/kvatlas/command.h"
 #include "tools/kvatlas/services.h"
+#include "tools/kvatlas/table.h"
 
 namespace kvatlas {
 namespace {
@@ -45,7 +46,7 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io) 
   if (decision.empty() && command.table()) {
     const absl::StatusOr<std::string> text = ask("/diagnosis");
     if (!text.ok()) return command.Fail(text.status());
-    command.out() << *text;
+    command.out() << ShownLines(*text);
   }
   return command.Done();
 }

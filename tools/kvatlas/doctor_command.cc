@@ -10,6 +10,7 @@
 #include "tools/kvatlas/findings.h"
 #include "tools/kvatlas/survey.h"
 #include "tools/kvatlas/survey_command.h"
+#include "tools/kvatlas/table.h"
 
 namespace kvatlas {
 namespace {
@@ -36,8 +37,9 @@ void Print(const std::vector<FleetFinding>& findings, const Survey& survey, Comm
                         {"what", finding.what},
                         {"remedy", finding.remedy}});
     if (!command->table()) continue;
-    command->out() << SeverityName(finding.severity) << "  " << finding.where << ": "
-                   << finding.what << " [" << finding.id << "]\n    " << finding.remedy << "\n";
+    command->out() << SeverityName(finding.severity) << "  " << Shown(finding.where) << ": "
+                   << Shown(finding.what) << " [" << finding.id << "]\n    "
+                   << Shown(finding.remedy) << "\n";
   }
   if (!command->table()) return;
   if (findings.empty()) {

@@ -79,7 +79,8 @@ void PrintDoubts(const Command& command, const std::string& who, const AllHoldin
   if (!command.table()) return;
   for (const auto& [holder, of] : all)
     if (!of.trust.empty() && of.trust != "exact")
-      command.out() << who << ": " << HolderText(holder.second) << " is " << of.trust << '\n';
+      command.out() << who << ": " << Shown(HolderText(holder.second)) << " is " << of.trust
+                    << '\n';
 }
 
 uint64_t BlocksOf(const AllHoldings& all) {

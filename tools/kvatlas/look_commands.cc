@@ -97,8 +97,8 @@ int PrintHolders(Command* command, const HolderService& service, const char* wha
   if (!command->table()) return command->Done();
   table.Print(command->out(), command->colours());
   command->out() << table.rows() << (table.rows() == 1 ? " holder" : " holders") << " at "
-                 << service.name() << " (" << stats->cell()
-                 << (stats->replica().empty() ? "" : "@" + stats->replica()) << ")\n";
+                 << service.name() << " (" << Shown(stats->cell())
+                 << (stats->replica().empty() ? "" : "@" + Shown(stats->replica())) << ")\n";
   return command->Done();
 }
 
@@ -153,7 +153,7 @@ void PrintStreams(Command* command, const std::string& who, const std::vector<St
                OrDash(row.acknowledged), lag, GapsText(row), row.detail});
   }
   if (!command->table()) return;
-  command->out() << who << '\n';
+  command->out() << Shown(who) << '\n';
   table.Print(command->out(), command->colours());
   if (rows.empty()) command->out() << "no streams\n";
 }

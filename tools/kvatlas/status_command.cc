@@ -38,7 +38,8 @@ void Print(Command* command, const std::vector<ProcessView>& views) {
       if (first) command->out() << "\nto look at:\n";
       first = false;
       command->out() << "  " << view.program << ' '
-                     << (view.name.empty() ? view.address : view.name) << ": " << line << '\n';
+                     << Shown(view.name.empty() ? view.address : view.name) << ": " << Shown(line)
+                     << '\n';
     }
   }
   if (first) command->out() << "\nnothing to look at\n";

@@ -4,6 +4,7 @@
 
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace kvatlas {
 namespace {
@@ -22,6 +23,26 @@ TEST(TableTest, ColumnsAreAsWideAsTheirWidestCellAndNumbersToTheRight) {
             "NAME             BLOCKS  TRUST\n"
             "w0                    7  exact\n"
             "a-longer-one  1,234,567\n");
+}
+
+TEST(TableTest, NamesCannotSteerATerminal) {
+  EXPECT_EQ(Shown("w0 gr\xc3\xbcn \"a\\b\""), "w0 gr\xc3\xbcn \"a\\b\"");
+  EXPECT_EQ(Shown("\x1b[2J\r\n\t\x7f"), "\\u001b[2J\\u000d\\u000a\\u0009\\u007f");
+  EXPECT_EQ(Shown(std::string_view("a\0b", 3)), "a\\u0000b");
+  EXPECT_EQ(Shown("\xc2\x9b"
+                  "1m"),
+            "\\u009b1m");  // CSI in one character
+  EXPECT_EQ(Shown("a\xe2\x80\xae"
+                  "b\xe2\x81\xa6"),
+            "a\\u202eb\\u2066");  // to the left, isolated
+  EXPECT_EQ(Shown("\xe2\x80\x8b\xef\xbb\xbf\xe2\x80\xa8"), "\\u200b\\ufeff\\u2028");
+  EXPECT_EQ(Shown("\xff\xe4\xb8\xad\xf0\x9f\x99\x82"), "\xef\xbf\xbd\xe4\xb8\xad\xf0\x9f\x99\x82");
+  EXPECT_EQ(ShownLines("a\n\x1b"
+                       "b\n"),
+            "a\n\\u001bb\n");
+  Table table({"NAME"});
+  table.Add({"one\ntwo"});
+  EXPECT_EQ(Printed(table), "NAME\none\\u000atwo\n");
 }
 
 TEST(TableTest, CharactersCountAndNotBytes) {

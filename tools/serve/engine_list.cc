@@ -6,10 +6,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -90,6 +93,36 @@ std::vector<std::string> AddressesOf(const std::string& host) {
   return {addresses.begin(), addresses.end()};
 }
 
+// "tcp://localhost:1" and "tcp://127.0.0.1:1" are one.
+std::string SameEndpoint(std::string endpoint) {
+  constexpr std::string_view kLocal = "://localhost:";
+  if (const size_t at = endpoint.find(kLocal); at != std::string::npos)
+    endpoint.replace(at, kLocal.size(), "://127.0.0.1:");
+  return endpoint;
+}
+
+// Of two engines with one endpoint both would have what either caches. What parts them may be the topic.
+absl::Status CheckEvents(const std::vector<EngineSpec>& specs) {
+  std::map<std::string, std::vector<const EngineSpec*>> by_endpoint;
+  for (const EngineSpec& spec : specs) {
+    for (uint32_t rank = 0; rank < std::max<uint32_t>(spec.ranks, 1); ++rank) {
+      const std::string endpoint = SameEndpoint(spec.EventsOf(rank));
+      if (endpoint.empty()) continue;
+      std::vector<const EngineSpec*>& there = by_endpoint[endpoint];
+      for (const EngineSpec* other : there) {
+        if (!other->topic.starts_with(spec.topic) && !spec.topic.starts_with(other->topic))
+          continue;
+        return absl::InvalidArgumentError(absl::StrCat(
+            "engines ", other->url, " and ", spec.url, " have the same events, ", endpoint,
+            ": what one of them caches would count for both; give each events=ENDPOINT of its own, "
+            "or events=none"));
+      }
+      there.push_back(&spec);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDistinct(const std::vector<EngineSpec>& specs) {
   std::set<std::string> names;
   std::set<std::string> urls;
@@ -100,7 +133,7 @@ absl::Status CheckDistinct(const std::vector<EngineSpec>& specs) {
       return absl::InvalidArgumentError("two engines have the name '" + spec.name +
                                         "'; give each a name=… of its own");
   }
-  return absl::OkStatus();
+  return CheckEvents(specs);
 }
 
 // Changes when the file does; 0: there is none.
@@ -181,11 +214,19 @@ size_t CommentAt(const std::string& line) {
 }  // namespace
 
 absl::StatusOr<std::vector<EngineSpec>> ReadEnginesFile(const std::string& path) {
+  // A FIFO is not waited for.
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type != std::filesystem::file_type::regular && type != std::filesystem::file_type::not_found)
+    return absl::InvalidArgumentError(path + ": is no regular file");
   std::ifstream file(path);
   if (!file) return absl::NotFoundError(path + ": no such file, or not readable");
   std::vector<EngineSpec> specs;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
+    if (line.find('\0') != std::string::npos)
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": has a NUL byte; expected a file of text"));
     line = line.substr(0, CommentAt(line));
     const std::string text(absl::StripAsciiWhitespace(line));
     if (text.empty()) continue;

@@ -64,8 +64,8 @@ std::vector<EngineSpec> Resolve(const std::vector<EngineSpec>& specs);
 // What flags, a file and DNS say now.
 class EngineList {
  public:
-  // INVALID_ARGUMENT, naming --engine or --engines_file: one of `texts`, or the file; two engines of one name or URL. NOT_FOUND:
-  // no such file.
+  // INVALID_ARGUMENT, naming --engine or --engines_file: one of `texts`, or the file; two engines of one name, URL or
+  // endpoint of events. NOT_FOUND: no such file.
   static absl::StatusOr<EngineList> Make(const std::vector<std::string>& texts, std::string file);
 
   const std::vector<EngineSpec>& engines() const { return resolved_; }

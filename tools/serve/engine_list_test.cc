@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -78,7 +80,40 @@ TEST(EngineListTest, MistakesSayWhatWasExpected) {
 TEST(EngineListTest, TwoEnginesOfOneNameOrUrlAreRefused) {
   EXPECT_FALSE(EngineList::Make({"http://h:1", "http://h:1/"}, "").ok());
   EXPECT_FALSE(EngineList::Make({"http://h:1;name=a", "http://h:2;name=a"}, "").ok());
-  EXPECT_TRUE(EngineList::Make({"http://h:1", "http://h:2"}, "").ok());
+  EXPECT_TRUE(EngineList::Make({"http://h:1", "http://g:1"}, "").ok());
+}
+
+TEST(EngineListTest, TwoEnginesOfOneEndpointOfEventsAreRefused) {
+  const auto made = [](const std::string& a, const std::string& b) {
+    const auto list = EngineList::Make({"http://h:1;" + a, "http://h:2;" + b}, "");
+    return list.ok() ? "" : std::string(list.status().message());
+  };
+  EXPECT_THAT(made("events=tcp://h:6000", "events=tcp://h:6000"),
+              HasSubstr("http://h:1 and http://h:2 have the same events, tcp://h:6000"));
+  EXPECT_THAT(made("events=tcp://127.0.0.1:6000", "events=tcp://localhost:6000"),
+              HasSubstr("the same events"));
+  EXPECT_THAT(made("events=tcp://h:6000;ranks=4", "events=tcp://h:6003"),
+              HasSubstr("tcp://h:6003"));
+  EXPECT_THAT(made("name=a", "name=b"), HasSubstr("tcp://h:5557"));
+  EXPECT_THAT(made("topic=a", "name=b"), HasSubstr("tcp://h:5557"));
+  EXPECT_EQ(made("events=tcp://h:6000;ranks=3", "events=tcp://h:6003"), "");
+  EXPECT_EQ(made("events=none", "events=none"), "");
+  EXPECT_EQ(made("topic=a", "topic=b"), "");
+}
+
+TEST(EngineListTest, WhatIsNoFileOfTextIsRefused) {
+  const std::string path = ::testing::TempDir() + "/engines_fifo";
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  for (const std::string& bad : {path, ::testing::TempDir(), std::string("/dev/null")}) {
+    const auto list = EngineList::Make({}, bad);
+    ASSERT_FALSE(list.ok()) << bad;
+    EXPECT_THAT(std::string(list.status().message()), HasSubstr("is no regular file"));
+  }
+  const std::string nul = ::testing::TempDir() + "/engines_nul";
+  std::ofstream(nul) << "http://10.0.0.1:1\nhttp://10.0.0.2:1" << '\0' << ";name=a\n";
+  EXPECT_THAT(std::string(ReadEnginesFile(nul).status().message()),
+              HasSubstr(":2: has a NUL byte"));
 }
 
 TEST(EngineListTest, AKeyMayHaveTheSignOfACommentInIt) {

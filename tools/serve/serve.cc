@@ -24,6 +24,7 @@
 #include "frontend/doors/http/proxy.h"
 #include "frontend/peers/engine_call.h"
 #include "frontend/peers/grpc_finders.h"
+#include "frontend/peers/own_address.h"
 #include "frontend/prompt/engine_conventions.h"
 #include "frontend/prompt/no_tokens.h"
 #include "frontend/prompt/prompt_router.h"
@@ -184,7 +185,26 @@ absl::StatusOr<EngineList> EnginesOf(const Flags& flags) {
         "--engine: none is given; expected --engine http://HOST:PORT, once for each, or "
         "--engines_file FILE");
   }
-  return EngineList::Make(flags.engines, flags.engines_file);
+  absl::StatusOr<EngineList> list = EngineList::Make(flags.engines, flags.engines_file);
+  if (!list.ok()) return list;
+  const std::pair<const char*, const Address*> own[] = {{"listen", &flags.listen},
+                                                        {"http", &flags.http},
+                                                        {"grpc", &flags.grpc},
+                                                        {"leaf_http", &flags.leaf.http},
+                                                        {"leaf_grpc", &flags.leaf.grpc}};
+  for (const EngineSpec& engine : list->engines()) {
+    const absl::StatusOr<EngineUrl> url = EngineUrl::Parse(engine.url);
+    const absl::StatusOr<Address> at =
+        url.ok() ? Address::Parse(url->authority()) : absl::StatusOr<Address>(url.status());
+    if (!at.ok()) continue;
+    for (const auto& [flag, listen] : own) {
+      if (LeadsTo(*at, *listen))
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--engine: ", engine.url, " is this process itself (--", flag, "=", listen->ToString(),
+            "); name the engine's own port, or listen on another"));
+    }
+  }
+  return list;
 }
 
 // What the list names may be called wherever it is.
@@ -336,6 +356,10 @@ class Server {
     proxy_options.engine.reach = reach_;
     const auto health = std::make_shared<ProcessHealth>();
     proxy_options.health = health;
+    AdminHttp* admin = nullptr;  // once it listens
+    proxy_options.page = [&admin] {
+      return admin == nullptr ? "" : absl::StrCat(Scheme(), admin->address().ToString(), "/ui/");
+    };
     Proxy proxy(proxy_options, &frontend, &router, &metrics);
     GrpcServer grpc({.listen = flags_.grpc});
     grpc.Register(&routes, "kvatlas.v1.Frontend");
@@ -365,6 +389,7 @@ class Server {
                   &http);
     absl::Status bad = OfFlag("grpc", grpc.Start());
     if (bad.ok()) bad = OfFlag("http", http.Start());
+    if (bad.ok()) admin = &http;
     if (bad.ok()) bad = OfFlag("listen", proxy.Start());
     if (!bad.ok()) return service_.Fail(bad);
     SayLine(

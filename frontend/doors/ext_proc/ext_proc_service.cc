@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 
@@ -132,16 +134,19 @@ Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
   streams_.Increment();
   if (!tenancy_.enforces()) return new Call(options_, picker_, this, &bodies_);
   PickerStreamOptions options = options_;
-  options.tenant_of =
-      [this, asker = IdentityOf(&tenancy_.security(), *context)](
-          const std::string& claimed) -> absl::StatusOr<PickerStreamOptions::Tenants> {
-    absl::StatusOr<std::string> tenant = tenancy_.TenantOf(*asker, claimed);
+  options.tenant_of = [this, asker = IdentityOf(&tenancy_.security(), *context)](
+                          const std::string& claimed, const std::string& method,
+                          const std::string& path) -> absl::StatusOr<PickerStreamOptions::Tenants> {
+    constexpr std::string_view kNoSalt =
+        "a salt cannot be put into a body that Envoy passes on; send them through kvatlas's proxy, "
+        "or route by its gRPC and HTTP interfaces";
+    absl::StatusOr<std::string> tenant = tenancy_.Admit(
+        *asker, {.tenant = claimed,
+                 .no_salt = LeavesNoBlocks(method, path) ? std::string_view() : kNoSalt});
     if (!tenant.ok()) return tenant.status();
-    if (!tenancy_.Salted(*tenant, ""))
-      return PickerStreamOptions::Tenants{*tenant, tenancy_.PoolOf(*tenant)};
-    return absl::FailedPreconditionError(
-        "prompts of this tenant are salted, and a salt cannot be put into a body that Envoy passes "
-        "on: send them through kvatlas's proxy, or route by its gRPC and HTTP interfaces");
+    std::string pool = tenancy_.PoolOf(*tenant);
+    Tenancy::MayUse may_use = tenancy_.MayUseOf(asker, *tenant);
+    return PickerStreamOptions::Tenants{*std::move(tenant), std::move(pool), std::move(may_use)};
   };
   return new Call(options, picker_, this, &bodies_);
 }

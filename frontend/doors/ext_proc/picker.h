@@ -31,6 +31,7 @@
 #include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/endpoints.h"
 #include "frontend/doors/http/response_makers.h"
+#include "frontend/doors/tenancy.h"
 #include "frontend/prompt/engine_conventions.h"
 #include "frontend/prompt/no_tokens.h"
 #include "frontend/prompt/request/prompt_request.h"
@@ -69,6 +70,8 @@ struct PickInput {
   std::optional<std::vector<std::string>> subset = {};
   std::string tenant = {};
   std::string owner = {};  // whose request it is; empty: the tenant's
+  // May this model be used? Of one that is not read: `kModelNotRead`. Null: any.
+  Tenancy::MayUse may_use = nullptr;
   std::string session_id = {};
   std::optional<uint32_t> rank = {};  // that the client's header names; nothing: its body may
   TraceContext trace = {};            // of the gateway

@@ -125,9 +125,22 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   const std::string path = ValueIn(headers.headers(), ":path");
   error_shape_ = ErrorShapeOf(path);
   const std::optional<RequestPath> call = RequestPathOf(method, path);
-  if (method != "POST" || headers.end_of_stream() || request_mode_ == ext_proc::NONE ||
-      absl::StartsWithIgnoreCase(ValueIn(headers.headers(), "content-type"), "multipart/"))
-    return PassWithoutPrompt();
+  if (method != "POST" || headers.end_of_stream()) return PassWithoutPrompt();
+  const bool unread =
+      request_mode_ == ext_proc::NONE ||
+      absl::StartsWithIgnoreCase(ValueIn(headers.headers(), "content-type"), "multipart/");
+  input_.tenant = ValueIn(headers.headers(), kTenantHeader);
+  if (options_.tenant_of != nullptr) {
+    absl::StatusOr<PickerStreamOptions::Tenants> tenants =
+        options_.tenant_of(input_.tenant, method, path);
+    absl::Status may = tenants.status();
+    if (may.ok() && unread) may = tenants->may_use(kModelNotRead);
+    if (!may.ok()) return Refuse(ToClientError(may));
+    input_.owner = std::move(tenants->tenant);
+    input_.tenant = std::move(tenants->pool);
+    input_.may_use = std::move(tenants->may_use);
+  }
+  if (unread) return PassWithoutPrompt();
   if (!duplex() && request_mode_ != ext_proc::BUFFERED) {
     return End(absl::FailedPreconditionError(
         "request_body_mode must be FULL_DUPLEX_STREAMED or BUFFERED: the endpoint is chosen by the "
@@ -137,16 +150,6 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   input_.call = call;
   input_.method = method;
   input_.path = path.substr(0, path.find('?'));
-  input_.tenant = ValueIn(headers.headers(), kTenantHeader);
-  if (options_.tenant_of != nullptr) {
-    absl::StatusOr<PickerStreamOptions::Tenants> tenants = options_.tenant_of(input_.tenant);
-    // Without a prompt no salt is missing.
-    if (!call.has_value() && absl::IsFailedPrecondition(tenants.status()))
-      return PassWithoutPrompt();
-    if (!tenants.ok()) return Refuse(ToClientError(tenants.status()));
-    input_.owner = std::move(tenants->tenant);
-    input_.tenant = std::move(tenants->pool);
-  }
   input_.session_id = ValueIn(headers.headers(), kSessionHeader);
   input_.trace = span_.context();
   state_ = Request::kCollecting;

@@ -40,6 +40,7 @@
 #include "frontend/doors/ext_proc/held_bodies.h"
 #include "frontend/doors/ext_proc/picker.h"
 #include "frontend/doors/http/response_makers.h"
+#include "frontend/doors/tenancy.h"
 #include "frontend/prompt/openai/usage_reader.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/tracing/tracer.h"
@@ -50,12 +51,15 @@ struct PickerStreamOptions {
   size_t body_bytes_max = 10 << 20;
   // Of proxies that do not say it in their first message.
   ext_proc::BodySendMode mode_unsaid = ext_proc::FULL_DUPLEX_STREAMED;
-  // The tenant that counts of the one that the header claims, or why none; empty: what is claimed.
+  // The tenant that counts of the one that the header claims, and which models it may use, or why none; null: what is claimed, and any.
   struct Tenants {
     std::string tenant;
     std::string pool;  // of the domain
+    Tenancy::MayUse may_use;
   };
-  std::function<absl::StatusOr<Tenants>(const std::string& claimed)> tenant_of = nullptr;
+  std::function<absl::StatusOr<Tenants>(const std::string& claimed, const std::string& method,
+                                        const std::string& path)>
+      tenant_of = nullptr;
 };
 
 // What became of streams.

@@ -16,6 +16,8 @@ constexpr Duration kForever = std::chrono::hours(1);
 constexpr Duration kQueueWaitMax = std::chrono::minutes(1);
 // Decisions whose asker is remembered; who reports on an older one is not heard.
 constexpr size_t kOwnersMax = 1 << 16;
+// A body of so many bytes is salted on the caller's thread; others, on the threads that read prompts.
+constexpr size_t kInlineBytesMax = 64 << 10;
 
 // A tenth of what is left is for the way back.
 Duration Within(Duration wanted, Duration left) {
@@ -33,7 +35,12 @@ void BoundQueueWait(const Frontend& frontend, Duration left, RouteInput* input) 
 // The tenant's pool in the place of the tenant, and the tenant's salt in that of the caller's.
 absl::StatusOr<RouteCalls::Admitted> RouteCalls::Admit(const Identity& asker,
                                                        v1::RouteRequest* request) const {
-  absl::StatusOr<std::string> tenant = tenancy_.TenantOf(asker, request->domain().tenant());
+  const bool hashes = request->sequence_hashes_size() > 0;
+  absl::StatusOr<std::string> tenant = tenancy_.Admit(
+      asker,
+      {.tenant = request->domain().tenant(),
+       .model = request->domain().model(),
+       .no_salt = hashes ? "send tokens, text or chat in the place of sequence_hashes" : ""});
   if (!tenant.ok()) return tenant.status();
   request->mutable_domain()->set_tenant(tenancy_.PoolOf(*tenant));
   std::string* const callers = request->has_chat()   ? request->mutable_chat()->mutable_cache_salt()
@@ -41,15 +48,7 @@ absl::StatusOr<RouteCalls::Admitted> RouteCalls::Admit(const Identity& asker,
                                : request->has_tokens()
                                    ? request->mutable_tokens()->mutable_cache_salt()
                                    : nullptr;
-  if (callers == nullptr) {
-    if (request->sequence_hashes_size() == 0 || !tenancy_.Salted(*tenant, "")) {
-      return Admitted{.tenant = *std::move(tenant), .salt = ""};
-    }
-    return absl::InvalidArgumentError(
-        "prompts of this tenant are salted here: send tokens, text or chat in the place of "
-        "sequence_hashes");
-  }
-  if (!tenancy_.Salted(*tenant, *callers))
+  if (callers == nullptr || !tenancy_.Salted(*tenant, *callers))
     return Admitted{.tenant = *std::move(tenant), .salt = ""};
   *callers = tenancy_.SaltOf(*tenant, request->domain().model(), *callers);
   return Admitted{.tenant = *std::move(tenant), .salt = *callers};
@@ -174,18 +173,40 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
 
 void RouteCalls::AskBody(RequestPath call, std::shared_ptr<const std::string> body,
                          PromptQuestion question, Callback callback, const Asker& asker) const {
-  if (asker != nullptr && tenancy_.enforces()) {
-    absl::StatusOr<std::string> tenant = tenancy_.TenantOf(*asker, question.input.domain.tenant);
-    absl::StatusOr<std::string> salt =
-        tenant.ok() ? tenancy_.PutSalt(*tenant, &body) : absl::StatusOr<std::string>(tenant);
-    if (!salt.ok()) {
-      count_(salt.status());
-      return callback(salt.status());
-    }
-    question.input.domain.tenant = tenancy_.PoolOf(*tenant);
-    question.input.tenant = *std::move(tenant);
-    callback = Salting(*std::move(salt), asker, std::move(callback));
+  if (asker == nullptr || !tenancy_.enforces())
+    return AskAdmittedBody(call, std::move(body), std::move(question), std::move(callback));
+  absl::StatusOr<std::string> tenant =
+      tenancy_.Admit(*asker, {.tenant = question.input.domain.tenant});
+  if (!tenant.ok()) {
+    count_(tenant.status());
+    return callback(tenant.status());
   }
+  question.may_use = tenancy_.MayUseOf(asker, *tenant);
+  question.input.domain.tenant = tenancy_.PoolOf(*tenant);
+  question.input.tenant = *tenant;
+  if (router_ == nullptr || body->size() <= kInlineBytesMax || !tenancy_.MaySalt(*tenant))
+    return AskSalted(call, std::move(body), std::move(question), std::move(callback), asker);
+  router_->Run(
+      [this, call, body = std::move(body), question = std::move(question), callback,
+       asker]() mutable {
+        AskSalted(call, std::move(body), std::move(question), std::move(callback), asker);
+      },
+      callback);
+}
+
+void RouteCalls::AskSalted(RequestPath call, std::shared_ptr<const std::string> body,
+                           PromptQuestion question, Callback callback, const Asker& asker) const {
+  absl::StatusOr<std::string> salt = tenancy_.PutSalt(question.input.tenant, &body);
+  if (!salt.ok()) {
+    count_(salt.status());
+    return callback(salt.status());
+  }
+  AskAdmittedBody(call, std::move(body), std::move(question),
+                  Salting(*std::move(salt), asker, std::move(callback)));
+}
+
+void RouteCalls::AskAdmittedBody(RequestPath call, std::shared_ptr<const std::string> body,
+                                 PromptQuestion question, Callback callback) const {
   if (router_ == nullptr) {
     absl::Status none = AboutTokenizer(absl::NotFoundError("no tokenizer: this frontend has none"));
     count_(none);

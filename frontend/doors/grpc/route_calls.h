@@ -63,6 +63,10 @@ class RouteCalls {
  private:
   void AskAdmitted(const v1::RouteRequest& request, const std::string& tenant, Duration left,
                    Callback callback) const;
+  void AskSalted(RequestPath call, std::shared_ptr<const std::string> body, PromptQuestion question,
+                 Callback callback, const Asker& asker) const;
+  void AskAdmittedBody(RequestPath call, std::shared_ptr<const std::string> body,
+                       PromptQuestion question, Callback callback) const;
   // What the answer tells, and whose it is.
   struct Admitted {
     std::string tenant;

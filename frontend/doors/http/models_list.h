@@ -6,8 +6,9 @@
 // a model before its adapters: clients without a model of their own take the first. An
 // engine that is away, late or answers something else is left out; when none answers with a list there is none. A list is up to
 // `ProxyOptions::models_kept_for` old, and is kept for requests with the same `authorization` alone.
-// *Threads*: everything on the thread of `io`.
-// *Bounds*: `kModelsEnginesMax` engines asked at once, each once (HOST:PORT); `kEnginesAnswerBytesMax` of an answer;
+// *Threads*: `AskModels` on the thread of `io`; the others any. *Cost*: linear in the bytes of the answers, which may be many: what takes them
+// apart belongs on another thread.
+// *Bounds*: `kModelsEnginesMax` engines asked at once, each once (HOST:PORT); `kEnginesAnswerBytesMax` of an answer; 100,000 models;
 // `ProxyOptions::models_timeout` for all together.
 
 #ifndef KVATLAS_FRONTEND_DOORS_HTTP_MODELS_LIST_H_
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "frontend/peers/engine_connections.h"
+#include "frontend/peers/engines_question.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/http_server.h"
@@ -29,16 +31,18 @@ namespace kvatlas {
 
 inline constexpr size_t kModelsEnginesMax = 64;
 
-// Nothing: no engine answered with a list.
-using ModelsCallback = std::function<void(std::optional<std::string> body)>;
-
-// Asks `engines`, with `headers` and, where these have no authorization, the engines' own key (`engine_reach.h`), and waits `timeout` for all together. The callback comes later, on the thread of `io`, unless that ends before.
+// Asks `engines`, with `headers`, and waits `timeout` for all together. The callback comes later, on the thread of `io`, unless that ends
+// before.
 void AskModels(boost::asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
-               Duration timeout, ModelsCallback callback);
+               Duration timeout, EnginesAnswers callback, EnginesKey key);
 
 // The union of such bodies (`engines_question.h`); nothing: none of them is a list.
 std::optional<std::string> MergeModels(const std::vector<std::optional<std::string>>& bodies);
+
+// Such a list without the entries whose ids are not to be kept.
+std::string ModelsOf(const std::string& list,
+                     const std::function<bool(const std::string& id)>& keep);
 
 // The entry of such a list that has this id.
 std::optional<std::string> ModelIn(const std::string& list, const std::string& id);

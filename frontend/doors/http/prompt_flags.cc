@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "frontend/peers/own_address.h"
 #include "indexer/service/log.h"
 
 namespace kvatlas {
@@ -218,6 +219,11 @@ absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& f
     const std::string url = entry.substr(equals + 1);
     if (absl::Status bad = EngineUrl::Parse(url).status(); !bad.ok())
       return Wrong("--engines", bad);
+    const absl::StatusOr<Address> at = Address::Parse(EngineUrl::Parse(url)->authority());
+    const absl::StatusOr<Address> proxy = Address::Parse(flags.listen);
+    if (at.ok() && proxy.ok() && LeadsTo(*at, *proxy))
+      return absl::InvalidArgumentError("--engines: '" + entry +
+                                        "' is this process itself (--proxy=" + flags.listen + ")");
     if (!engines.emplace(entry.substr(0, equals), url).second)
       return absl::InvalidArgumentError("--engines: '" + entry + "' names its worker again");
   }

@@ -160,14 +160,15 @@ std::optional<std::string> MultipartModel(std::string_view content_type, std::st
   const std::string boundary = Parameter(content_type, "boundary");
   if (boundary.empty()) return std::nullopt;
   const std::string delimiter = absl::StrCat("--", boundary);
+  std::optional<std::string> model;
   size_t at = body.find(delimiter);
   while (at != std::string_view::npos) {
     const size_t headers = at + delimiter.size();
     const size_t end_of_headers = body.find("\r\n\r\n", headers);
-    if (end_of_headers == std::string_view::npos) return std::nullopt;
+    if (end_of_headers == std::string_view::npos) break;
     const size_t content = end_of_headers + 4;
     const size_t next = body.find("\r\n" + delimiter, content);
-    if (next == std::string_view::npos) return std::nullopt;
+    if (next == std::string_view::npos) break;
     std::string_view lines = body.substr(headers, end_of_headers - headers);
     while (!lines.empty()) {
       const size_t end = std::min(lines.find("\r\n"), lines.size());
@@ -175,11 +176,11 @@ std::optional<std::string> MultipartModel(std::string_view content_type, std::st
       lines.remove_prefix(std::min(lines.size(), end + 2));
       if (absl::StartsWithIgnoreCase(View(line), "content-disposition:") &&
           Parameter(line, "name") == "model")
-        return std::string(body.substr(content, next - content));
+        model = std::string(body.substr(content, next - content));
     }
     at = next + 2;
   }
-  return std::nullopt;
+  return model;
 }
 
 }  // namespace kvatlas

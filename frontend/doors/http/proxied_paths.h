@@ -46,7 +46,8 @@ class ProxiedPaths {
   std::vector<Pattern> patterns_;
 };
 
-// The value of the field `model` of a body of multipart/form-data; nothing: the body has none, or is of another type.
+// The value of the field `model` of a body of multipart/form-data, the last one, which is what engines take of several (Starlette's
+// `ImmutableMultiDict`); nothing: the body has none, or is of another type.
 // *Cost*: one pass over the body's headers and boundaries.
 std::optional<std::string> MultipartModel(std::string_view content_type, std::string_view body);
 

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/http/header_text.h"
 #include "frontend/doors/http/models_list.h"
@@ -59,12 +60,18 @@ void ProxiedRequest::Start() {
   if (!asks_models_ && !parts_->options().paths.Allows(message_.method, path))
     return RefusePath(path);
   if (!refused_.ok()) return Refuse(refused_);
+  if (goes_round_) return RefuseRound();
   if (asks_models_) return AskForModels();
-  if (call_.has_value()) {
-    const auto salt = parts_->tenancy().PutSalt(tenant_, &message_.body);
-    if (!salt.ok()) return Refuse(salt.status());
-  }
+  if (call_.has_value() && TakesSalt(*call_) && parts_->tenancy().MaySalt(tenant_))
+    return PutSalt();
   Choose();
+}
+
+void ProxiedRequest::PutSalt() {
+  Aside(message_.body->size(), [this]() -> std::function<void()> {
+    const absl::Status put = parts_->tenancy().PutSalt(tenant_, &message_.body).status();
+    return [this, put] { return put.ok() ? Choose() : Refuse(put); };
+  });
 }
 
 // A rank that the client names, in the header that counts before the body, is the one that serves it.
@@ -105,34 +112,73 @@ bool ProxiedRequest::MeetFirst(std::function<void(ProxiedRequest*)> then) {
 
 void ProxiedRequest::AskForModels() {
   if (parts_->Engines().empty() && MeetFirst(&ProxiedRequest::AskForModels)) return;
-  const std::string authorization = HeaderOf(message_.headers, "authorization");
-  if (std::string list = parts_->KeptModels(authorization); !list.empty())
+  // The engines' own key is for clients that are known here, as it is for requests.
+  const std::string asker =
+      absl::StrCat(message_.vouched ? "known " : "", HeaderOf(message_.headers, "authorization"));
+  if (std::string list = parts_->KeptModels(asker); !list.empty())
     return AnswerModels(std::move(list));
-  AskModels(io_, parts_->PoolOf(io_), parts_->Engines(), message_.headers,
-            parts_->options().models_timeout,
-            [self = shared_from_this(), authorization](std::optional<std::string> list) {
-              self->OnModels(authorization, std::move(list));
-            });
+  AskModels(
+      io_, parts_->PoolOf(io_), parts_->Engines(), message_.headers,
+      parts_->options().models_timeout,
+      [self = shared_from_this(), asker](std::vector<std::optional<std::string>> bodies) {
+        if (!self->gone_) self->OnModels(asker, std::move(bodies));
+      },
+      message_.vouched ? EnginesKey::kOwn : EnginesKey::kNone);
 }
 
-void ProxiedRequest::OnModels(const std::string& authorization, std::optional<std::string> list) {
-  if (gone_) return;
-  if (!list.has_value()) return Choose();
-  parts_->counters.answered.Increment();
-  parts_->KeepModels(authorization, *list);
-  AnswerModels(*std::move(list));
+void ProxiedRequest::OnModels(std::string asker, std::vector<std::optional<std::string>> bodies) {
+  size_t bytes = 0;
+  for (const std::optional<std::string>& body : bodies)
+    bytes += body.has_value() ? body->size() : 0;
+  Aside(bytes, [this, asker = std::move(asker), bodies = std::move(bodies)] {
+    return [this, asker, list = MergeModels(bodies)] {
+      if (!list.has_value()) return Choose();
+      parts_->counters.answered.Increment();
+      parts_->KeepModels(asker, *list);
+      AnswerModels(*list);
+    };
+  });
 }
 
+// A name that the policy does not let this client use is one that is not there.
 void ProxiedRequest::AnswerModels(std::string list) {
-  if (asked_model_.empty()) return exchange_->Answer({.body = std::move(list)});
-  std::optional<std::string> model = ModelIn(list, asked_model_);
-  if (model.has_value()) return exchange_->Answer({.body = *std::move(model)});
-  Refuse(UnknownModelError(asked_model_));
+  const Tenancy& tenancy = parts_->tenancy();
+  const auto may_use = [this, &tenancy](const std::string& id) {
+    return tenancy.MayRoute(*exchange_->request().identity, tenant_, id);
+  };
+  if (asked_model_.empty() && !tenancy.enforces())
+    return exchange_->Answer({.body = std::move(list)});
+  Aside(list.size(), [this, list, may_use]() -> std::function<void()> {
+    std::optional<std::string> body;
+    if (asked_model_.empty()) {
+      body = ModelsOf(list, may_use);
+    } else if (may_use(asked_model_)) {
+      body = ModelIn(list, asked_model_);
+    }
+    return [this, body] {
+      if (!body.has_value()) return Refuse(UnknownModelError(asked_model_));
+      exchange_->Answer({.body = *body});
+    };
+  });
+}
+
+void ProxiedRequest::Aside(size_t bytes, std::function<std::function<void()>()> job) {
+  if (bytes <= kInlineBytesMax) return job()();
+  const auto back = [self = shared_from_this(),
+                     work = asio::make_work_guard(*io_)](std::function<void()> then) {
+    asio::dispatch(*self->io_, [self, then = std::move(then)] {
+      if (!self->gone_) then();
+    });
+  };
+  parts_->router()->Run(
+      [back, job = std::move(job)] { back(job()); },
+      [this, back](const absl::Status& why) { back([this, why] { Refuse(why); }); });
 }
 
 void ProxiedRequest::ReadHead() {
   const HttpRequest& request = exchange_->request();
   const std::vector<std::string> hops = HopsOf(request.headers);
+  std::string hops_passed;
   message_.body = std::make_shared<const std::string>(exchange_->TakeBody());
   message_.method = exchange_->head_only() ? "HEAD" : request.method;
   message_.target = request.target;
@@ -142,15 +188,24 @@ void ProxiedRequest::ReadHead() {
                       SameHeader(field.first, "x-kvatlas-tenant") ||
                       SameHeader(field.first, "content-length") ||
                       SameHeader(field.first, kPrefillerHeader) || IsHopByHop(field.first, hops);
-    if (!ours) message_.headers.push_back(field);
+    if (SameHeader(field.first, kHopHeader)) {
+      absl::StrAppend(&hops_passed, hops_passed.empty() ? "" : ", ", field.second);
+    } else if (!ours) {
+      message_.headers.push_back(field);
+    }
   }
+  const std::vector<std::string> passed = absl::StrSplit(hops_passed, ", ", absl::SkipEmpty());
+  goes_round_ = passed.size() >= kHopsMax ||
+                std::find(passed.begin(), passed.end(), parts_->hop) != passed.end();
+  message_.headers.emplace_back(
+      kHopHeader, absl::StrCat(hops_passed, hops_passed.empty() ? "" : ", ", parts_->hop));
   message_.vouched = request.identity->role != IdentityRole::kAnonymous;
   BeginSpan(request);
   tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
   if (tenant_.empty()) tenant_ = parts_->options().tenant;
+  call_ = RequestPathOf(message_.method, request.path);
   if (parts_->tenancy().enforces()) ReadTenant(request);
   session_ = HeaderOf(request.headers, "x-kvatlas-session");
-  call_ = RequestPathOf(message_.method, request.path);
   if (request.method == "GET" && request.path.starts_with(kModels)) {
     const std::string_view rest = std::string_view(request.path).substr(kModels.size());
     asked_model_ = rest.starts_with('/') ? rest.substr(1) : "";  // with its own slashes
@@ -159,6 +214,7 @@ void ProxiedRequest::ReadHead() {
   if (request.path.starts_with(kResponses)) {
     response_ = request.path.substr(kResponses.size());
     response_.resize(std::min(response_.find('/'), response_.size()));
+    if (response_ == "render") response_.clear();
   }
   any_engine_ = message_.method != "POST" || !response_.empty() ||
                 (message_.body->empty() &&
@@ -169,6 +225,10 @@ void ProxiedRequest::ReadHead() {
     return;
   form_model_ = MultipartModel(type, *message_.body);
   any_engine_ = !form_model_.has_value();
+  if (any_engine_ && refused_.ok())
+    refused_ = parts_->tenancy()
+                   .Admit(*request.identity, {.tenant = tenant_, .model = kModelNotRead})
+                   .status();
 }
 
 // Without tracing the client's own context goes on to the engine as any header does.
@@ -184,7 +244,14 @@ void ProxiedRequest::BeginSpan(const HttpRequest& request) {
 // Of the credential; what the policy does not allow is refused before anything is asked.
 void ProxiedRequest::ReadTenant(const HttpRequest& request) {
   const Tenancy& tenancy = parts_->tenancy();
-  absl::StatusOr<std::string> tenant = tenancy.TenantOf(*request.identity, tenant_);
+  std::string no_salt;
+  const bool salts = call_.has_value() && TakesSalt(*call_);
+  if (!salts && !LeavesNoBlocks(message_.method, request.path))
+    no_salt = absl::StrCat(request.path,
+                           " has no place for a salt; send /v1/chat/completions, /v1/completions "
+                           "or /v1/responses");
+  absl::StatusOr<std::string> tenant =
+      tenancy.Admit(*request.identity, {.tenant = tenant_, .no_salt = no_salt});
   refused_ = tenant.status();
   if (tenant.ok()) tenant_ = *std::move(tenant);
 }
@@ -238,6 +305,7 @@ PromptQuestion ProxiedRequest::Question() {
   question.on_wishes = [this](const RequestWishes& wishes, RouteInput* input) {
     OnWishes(wishes, input);
   };
+  question.may_use = parts_->tenancy().MayUseOf(exchange_->request().identity, tenant_);
   question.input.trace = span_.context();
   question.by_load_without_tokens = true;
   question.forward_tokens = parts_->options().forward_token_ids == "auto";
@@ -446,6 +514,17 @@ void ProxiedRequest::RefusePath(const std::string& path) {
   AnswerRefusal({.status = 405,
                  .body = ErrorBody(405, why, ErrorShapeOf(path)),
                  .headers = {{"allow", allow}}});
+}
+
+// 508 (RFC 5842): who asked takes it for an engine that is not there.
+void ProxiedRequest::RefuseRound() {
+  const std::string why =
+      "the request has passed this kvatlas before: an engine's URL (--engine, --engines, or a "
+      "worker's label url) leads back to it";
+  span_.Fail(why);
+  span_.End();
+  AnswerRefusal(
+      {.status = 508, .body = ErrorBody(508, why, ErrorShapeOf(exchange_->request().path))});
 }
 
 void ProxiedRequest::AnswerRefusal(HttpResponse response) {

@@ -53,13 +53,16 @@ class ProxiedRequest final : public UpstreamTry::Owner,
 
  private:
   void ReadHead();
+  void PutSalt();
+  // `job`, of which work grows with `bytes`, on a thread that reads prompts if they are many, and what it returns on this one.
+  void Aside(size_t bytes, std::function<std::function<void()>()> job);
   void BeginSpan(const HttpRequest& request);
   void ReadTenant(const HttpRequest& request);
   // From the fleet's list; one engine's own answer where none of them lists any.
   void AskForModels();
   // Engines that leaves know but no route has met yet are met first, once.
   bool MeetFirst(std::function<void(ProxiedRequest*)> then);
-  void OnModels(const std::string& authorization, std::optional<std::string> list);
+  void OnModels(std::string asker, std::vector<std::optional<std::string>> bodies);
   void AnswerModels(std::string list);
   void Choose();
   void ChooseAny();
@@ -87,6 +90,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void DropRefusal();
   void Refuse(const absl::Status& why);
   void RefusePath(const std::string& path);
+  void RefuseRound();
   void AnswerRefusal(HttpResponse response);
   void OnClientGone();
 
@@ -103,6 +107,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   std::vector<std::string> stored_;        // ids of what an engine has, that the body names
   bool by_maker_ = false;                  // only the worker that has it was asked
   bool maker_failed_ = false;              // it is no longer asked alone
+  bool goes_round_ = false;                // it has passed this process before
   bool met_ = false;                       // leaves were asked for engines
   std::optional<ResponseIds> made_;        // of an answer that makes a response
   bool response_noted_ = false;            // its id was found

@@ -53,6 +53,19 @@ class Proxy::Impl {
                         },
                     .body_bytes_max = options.body_bytes_max,
                     .verb = Verb::kRoute});
+    if (options.page != nullptr) {
+      server_.Handle({.method = "GET",
+                      .path = "/",
+                      .handler =
+                          [page = options.page](const HttpRequest&) {
+                            return HttpResponse{.content_type = "text/plain; charset=utf-8",
+                                                .body =
+                                                    "kvatlas: OpenAI's API is at /v1, the page "
+                                                    "of the fleet at " +
+                                                    page() + "\n"};
+                          },
+                      .verb = Verb::kRoute});
+    }
     server_.Handle(
         {.method = "GET",
          .path = "/health",

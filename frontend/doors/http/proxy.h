@@ -86,6 +86,8 @@ struct ProxyOptions {
   std::function<bool(std::function<void()>)> meet_engines = nullptr;
   // What /livez and /ready answer; null: it lives and is ready while it listens.
   std::shared_ptr<const ProcessHealth> health = nullptr;
+  // Where people look, for `GET /`; null: there is no such place.
+  std::function<std::string()> page = nullptr;
   std::string tenant;  // of requests without a header `x-kvatlas-tenant`
 };
 

@@ -39,6 +39,68 @@ TEST_F(ProxyTest, WhenAnEngineIsNotThereTheNextOneAnswersAndItIsAvoided) {
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), Not(HasSubstr("tried")));
 }
 
+// A worker's url leads back here, through a proxy in between that passes headers on.
+TEST_F(ProxyTest, ARequestThatComesBackIsRefusedAndAnotherEngineTakesIt) {
+  std::atomic<int> round = 0;
+  TestEngine back([&](TestSocket& connection) {
+    for (std::string request; !(request = connection.ReadMessage()).empty();) {
+      ++round;
+      connection.Send(Ask(request));
+    }
+  });
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  Start({back.url(), engine.url()});
+  EXPECT_THAT(
+      Ask(Post("/v1/chat/completions", kChat, "x-kvatlas-hop: another\r\n")),
+      AllOf(EndsWith("ok"), HasSubstr("tried: w0 (answered 508: its url leads back here)")));
+  EXPECT_EQ(round, 1);
+  EXPECT_THAT(got.text(), HasSubstr("x-kvatlas-hop: another, "));
+}
+
+TEST_F(ProxyTest, AFleetThatIsThisProxyAloneSaysSoInTheWordsOfTheApi) {
+  std::atomic<int> round = 0;
+  TestEngine back([&](TestSocket& connection) {
+    for (std::string request; !(request = connection.ReadMessage()).empty();) {
+      ++round;
+      connection.Send(Ask(request));
+    }
+  });
+  Start({back.url()});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, HasSubstr(" 508 "));
+  EXPECT_THAT(std::string(ErrorOf(answer)["message"]), HasSubstr("leads back to it"));
+  EXPECT_EQ(round, 1);
+  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\nHost: front\r\n\r\n"), HasSubstr(" 508 "));
+}
+
+TEST_F(ProxyTest, SoManyProxiesAreARing) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, "x-kvatlas-hop: 1, 2, 3, 4, 5, 6, 7\r\n")),
+              EndsWith("ok"));
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat,
+                       "x-kvatlas-hop: 1, 2, 3\r\nX-Kvatlas-Hop: 4, 5, 6, 7, 8\r\n")),
+              HasSubstr(" 508 "));
+}
+
+TEST_F(ProxyTest, WhatHasNoBodyHasNoLength) {
+  TestEngine engine(Says("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"));
+  Start({engine.url()});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, HasSubstr(" 204 "));
+  EXPECT_THAT(answer, Not(HasSubstr("content-length")));
+}
+
+TEST_F(ProxyTest, GetOfNothingSaysWhereThePageIs) {
+  options_.page = [] { return "http://h:1/ui/"; };
+  Start({});
+  EXPECT_THAT(Ask("GET / HTTP/1.1\r\nHost: front\r\n\r\n"),
+              AllOf(HasSubstr(" 200 "), HasSubstr("http://h:1/ui/")));
+}
+
 TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
   TestEngine closes([](TestSocket& connection) { connection.ReadMessage(); });
   LastMessage got;

@@ -1,8 +1,11 @@
 #include "frontend/doors/http/proxy_parts.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace kvatlas {
 namespace {
@@ -11,11 +14,17 @@ namespace {
 constexpr size_t kAnyOfMax = 1024;
 constexpr size_t kFailingMax = 4096;
 
+std::string NewHop() {
+  std::random_device random;
+  return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+}
+
 }  // namespace
 
 ProxyParts::ProxyParts(const ProxyOptions& options, Frontend* frontend, PromptRouter* router,
                        Metrics* metrics)
-    : counters(MakeCounters(metrics)),
+    : hop(NewHop()),
+      counters(MakeCounters(metrics)),
       route_metrics(metrics),
       options_(options),
       frontend_(frontend),

@@ -33,6 +33,9 @@
 namespace kvatlas {
 
 inline constexpr int kFailuresInARow = 3;
+// The proxies that a request has passed: one that is among them already goes round. More are a ring of which each was started again.
+inline constexpr char kHopHeader[] = "x-kvatlas-hop";
+inline constexpr size_t kHopsMax = 8;
 
 class ProxyParts {
  public:
@@ -71,6 +74,8 @@ class ProxyParts {
     Counter forwarded_tokens;
     Gauge under_way;
   };
+  // What this process is called in `kHopHeader`; random, so that nothing else has it.
+  const std::string hop;
   Counters counters;
   RouteMetrics route_metrics;
   ResponseMakers responses;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "frontend/doors/http/forwarded_tokens.h"
 #include "frontend/doors/http/header_text.h"
@@ -45,9 +46,12 @@ bool Has(const HttpHeaders& headers, const char* name) {
                      [&](const auto& field) { return SameHeader(field.first, name); });
 }
 
+// Its URL leads, maybe through others, back to this process (`kHopHeader`).
+constexpr int kGoesRound = 508;
+
 // It says that it did nothing of the request, so that another engine may.
 bool IsRefusal(int status) {
-  return status == 429 || status == 502 || status == 503 || status == 504;
+  return status == 429 || status == 502 || status == 503 || status == 504 || status == kGoesRound;
 }
 
 std::string MessageOf(const absl::Status& status) {
@@ -162,7 +166,8 @@ void UpstreamTry::OnHead(EngineHead head) {
 // An engine that limits its rate is left to its own judgement; the others are not there for a while.
 void UpstreamTry::OnRefusal(EngineHead head) {
   const CellWorker worker = destination();
-  const std::string reason = "answered " + std::to_string(head.status);
+  const std::string reason = absl::StrCat(
+      "answered ", head.status, head.status == kGoesRound ? ": its url leads back here" : "");
   const bool not_there = head.status == 404;
   if (!not_there) {
     LogEvery(FailedLimiter(), LogLevel::kWarning, "an engine refused a request",

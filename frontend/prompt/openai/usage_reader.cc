@@ -1,16 +1,14 @@
 #include "frontend/prompt/openai/usage_reader.h"
 
+#include <simdjson.h>
+
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
-
-#include "absl/status/statusor.h"
-#include "frontend/prompt/openai/json_reader.h"
 
 namespace kvatlas {
 namespace {
 
-using Json = nlohmann::ordered_json;
+namespace dom = simdjson::dom;
 
 constexpr std::string_view kData = "data:";
 constexpr std::string_view kEvent = "event:";
@@ -24,22 +22,22 @@ bool SaysTaken(std::string_view name) {
   return name == "response.created" || name == "response.queued" || name == "response.in_progress";
 }
 
-std::optional<uint32_t> CountIn(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
-  const uint64_t count = found->get<uint64_t>();
-  if (count > std::numeric_limits<uint32_t>::max()) return std::nullopt;
+std::optional<uint32_t> CountIn(const dom::object& object, const char* name) {
+  uint64_t count = 0;
+  if (object[name].get_uint64().get(count) != simdjson::SUCCESS ||
+      count > std::numeric_limits<uint32_t>::max())
+    return std::nullopt;
   return static_cast<uint32_t>(count);
 }
 
-const Json& ObjectIn(const Json& object, const char* name) {
-  static const Json& none = *new Json(Json::object());
-  const auto found = object.find(name);
-  return found != object.end() && found->is_object() ? *found : none;
+std::optional<uint32_t> CountIn(const dom::object& object, const char* inner, const char* name) {
+  dom::object details;
+  if (object[inner].get_object().get(details) != simdjson::SUCCESS) return std::nullopt;
+  return CountIn(details, name);
 }
 
 // What `usage` does not say stays.
-void Take(const Json& usage, OpenAiUsage* to) {
+void Take(const dom::object& usage, OpenAiUsage* to) {
   const auto take = [](std::optional<uint32_t> count, std::optional<uint32_t>* into) {
     if (count.has_value()) *into = count;
   };
@@ -47,8 +45,8 @@ void Take(const Json& usage, OpenAiUsage* to) {
   take(CountIn(usage, "completion_tokens"), &to->completion_tokens);
   take(CountIn(usage, "output_tokens"), &to->completion_tokens);
   take(CountIn(usage, "cached_tokens"), &to->cached_tokens);
-  take(CountIn(ObjectIn(usage, "prompt_tokens_details"), "cached_tokens"), &to->cached_tokens);
-  take(CountIn(ObjectIn(usage, "input_tokens_details"), "cached_tokens"), &to->cached_tokens);
+  take(CountIn(usage, "prompt_tokens_details", "cached_tokens"), &to->cached_tokens);
+  take(CountIn(usage, "input_tokens_details", "cached_tokens"), &to->cached_tokens);
   const std::optional<uint32_t> input = CountIn(usage, "input_tokens");
   const std::optional<uint32_t> read = CountIn(usage, "cache_read_input_tokens");
   take(read, &to->cached_tokens);
@@ -116,18 +114,18 @@ void UsageReader::ReadJson(std::string_view text) {
 }
 
 void UsageReader::Parse(std::string_view text, bool has_usage) {
-  const absl::StatusOr<Json> read = kvatlas::ReadJson(text);
-  if (!read.ok() || !read->is_object()) return;
-  const Json* of = &*read;
+  dom::parser parser;
+  dom::object of, inner, usage;
+  if (parser.parse(text.data(), text.size()).get_object().get(of) != simdjson::SUCCESS) return;
   // An event of a stream of Responses, or of messages, has the whole in it.
   for (const char* whole : {"response", "message"}) {
-    const auto found = of->find(whole);
-    if (found != of->end() && found->is_object() && found->contains("usage")) of = &*found;
+    if (of[whole].get_object().get(inner) == simdjson::SUCCESS &&
+        inner["usage"].error() == simdjson::SUCCESS)
+      of = inner;
   }
-  const auto usage = of->find(has_usage ? "usage" : "meta_info");
-  if (usage == of->end() || !usage->is_object()) return;
+  if (of[has_usage ? "usage" : "meta_info"].get_object().get(usage) != simdjson::SUCCESS) return;
   if (!usage_.has_value()) usage_.emplace();
-  Take(*usage, &*usage_);
+  Take(usage, &*usage_);
 }
 
 std::optional<OpenAiUsage> UsageReader::Finish() {

@@ -22,6 +22,20 @@ TEST(UsageReaderTest, AWholeAnswer) {
   EXPECT_EQ(usage->completion_tokens, 2u);
 }
 
+// For each key a search among those before is some 10^10 steps; the number is one that not every parser takes.
+TEST(UsageReaderTest, ManyKeysAreOnePass) {
+  std::string answer = R"({"usage":{"prompt_tokens":40},"x":1e400)";
+  for (int i = 0; i < 100'000; ++i) answer += ",\"" + std::to_string(i) + "\":1";
+  UsageReader large("application/json");
+  large.Add(answer + "}");
+  EXPECT_FALSE(large.Finish().has_value());
+  UsageReader reader("application/json");
+  reader.Add(answer.replace(answer.find("1e400"), 5, "1") + "}");
+  const auto usage = reader.Finish();
+  ASSERT_TRUE(usage.has_value());
+  EXPECT_EQ(usage->prompt_tokens, 40u);
+}
+
 TEST(UsageReaderTest, TheResponsesApiHasOtherNames) {
   const std::string usage =
       R"("usage":{"input_tokens":40,"input_tokens_details":{"cached_tokens":32},"output_tokens":2})";

@@ -30,6 +30,12 @@ constexpr std::array<ApiPath, 6> kPaths = {{{"/v1/chat/completions", RequestPath
                                             {"/inference/v1/generate", RequestPath::kVllmGenerate},
                                             {"/generate", RequestPath::kSglangGenerate}}};
 
+// Tokenizers, templates, parsers, and calls about what is there already.
+constexpr std::array<std::string_view, 9> kWithoutBlocks = {
+    "/tokenize",           "/detokenize",   "/render",
+    "/derender",           "/count_tokens", "/parse_function_call",
+    "/separate_reasoning", "/cancel",       "/ping"};
+
 constexpr std::array<std::string_view, 14> kTraits = {"add_generation_prompt",
                                                       "add_special_tokens",
                                                       "chat_template",
@@ -46,6 +52,8 @@ constexpr std::array<std::string_view, 14> kTraits = {"add_generation_prompt",
                                                       "truncate_prompt_tokens"};
 
 constexpr size_t kStoredMax = 64;
+
+constexpr std::string_view kMark = "\xef\xbb\xbf";  // of UTF-8
 
 // A parser is kept by its thread while it is of this size or smaller.
 constexpr size_t kKeptBytes = 256 << 10;
@@ -67,13 +75,6 @@ absl::StatusOr<std::optional<json_type>> TypeOf(ondemand::value value, const cha
       absl::StrCat("the body is not JSON: wrong at byte ", token.data() - text + 1));
 }
 
-// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks at the beginning (json.detect_encoding).
-bool IsWideText(std::string_view body) {
-  const std::string_view head = body.substr(0, 4);
-  return head.find('\0') != std::string_view::npos || head.starts_with("\xff\xfe") ||
-         head.starts_with("\xfe\xff");
-}
-
 // A parser and the text with the padding that it reads beyond the end.
 struct Parser {
   ondemand::parser parser;
@@ -83,7 +84,6 @@ struct Parser {
 // Calls `field` with each key, its value and where the body begins. INVALID_ARGUMENT: the body is no JSON object.
 template <typename Field>
 absl::Status ForEachField(std::string_view body, Field field) {
-  constexpr std::string_view kMark = "\xef\xbb\xbf";  // of UTF-8
   if (body.starts_with(kMark)) body.remove_prefix(kMark.size());
   if (body.empty()) return absl::InvalidArgumentError("the body is empty; expected a JSON object");
   thread_local std::unique_ptr<Parser> kept;
@@ -438,6 +438,24 @@ std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_vi
   return std::nullopt;
 }
 
+// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks at the beginning (json.detect_encoding).
+bool IsWideText(std::string_view body) {
+  const std::string_view head = body.substr(0, 4);
+  return head.find('\0') != std::string_view::npos || head.starts_with("\xff\xfe") ||
+         head.starts_with("\xfe\xff");
+}
+
+bool TakesSalt(RequestPath path) {
+  return path != RequestPath::kMessages && path != RequestPath::kSglangGenerate;
+}
+
+bool LeavesNoBlocks(std::string_view method, std::string_view path) {
+  if (method != "POST") return true;
+  path = path.substr(0, path.find('?'));
+  return std::any_of(kWithoutBlocks.begin(), kWithoutBlocks.end(),
+                     [path](std::string_view suffix) { return path.ends_with(suffix); });
+}
+
 absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
                                                 std::shared_ptr<const std::string> body) {
   PromptRequest request;
@@ -453,6 +471,51 @@ absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
   if (bad.ok()) bad = reader.Finish(std::move(body));
   if (!bad.ok()) return bad;
   return request;
+}
+
+absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest& salt) {
+  if (IsWideText(body)) return absl::InvalidArgumentError("the body is not UTF-8");
+  if (body.starts_with(kMark)) body.remove_prefix(kMark.size());
+  std::string model, callers;
+  std::vector<std::string_view> salts;  // the values' places in `body`
+  size_t fields = 0;
+  const absl::Status bad =
+      ForEachField(body, [&](std::string_view key, ondemand::value value, const char* text) {
+        ++fields;
+        if (key != "model" && key != "cache_salt") return absl::OkStatus();
+        const absl::StatusOr<std::optional<json_type>> type = TypeOf(value, text);
+        if (!type.ok()) return type.status();
+        std::string said;  // a value of another kind is refused where the request is read
+        std::string_view raw = value.raw_json_token();
+        if (*type == json_type::array || *type == json_type::object) {
+          if (simdjson::to_json_string(value).get(raw) != simdjson::SUCCESS) return NotJson();
+        }
+        if (*type == json_type::string) {
+          if (absl::Status bad = Reader::Text(key, value, **type, &said); !bad.ok()) return bad;
+        }
+        (key == "model" ? model : callers) = std::move(said);
+        if (key != "model")
+          salts.push_back(body.substr(static_cast<size_t>(raw.data() - text), raw.size()));
+        return absl::OkStatus();
+      });
+  if (!bad.ok()) return bad;
+  const std::optional<std::string> put = salt(model, callers);
+  // A field that is said twice is replaced twice: whichever an engine takes, it is this one.
+  const std::string value = put.has_value() ? absl::StrCat("\"", *put, "\"") : "null";
+  std::string salted;
+  salted.reserve(body.size() + value.size() + 32);
+  size_t from = 0;
+  for (const std::string_view place : salts) {
+    const auto at = static_cast<size_t>(place.data() - body.data());
+    salted.append(body, from, at - from).append(value);
+    from = at + place.size();
+  }
+  if (salts.empty() && put.has_value()) {
+    from = body.find('{') + 1;
+    salted.append(body, 0, from);
+    absl::StrAppend(&salted, "\"cache_salt\":", value, fields > 0 ? "," : "");
+  }
+  return salted.append(body, from);
 }
 
 absl::StatusOr<std::string> ReadModel(std::string_view body) {

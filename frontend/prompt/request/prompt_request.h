@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,12 @@ namespace kvatlas {
 // The path of a call that has a prompt; nothing: any other, which needs no choice by prompt. A query does not matter, nor what stands
 // before /v1 or /inference.
 std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_view path);
+
+// Has the body a `cache_salt` that engines mix into its blocks' hashes? vLLM 0.33.0 reads it of chats, completions, responses and
+// /inference/v1/generate, SGLang 0.5.23 of the first three; neither of /v1/messages or of /generate.
+bool TakesSalt(RequestPath path);
+// Does an engine answer it without computing blocks that a later prompt could find? Any POST that is not known to be so is not.
+bool LeavesNoBlocks(std::string_view method, std::string_view path);
 
 // What a body says of the engine that must take it, and of how its usage is to be read, as vLLM 0.33.0 and SGLang 0.5.23 read it; what is
 // of another kind says nothing.
@@ -70,6 +77,15 @@ struct PromptRequest {
 // INVALID_ARGUMENT: what no engine takes; names the field that is missing or of another kind.
 absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
                                                 std::shared_ptr<const std::string> body);
+
+// Is it UTF-16 or UTF-32, which Python's json takes, and of which nothing is read here? Then the model is not known.
+bool IsWideText(std::string_view body);
+
+// The body with what `salt` makes of its model and its own salt as its only `cache_salt`, or with none where that is nothing; otherwise byte
+// for byte as it was. *Cost*: as of reading it, however many fields it has. INVALID_ARGUMENT: no JSON object in UTF-8.
+using SaltOfRequest =
+    std::function<std::optional<std::string>(const std::string& model, const std::string& callers)>;
+absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest& salt);
 
 // `model` of any other call's body; empty: it names none. INVALID_ARGUMENT: no JSON object, or a model that is no text.
 absl::StatusOr<std::string> ReadModel(std::string_view body);

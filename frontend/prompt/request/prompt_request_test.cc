@@ -14,6 +14,69 @@
 namespace kvatlas {
 namespace {
 
+TEST(WithSaltTest, PutsItWhereTheBodyHasOneOrInFront) {
+  const auto salted = [](std::string_view body, std::optional<std::string> put = "S") {
+    const absl::StatusOr<std::string> text =
+        WithSalt(body, [&](const std::string& model, const std::string& callers) {
+          EXPECT_EQ(model, "m") << body;
+          EXPECT_EQ(callers, body.find("mine") == std::string_view::npos ? "" : "mine") << body;
+          return put;
+        });
+    return text.ok() ? *text : std::string(text.status().message());
+  };
+  EXPECT_EQ(salted(R"({"model":"m"})"), R"({"cache_salt":"S","model":"m"})");
+  EXPECT_EQ(salted("\xef\xbb\xbf {\"model\" : \"m\"}\n"),
+            " {\"cache_salt\":\"S\",\"model\" : \"m\"}\n");
+  EXPECT_EQ(salted(R"({"model":"m","cache_salt":"mine", "n":1})"),
+            R"({"model":"m","cache_salt":"S", "n":1})");
+  EXPECT_EQ(salted(R"({"cache\u005fsalt":"x","model":"m","cache_salt":"mine"})"),
+            R"({"cache\u005fsalt":"S","model":"m","cache_salt":"S"})");
+  EXPECT_EQ(salted(R"({"model":"m","cache_salt":{"cache_salt":[1,"}"]},"a":[1]})"),
+            R"({"model":"m","cache_salt":"S","a":[1]})");
+  EXPECT_EQ(salted(R"({"model":"m","cache_salt":[[1],"]"],"a":{"cache_salt":"b"}})"),
+            R"({"model":"m","cache_salt":"S","a":{"cache_salt":"b"}})");
+  EXPECT_EQ(salted(R"({"model":"m","cache_salt": null , "a":1})"),
+            R"({"model":"m","cache_salt": "S", "a":1})");
+  EXPECT_EQ(salted(R"({"model":"x","model":"m"})"),
+            R"({"cache_salt":"S","model":"x","model":"m"})");
+  EXPECT_EQ(salted(R"({"model":"m","cache_salt":"mine"})", std::nullopt),
+            R"({"model":"m","cache_salt":null})");
+  EXPECT_EQ(salted(R"({"model":"m"})", std::nullopt), R"({"model":"m"})");
+  const auto any = [](const std::string&, const std::string&) { return "S"; };
+  EXPECT_EQ(*WithSalt(" {}", any), " {\"cache_salt\":\"S\"}");
+  const std::string wide("{\0}\0", 4);
+  for (const std::string& bad :
+       {std::string(), std::string("[]"), std::string("{"), std::string("{} x"),
+        std::string("{\"a\":1"), std::string("\xff{}"), wide})
+    EXPECT_FALSE(WithSalt(bad, any).ok()) << bad;
+}
+
+// A search among the fields before, for each field, is some 10^11 steps.
+TEST(WithSaltTest, TakesManyFieldsInOnePass) {
+  std::string body = "{";
+  for (int i = 0; i < 400'000; ++i) absl::StrAppend(&body, "\"k", i, "\":1,");
+  body += "\"model\":\"m\",\"prompt\":\"x\"}";
+  const absl::StatusOr<std::string> salted =
+      WithSalt(body, [](const std::string& model, const std::string&) { return model; });
+  ASSERT_TRUE(salted.ok());
+  EXPECT_EQ(*salted, "{\"cache_salt\":\"m\"," + body.substr(1));
+  const absl::StatusOr<PromptRequest> request =
+      ReadPromptRequest(RequestPath::kCompletions, std::make_shared<const std::string>(body));
+  ASSERT_TRUE(request.ok());
+  EXPECT_EQ(request->model, "m");
+  EXPECT_EQ(*ReadModel(body), "m");
+}
+
+TEST(PathsTest, OnlyWhatIsKnownToLeaveNoBlocksDoes) {
+  for (const char* path : {"/tokenize", "/v1/detokenize", "/v1/chat/completions/render?x=1",
+                           "/v1/messages/count_tokens", "/v1/responses/r1/cancel"})
+    EXPECT_TRUE(LeavesNoBlocks("POST", path)) << path;
+  for (const char* path :
+       {"/v1/embeddings", "/v1/score", "/v1/chat/completions", "/generate", "/new"})
+    EXPECT_FALSE(LeavesNoBlocks("POST", path)) << path;
+  EXPECT_TRUE(LeavesNoBlocks("GET", "/v1/models"));
+}
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -12,6 +12,8 @@ namespace {
 HttpResponse WriteOne(Checkpointer* checkpointer) {
   if (checkpointer == nullptr) return HttpError(404, "this leaf has no --checkpoint_dir");
   const absl::StatusOr<CheckpointReport> report = checkpointer->WriteNow();
+  // A full disk is no fault of who asks: nothing that it does more slowly would help.
+  if (absl::IsResourceExhausted(report.status())) return HttpError(507, report.status().ToString());
   if (!report.ok()) return HttpError(report.status());
   const nlohmann::json json = {{"number", report->number},
                                {"path", report->path},

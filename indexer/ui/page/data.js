@@ -7,11 +7,17 @@ const kAnswerWithinMs = 5000;
 const kExplainedWithinMs = 15000;
 export const kDecisionsShown = 16;
 
+// Marks in names of others that turn the direction of writing or are not seen, which would make one name look like another
+// (tools/kvatlas/table.h does the same).
+const kNotShown = /[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const shown = (key, value) => (typeof value !== "string" ? value :
+  value.replace(kNotShown, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`));
+
 // `path` is relative to /ui/. A refusal is an Error with a status.
 async function ask(path, options = {}) {
   const response = await fetch(new URL(path, document.baseURI), {
     cache: "no-store", signal: AbortSignal.timeout(kAnswerWithinMs), ...options });
-  const body = await response.json().catch(() => ({}));
+  const body = await response.text().then((text) => JSON.parse(text, shown)).catch(() => ({}));
   if (response.ok) return body;
   const said = typeof body.error === "string" ? body.error : body.error?.message;
   throw Object.assign(new Error(said ?? `status ${response.status}`), { status: response.status });
