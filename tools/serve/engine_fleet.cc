@@ -42,7 +42,9 @@ NamedByFlags NamedBy(std::vector<EngineSpec> specs) {
              spec.ReplayOf(listener.rank) == listener.replay_endpoint &&
              spec.topic == listener.topic && spec.server_key == listener.server_key &&
              (!spec.hybrid || entry.hybrid) && spec.window_tokens == entry.window_tokens &&
-             spec.chunk_tokens == entry.chunk_tokens && spec.eagle_drop == entry.eagle_drop;
+             spec.chunk_tokens == entry.chunk_tokens &&
+             spec.offload_chunk_tokens == entry.offload_chunk_tokens &&
+             spec.silent_tiers == entry.silent_tiers && spec.eagle_drop == entry.eagle_drop;
     });
   };
 }
@@ -160,6 +162,8 @@ absl::Status EngineFleet::State::Register(Engine* engine) {
     registration.hybrid = engine->spec.hybrid || engine->facts->hybrid;
     registration.window_tokens = engine->spec.window_tokens;
     registration.chunk_tokens = engine->spec.chunk_tokens;
+    registration.offload_chunk_tokens = engine->spec.offload_chunk_tokens;
+    registration.silent_tiers = engine->spec.silent_tiers;
     registration.eagle_drop = engine->spec.eagle_drop;
     if (registration.endpoint.empty() || restored.contains(rank)) continue;
     if (absl::Status bad = directory->Register(registration); !bad.ok()) return bad;

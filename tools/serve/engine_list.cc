@@ -32,7 +32,8 @@ constexpr uint32_t kRanksMax = 1024;
 constexpr char kForm[] =
     "expected "
     "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=TEXT][;key=CURVE_KEY]"
-    "[;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N][;eagle_drop=all]";
+    "[;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N]"
+    "[;offload_chunk_tokens=N][;silent_tiers=TIERS][;eagle_drop=all]";
 
 absl::Status Wrong(std::string_view text, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -178,10 +179,16 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
       spec.hybrid = value == "true";
       if (!spec.hybrid && value != "false")
         return Wrong(text, "hybrid=" + value + " is neither true nor false");
-    } else if (key == "window_tokens" || key == "chunk_tokens") {
-      uint32_t* const tokens = key == "window_tokens" ? &spec.window_tokens : &spec.chunk_tokens;
+    } else if (key == "window_tokens" || key == "chunk_tokens" || key == "offload_chunk_tokens") {
+      uint32_t* const tokens = key == "window_tokens"  ? &spec.window_tokens
+                               : key == "chunk_tokens" ? &spec.chunk_tokens
+                                                       : &spec.offload_chunk_tokens;
       if (!absl::SimpleAtoi(value, tokens) || *tokens == 0)
         return Wrong(text, key + "=" + value + " is not a number of tokens");
+    } else if (key == "silent_tiers") {
+      spec.silent_tiers = value;
+      if (const auto tiers = ParseSilentTiers(value); !tiers.ok())
+        return Wrong(text, std::string(tiers.status().message()));
     } else if (key == "eagle_drop") {
       spec.eagle_drop = value;
       if (absl::Status bad = ParseEagleDrop(value).status(); !bad.ok())

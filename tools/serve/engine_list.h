@@ -1,14 +1,14 @@
 // Which engines does `kvatlas serve` have in front of it? The text form of one engine, and where lists of them come from.
 //
 //   URL[;events=ENDPOINT][;replay=ENDPOINT][;topic=TEXT][;key=CURVE_KEY][;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N]
-//      [;chunk_tokens=N][;eagle_drop=GROUPS]
+//      [;chunk_tokens=N][;offload_chunk_tokens=N][;silent_tiers=TIERS][;eagle_drop=GROUPS]
 //
 //   http://10.0.0.1:8000
 //   http://10.0.0.1:8000;events=tcp://10.0.0.1:6557;replay=tcp://10.0.0.1:6657;name=a;ranks=4
 //
 // *Truth*: without `events` an engine is expected to publish on port 5557 of its host, and to replay on 5657: a hundred apart, since
 // both engines add a rank's number to both ports, and do not start where one of them is taken; `events=none` says that it publishes nothing. A name of several addresses is several engines.
-// `hybrid`, `window_tokens`, `chunk_tokens` and `eagle_drop` say of hybrid models and speculation what no event says
+// `hybrid`, `window_tokens`, `chunk_tokens`, `eagle_drop`, `offload_chunk_tokens` and `silent_tiers` say of models and caches what no event says
 // (`EngineRegistration`).
 // *Threads*: plain values and functions; `EngineList` is used by one thread.
 //
@@ -43,6 +43,8 @@ struct EngineSpec {
   bool hybrid = false;
   uint32_t window_tokens = 0;
   uint32_t chunk_tokens = 0;
+  uint32_t offload_chunk_tokens = 0;
+  std::string silent_tiers = {};
   std::string eagle_drop = {};
 
   // INVALID_ARGUMENT: what is wrong, and what was expected.

@@ -38,11 +38,14 @@ TEST(EngineListTest, PortsGoUpByTheRank) {
 
 TEST(EngineListTest, WhatNoEventSaysIsSaidHere) {
   const auto spec = EngineSpec::Parse(
-      "http://h:8000;hybrid=true;window_tokens=4096;chunk_tokens=8192;eagle_drop=1,2");
+      "http://h:8000;hybrid=true;window_tokens=4096;chunk_tokens=8192;offload_chunk_tokens=64;"
+      "silent_tiers=host;eagle_drop=1,2");
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_TRUE(spec->hybrid);
   EXPECT_EQ(spec->window_tokens, 4096u);
   EXPECT_EQ(spec->chunk_tokens, 8192u);
+  EXPECT_EQ(spec->offload_chunk_tokens, 64u);
+  EXPECT_EQ(spec->silent_tiers, "host");
   EXPECT_EQ(spec->eagle_drop, "1,2");
   EXPECT_FALSE(EngineSpec::Parse("http://h:8000;hybrid=false")->hybrid);
 }
@@ -67,6 +70,8 @@ TEST(EngineListTest, MistakesSayWhatWasExpected) {
            {"http://h:1;hybrid=1", "hybrid=1"},
            {"http://h:1;window_tokens=0", "window_tokens=0"},
            {"http://h:1;chunk_tokens=x", "chunk_tokens=x"},
+           {"http://h:1;offload_chunk_tokens=0", "offload_chunk_tokens=0"},
+           {"http://h:1;silent_tiers=device", "device"},
            {"http://h:1;eagle_drop=some", "eagle_drop"},
            {"http://h:1;events=h:5557", "'h:5557' is not an endpoint"},
            {"", "engine ''"}}) {

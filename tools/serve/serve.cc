@@ -110,7 +110,7 @@ void Declare(FlagSet& flags, Flags* f) {
            "an engine, as often as there are some: "
            "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;key=CURVE_KEY]"
            "[;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N]"
-           "[;eagle_drop=all]")
+           "[;offload_chunk_tokens=N][;silent_tiers=TIERS][;eagle_drop=all]")
       .Repeats();
   flags.Add("engines_file", &f->engines_file,
             "more of them, one a line, read again when it changes; empty: none");

@@ -108,7 +108,7 @@ TEST_F(ProxyTest, WhomFlagsNameIsReachedAnywhere) {
 
 // ---- Engines that were started with an API key ----
 
-TEST_F(ProxyTest, AGivenEngineGetsItsApiKeyWithTheListOfModelsAndNotWithWhatAStrangerAsks) {
+TEST_F(ProxyTest, AGivenEnginesApiKeyGoesWithNothingThatAStrangerAsks) {
   const std::string list =
       "HTTP/1.1 200 OK\r\ncontent-length: 22\r\n\r\n{\"data\":[{\"id\":\"m\"}]}\n";
   LastMessage got, of_label;
@@ -124,7 +124,7 @@ TEST_F(ProxyTest, AGivenEngineGetsItsApiKeyWithTheListOfModelsAndNotWithWhatAStr
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(got.text(), Not(HasSubstr("uthorization")));
   Ask("GET /v1/models HTTP/1.1\r\nHost: front\r\n\r\n");
-  EXPECT_THAT(got.text(), HasSubstr("authorization: Bearer k1\r\n"));
+  EXPECT_THAT(got.text(), AllOf(StartsWith("GET /v1/models "), Not(HasSubstr("uthorization"))));
   EXPECT_THAT(of_label.text(), AllOf(StartsWith("GET /v1/models "), Not(HasSubstr("k1"))));
   Ask("GET /v1/models HTTP/1.1\r\nHost: front\r\nAuthorization: Bearer own\r\n\r\n");
   EXPECT_THAT(got.text(), AllOf(HasSubstr("Authorization: Bearer own\r\n"), Not(HasSubstr("k1"))));

@@ -59,6 +59,9 @@ TEST_F(ProxySecurityTest, ForAClientThatIsKnownHereTheEngineGetsItsApiKey) {
               HasSubstr(" 200 "));
   EXPECT_THAT(got.text(),
               AllOf(HasSubstr("authorization: Bearer k1\r\n"), Not(HasSubstr("let-me-in"))));
+  Curl("-H 'Authorization: Bearer let-me-in'", "/v1/models");
+  EXPECT_THAT(got.text(),
+              AllOf(HasSubstr("GET /v1/models "), HasSubstr("authorization: Bearer k1\r\n")));
 }
 
 TEST_F(ProxySecurityTest, WhoIsNotLetInIsToldSoAsOpenAisClientsReadIt) {

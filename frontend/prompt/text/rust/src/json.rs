@@ -5,11 +5,11 @@
 
 use crate::python::{self, float_repr};
 use crate::{work, Failure};
-use minijinja::value::{Enumerator, Object, ObjectRepr, Value};
+use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, Value};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Levels of nesting. Python's own limit follows its stack (about 1,000); each level costs stack here, too.
 const DEPTH_MAX: usize = 256;
@@ -255,7 +255,10 @@ impl Json {
             }
             Json::Str(text) => Value::from(text),
             Json::List(items) => Value::from(items.into_iter().map(Json::into_value).collect::<Vec<_>>()),
-            Json::Map(map) => Value::from_pairs(map.0.into_iter().map(|(k, v)| (Value::from(k), v.into_value()))),
+            Json::Map(map) => Value::from_object(Dict {
+                pairs: map.0.into_iter().map(|(key, value)| (key, value.into_value())).collect(),
+                places: OnceLock::new(),
+            }),
         }
     }
 }
@@ -276,6 +279,50 @@ impl Object for OddFloat {
     }
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.1)
+    }
+}
+
+/// A map as templates get it. minijinja's own hashes each key when it is made, which costs more than most keys are ever looked up.
+#[derive(Debug)]
+pub struct Dict {
+    pairs: Vec<(Arc<str>, Value)>,
+    /// Of a large one, once something is looked up.
+    places: OnceLock<HashMap<Arc<str>, usize>>,
+}
+
+impl Dict {
+    pub fn pairs(&self) -> &[(Arc<str>, Value)] {
+        &self.pairs
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        if self.pairs.len() <= COMPARED_KEYS {
+            return self.pairs.iter().find(|(name, _)| &**name == key).map(|(_, value)| value);
+        }
+        let places = self
+            .places
+            .get_or_init(|| self.pairs.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect());
+        places.get(key).map(|at| &self.pairs[*at].1)
+    }
+}
+
+impl Object for Dict {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Map
+    }
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get(key.as_str()?).cloned()
+    }
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.get(key).cloned()
+    }
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.mapped_rev_key_value_enumerator(|this| {
+            Box::new(this.pairs.iter().map(|(key, value)| (Value::from(key.clone()), value.clone())))
+        })
+    }
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.pairs.len())
     }
 }
 
@@ -467,11 +514,13 @@ impl<'a> Parser<'a> {
         let mut start = self.at;
         loop {
             let rest = &self.bytes[self.at..];
-            let Some(found) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) else {
-                self.at = self.bytes.len();
-                return Err(self.wrong());
-            };
+            let found = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+            // No control character stands for itself.
+            let found = rest[..found].iter().position(|byte| *byte < 0x20).unwrap_or(found);
             self.at += found;
+            if self.at == self.bytes.len() {
+                return Err(self.wrong());
+            }
             match self.bytes[self.at] {
                 b'"' => {
                     let last = &self.text[start..self.at];

@@ -1,6 +1,6 @@
 //! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its dates.
 
-use crate::json::{BigInt, OddFloat};
+use crate::json::{BigInt, Dict, OddFloat};
 use crate::work;
 use minijinja::value::{from_args, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
@@ -40,6 +40,18 @@ pub fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut Stri
             write_items('[', ']', style, depth, out, |out| match items.next() {
                 Some(item) => write_json(&item, style, depth + 1, out).map(|()| true),
                 None => Ok(false),
+            })?;
+        }
+        ValueKind::Map if !style.sort_keys && value.downcast_object_ref::<Dict>().is_some() => {
+            let pairs = value.downcast_object_ref::<Dict>().map_or(&[][..], Dict::pairs);
+            let mut pairs = pairs.iter();
+            write_items('{', '}', style, depth, out, |out| {
+                let Some((key, value)) = pairs.next() else {
+                    return Ok(false);
+                };
+                write_text(key, style.ensure_ascii, out);
+                out.push_str(&style.key_separator);
+                write_json(value, style, depth + 1, out).map(|()| true)
             })?;
         }
         ValueKind::Map => {
@@ -114,8 +126,17 @@ fn new_line(style: &JsonStyle, depth: usize, out: &mut String) {
 }
 
 fn write_text(text: &str, ensure_ascii: bool, out: &mut String) {
+    let is_escaped = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\' || (ensure_ascii && byte > b'~');
     out.push('"');
-    for c in text.chars() {
+    let mut rest = text;
+    loop {
+        // In front of it are whole characters: it begins one, or is ASCII.
+        let at = rest.bytes().position(is_escaped).unwrap_or(rest.len());
+        out.push_str(&rest[..at]);
+        let Some(c) = rest[at..].chars().next() else {
+            break;
+        };
+        rest = &rest[at + c.len_utf8()..];
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
@@ -124,15 +145,11 @@ fn write_text(text: &str, ensure_ascii: bool, out: &mut String) {
             '\t' => out.push_str("\\t"),
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c if ensure_ascii && !(' '..='~').contains(&c) => {
+            c => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     let _ = write!(out, "\\u{unit:04x}");
                 }
             }
-            c => out.push(c),
         }
     }
     out.push('"');
