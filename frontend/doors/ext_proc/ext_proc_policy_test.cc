@@ -1,8 +1,6 @@
 // The endpoint picker under a policy: which models and tenants a gateway may name, and which calls of a salted tenant pass.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <string>
@@ -17,15 +15,6 @@ namespace kvatlas {
 namespace {
 
 constexpr char kForm[] = "multipart/form-data; boundary=b";
-
-std::string SaltFile() {
-  std::string path = testing::TempDir() + "/salt_XXXXXX";
-  const int fd = mkstemp(path.data());  // for its owner alone
-  EXPECT_GE(fd, 0);
-  EXPECT_EQ(write(fd, "a secret of many bytes", 22), 22);
-  close(fd);
-  return path;
-}
 
 class ExtProcPolicyTest : public ExtProcServiceTest {
  protected:
@@ -66,7 +55,7 @@ class ExtProcPolicyTest : public ExtProcServiceTest {
     return absl::StrCat(R"({"model": ")", model, R"(", "prompt": [1, 2, 3], "input": "x"})");
   }
 
-  const std::string salt_ = SaltFile();
+  const std::string salt_ = SecurityTestFolder::SaltFile();
   const SecurityTestFolder folder_{absl::StrCat(R"("rules": [
       {"identity": "gateway/small", "allow": ["route"], "models": ["small"], "tenants": [""]},
       {"identity": "gateway/any", "allow": ["route"], "tenants": [""]},

@@ -70,9 +70,11 @@ std::shared_ptr<Picker::Task> Picker::NewTask() {
 
 void Picker::Pick(PickInput input, Callback callback) {
   if (input.subset.has_value() && input.subset->empty()) return callback(RefusalOf(EmptySubset()));
-  if (input.may_use != nullptr && IsWideText(input.body)) {
-    if (const absl::Status may = input.may_use(kModelNotRead); !may.ok())
-      return callback(RefusalOf(may));
+  const auto may_use = [&input](const std::string& model) {
+    return input.may_use == nullptr ? absl::OkStatus() : input.may_use(model);
+  };
+  if (IsWideText(input.body)) {
+    if (const absl::Status may = may_use(kModelNotRead); !may.ok()) return callback(RefusalOf(may));
   }
   absl::StatusOr<PromptRequest> request = PromptRequest();
   if (input.call.has_value()) {
@@ -82,10 +84,8 @@ void Picker::Pick(PickInput input, Callback callback) {
     request->model = ReadModel(input.body).value_or("");
     request->no_prompt = NoPromptOf(input.method, input.path);
     if (request->model.empty()) {
-      if (input.may_use != nullptr) {
-        if (const absl::Status may = input.may_use(kModelNotRead); !may.ok())
-          return callback(RefusalOf(may));
-      }
+      if (const absl::Status may = may_use(kModelNotRead); !may.ok())
+        return callback(RefusalOf(may));
       const PickResult any = AnyOf(input.subset);
       const bool meets = std::holds_alternative<Refusal>(any) &&
                          Meets([this, subset = input.subset, callback, task = NewTask()] {
@@ -97,10 +97,7 @@ void Picker::Pick(PickInput input, Callback callback) {
   if (request.ok() && request->model.empty())
     request = absl::InvalidArgumentError("model is missing");
   if (!request.ok()) return callback(RefusalOf(request.status()));
-  if (input.may_use != nullptr) {
-    if (const absl::Status may = input.may_use(request->model); !may.ok())
-      return callback(RefusalOf(may));
-  }
+  if (const absl::Status may = may_use(request->model); !may.ok()) return callback(RefusalOf(may));
   const std::shared_ptr<Task> task = NewTask();
   task->input = {.domain = {.model = std::move(request->model), .tenant = std::move(input.tenant)},
                  .cache_salt = std::move(request->cache_salt),

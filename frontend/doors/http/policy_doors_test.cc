@@ -3,8 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -128,15 +126,6 @@ class PolicyDoorsTest : public ProxyTest {
     Security::SetOfProcess(Security::Open());
   }
 
-  static std::string SaltFile() {
-    std::string path = testing::TempDir() + "/salt_XXXXXX";
-    const int fd = mkstemp(path.data());  // for its owner alone
-    EXPECT_GE(fd, 0);
-    EXPECT_EQ(write(fd, "a secret of many bytes", 22), 22);
-    close(fd);
-    return path;
-  }
-
   // One more request in curl's file of them.
   void Add(const Caller& caller, const std::string& tenant, const std::string& path,
            const std::string& type, const std::string& body) {
@@ -166,7 +155,7 @@ class PolicyDoorsTest : public ProxyTest {
         R"(","messages":[],"prompt":"x","text":"x","input":"x","token_ids":[1,2,3]})");
   }
 
-  const std::string salt_ = SaltFile();
+  const std::string salt_ = SecurityTestFolder::SaltFile();
   const SecurityTestFolder folder_{absl::StrCat(R"("rules": [
       {"identity": "gateway/small", "allow": ["route"], "models": ["small"], "tenants": [""]},
       {"identity": "gateway/any", "allow": ["route"], "tenants": ["", "salted"]},

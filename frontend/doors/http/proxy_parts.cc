@@ -1,7 +1,6 @@
 #include "frontend/doors/http/proxy_parts.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -14,16 +13,11 @@ namespace {
 constexpr size_t kAnyOfMax = 1024;
 constexpr size_t kFailingMax = 4096;
 
-std::string NewHop() {
-  std::random_device random;
-  return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
-}
-
 }  // namespace
 
 ProxyParts::ProxyParts(const ProxyOptions& options, Frontend* frontend, PromptRouter* router,
                        Metrics* metrics)
-    : hop(NewHop()),
+    : hop(absl::StrCat(absl::Hex(RandomInstanceId(), absl::kZeroPad16))),
       counters(MakeCounters(metrics)),
       route_metrics(metrics),
       options_(options),

@@ -192,12 +192,12 @@ class Reader {
   }
 
   void WishField(std::string_view key, ondemand::value& value, json_type type) {
-    if (key == "routed_dp_rank") rank_ = WholeNumber(value, type);
-    if (key == "data_parallel_rank") older_rank_ = WholeNumber(value, type);
-    if (key == "n") choices_ = WholeNumber(value, type);
+    if (key == "routed_dp_rank") rank_ = WholeNumber(value.get_uint64());
+    if (key == "data_parallel_rank") older_rank_ = WholeNumber(value.get_uint64());
+    if (key == "n") choices_ = WholeNumber(value.get_uint64());
     if (key == "sampling_params" && type == json_type::object) {
       has_parameters_ = true;
-      choices_of_parameters_ = WholeNumberIn(value, "n");
+      choices_of_parameters_ = WholeNumber(value["n"].get_uint64());
     }
     if (path_ != RequestPath::kResponses) return;
     if (key == "previous_response_id") previous_ = StoredId(value, type);
@@ -235,17 +235,9 @@ class Reader {
     wishes.one_prompt = !several_ && choices.value_or(1) < 2;
   }
 
-  static std::optional<uint32_t> WholeNumber(ondemand::value& value, json_type type) {
+  static std::optional<uint32_t> WholeNumber(simdjson::simdjson_result<uint64_t> read) {
     uint64_t number = 0;
-    if (type != json_type::number || value.get_uint64().get(number) != simdjson::SUCCESS ||
-        number > std::numeric_limits<uint32_t>::max())
-      return std::nullopt;
-    return static_cast<uint32_t>(number);
-  }
-
-  static std::optional<uint32_t> WholeNumberIn(ondemand::value& object, std::string_view key) {
-    uint64_t number = 0;
-    if (object[key].get_uint64().get(number) != simdjson::SUCCESS ||
+    if (std::move(read).get(number) != simdjson::SUCCESS ||
         number > std::numeric_limits<uint32_t>::max())
       return std::nullopt;
     return static_cast<uint32_t>(number);

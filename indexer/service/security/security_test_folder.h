@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -31,6 +32,16 @@ class SecurityTestFolder {
     EXPECT_TRUE(pki.ok()) << pki.status();
     pki_ = std::make_unique<Pki>(*std::move(pki));
     WritePolicy("[]");
+  }
+
+  // A file with a salt that a policy can name.
+  static std::string SaltFile() {
+    std::string path = testing::TempDir() + "/salt_XXXXXX";
+    const int fd = mkstemp(path.data());  // for its owner alone
+    EXPECT_GE(fd, 0);
+    EXPECT_EQ(write(fd, "a secret of many bytes", 22), 22);
+    close(fd);
+    return path;
   }
 
   const std::string& path() const { return path_; }
