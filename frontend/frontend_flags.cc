@@ -96,6 +96,9 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
             "requests of one prefix go to one worker before its events are back");
   flags.Add("sibling_ttl", &o.sibling_ttl,
             "how long a prompt is expected at the worker that it was sent to", Duration(0));
+  flags.Add("tell_leaves", &o.tell_leaves,
+            "leaves hear which prompts were sent to their workers, and say what other frontends "
+            "sent there");
   flags.Add("session_ttl", &o.sessions.ttl,
             "time without a request after which a session is forgotten");
   flags.Add("overload_queue", &o.overload.queue_blocks,

@@ -22,6 +22,7 @@
 #include "frontend/peers/engine_loads.h"
 #include "frontend/peers/engine_reach.h"
 #include "frontend/peers/grpc_finders.h"
+#include "frontend/peers/suspect_probe.h"
 #include "frontend/prompt/engine_names.h"
 #include "frontend/prompt/no_tokens.h"
 #include "frontend/prompt/served_names.h"
@@ -152,7 +153,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   GrpcCellFinder cell_finder(flags.question_streams);
   Endpoints endpoints(reach.addresses);
   GrpcOverlapFinder overlap_finder(flags.question_streams);
-  EndpointLearner learner(&overlap_finder, &endpoints);
+  EndpointLearner learner(&overlap_finder, &endpoints, PoolOf(flags.ext_proc));
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
   GrpcLeafProber leaf_prober;
   Truth truth(flags.truth, &overlap_finder, &leaf_prober, &Clock::Real());
@@ -164,6 +165,8 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   EngineLoadFinder load_finder(&learner, &loads);
   flags.frontend.engine_load = [&loads](const HolderId& worker) { return loads.Of(worker); };
   Frontend frontend(flags.frontend, &cell_finder, &load_finder, &Clock::Real(), &timer);
+  learner.SetCellOf(CellsOf(&frontend));
+  const SuspectProbe suspect_probe({.reach = reach}, &frontend);
   frontend.SetDraining({flags.draining.begin(), flags.draining.end()});
   auto leaves = Directory::Open({.entries = flags.leaves, .kind = ServiceKind::kLeaf},
                                 [&](const std::vector<ServiceRecord>& records) {

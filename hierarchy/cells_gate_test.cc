@@ -13,7 +13,7 @@
 #include <string>
 
 #include "indexer/base/ids.h"
-#include "indexer/holders/local_holder.h"
+#include "indexer/holders/holder_handle.h"
 
 namespace kvatlas {
 namespace {
@@ -40,8 +40,8 @@ class CellsGateTest : public ::testing::Test {
                       .ready_after = std::chrono::seconds(30),
                       .clock = &clock_});
   }
-  LocalHolder& Add(const std::string& cell, const Domain& domain = kM,
-                   const std::string& replica = "") {
+  HolderHandle& Add(const std::string& cell, const Domain& domain = kM,
+                    const std::string& replica = "") {
     HolderInfo info;
     info.id = {.name = cell, .rank = 0, .replica = replica};
     auto holder = registry_->AddLocal(domain, 16, info);
@@ -63,7 +63,7 @@ class CellsGateTest : public ::testing::Test {
   ManualClock clock_;
   const std::string path_ = ::testing::TempDir() + "/cells." + std::to_string(getpid());
   std::unique_ptr<HolderRegistry> registry_;
-  std::map<std::string, std::unique_ptr<LocalHolder>> cells_;
+  std::map<std::string, std::unique_ptr<HolderHandle>> cells_;
 };
 
 TEST_F(CellsGateTest, WithoutExpectationsItIsReadyAtOnce) {
@@ -87,7 +87,7 @@ TEST_F(CellsGateTest, AsManyCellsAsExpectedReportFirst) {
 TEST_F(CellsGateTest, CellThatIsNotCaughtUpWithInOneDomainHasNotReported) {
   CellsGate gate = Gate(1);
   Add("a");
-  LocalHolder& other = Add("a", kN);
+  HolderHandle& other = Add("a", kN);
   other.SetTrust(Trust::kDegraded);
   EXPECT_EQ(Reason(gate), "0 of 1 cells have reported, not a");
   other.SetTrust(Trust::kExact);

@@ -15,6 +15,7 @@ HolderRegistryOptions RegistryOptions(const HierarchyOptions& options) {
   HolderRegistryOptions registry = options.registry;
   registry.contract_id = options.contract.Id();
   registry.schedule = options.schedule->Name();
+  registry.pending.stride = 1;  // a block is a waypoint here
   return registry;
 }
 
@@ -184,6 +185,8 @@ void Hierarchy::AddCell(const HolderOverlap& overlap, const Question& question,
   cell.cell = overlap.holder;
   cell.blocks_at_least = overlap.blocks == 0 ? 0 : question.BlocksBefore(overlap.blocks - 1) + 1;
   cell.blocks_below = question.BlocksBefore(overlap.blocks) + 1;
+  if (overlap.pending.depth > overlap.blocks)
+    cell.pending_blocks = question.BlocksBefore(overlap.pending.depth - 1) + 1;
   cell.trust = overlap.trust;
   cell.age = overlap.age;
   cell.load = overlap.load;
@@ -219,12 +222,23 @@ absl::StatusOr<FoundCells> Hierarchy::FindCells(const FindCellsQuery& query) con
   if (query.best > 0) {
     std::optional<OverlapAnswer> best =
         registry_.FindBest(query.domain, {.blocks = waypoints}, query.best);
-    if (best.has_value()) return ToFoundCells(&*best, *question);
+    if (best.has_value()) {
+      if (query.frontend != 0)
+        registry_.AddPending(query.domain, waypoints, query.frontend, /*session=*/0, &*best);
+      return ToFoundCells(&*best, *question);
+    }
   }
   absl::StatusOr<OverlapAnswer> answer =
       registry_.FindOverlaps(query.domain, {.blocks = waypoints}, /*all_holders=*/true);
   if (!answer.ok()) return answer.status();
+  if (query.frontend != 0)
+    registry_.AddPending(query.domain, waypoints, query.frontend, /*session=*/0, &*answer);
   const std::vector<Replicas> cells = ByCell(answer->holders);
+  // One replica was told, for all of them.
+  for (const Replicas& cell : cells) {
+    uint32_t& depth = answer->holders[cell.speaker].pending.depth;
+    for (size_t other : cell.others) depth = std::max(depth, answer->holders[other].pending.depth);
+  }
   std::vector<Candidate> candidates;
   candidates.reserve(cells.size());
   for (const Replicas& cell : cells) {

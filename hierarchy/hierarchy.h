@@ -74,6 +74,8 @@ struct FindCellsQuery {
   uint32_t best = 0;     // only the best so many; 0 means all
   // Of a split level, what this shard has: some positions of the node's schedule, growing.
   std::span<const Position> positions = {};
+  // Who asks, as it tells what it sends to cells (`HolderRegistry::Tell`); 0: what is pending is not wanted.
+  uint64_t frontend = 0;
 };
 
 struct FoundCell {
@@ -81,6 +83,9 @@ struct FoundCell {
       nullptr;  // of the replica that speaks; never null, and as long there as the answer
   uint32_t blocks_at_least = 0;
   uint32_t blocks_below = 0;
+  // Leading blocks that it covers or, by what frontends told, is about to cover, where these are more; of the best of many cells only
+  // those that are among the best without it.
+  uint32_t pending_blocks = 0;
   Trust trust = Trust::kExact;
   Duration age{0};
   std::optional<Load> load;

@@ -38,6 +38,7 @@ void FillCell(const FoundCell& found, v1::CellCoverage* cell) {
   cell->set_address(found.cell->address);
   cell->set_blocks_at_least(found.blocks_at_least);
   cell->set_blocks_below(found.blocks_below);
+  cell->set_pending_blocks(found.pending_blocks);
   cell->set_trust(ToProto(found.trust));
   cell->set_age_ms(Milliseconds(found.age));
   if (found.load.has_value()) ToProto(*found.load, cell->mutable_load());
@@ -56,6 +57,8 @@ void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   stats->set_waypoints_announced(parent.waypoints_announced);
   stats->set_waypoints_withdrawn(parent.waypoints_withdrawn);
   stats->set_bytes_sent(parent.bytes_sent);
+  stats->set_last_batch(parent.last_batch);
+  stats->set_acknowledged(parent.acknowledged);
   stats->set_waypoints_held(parent.waypoints_held);
   if (!parent.refusal.ok()) stats->set_refused(parent.refusal.ToString());
   stats->set_state(std::string(ConnectionStateName(ConnectionStateOf(parent.progress))));
@@ -123,10 +126,16 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
                                              "Questions that were refused.")),
       find_cells_seconds_(metrics->AddHistogram("kvatlas_hierarchy_find_cells_seconds",
                                                 "Time to answer a question for cells.")),
+      told_(security_.get(), &hierarchy->registry()),
       streams_([this](const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
         return Answer({}, request, response);
       }) {
   SetMessageAllocatorFor_FindCells(&messages_);
+  constexpr int kFindCellsStream = 1;  // of the service's methods
+  MarkMethodCallback(kFindCellsStream,
+                     Streams::MethodHandler([this](grpc::CallbackServerContext* context) {
+                       return OpenStream(context);
+                     }));
   AddHolderMetrics(&hierarchy->registry(), "kvatlas_hierarchy", metrics);
   metrics->OnText([faulty = FaultyCells(&hierarchy->registry())](std::string* text) mutable {
     faulty.Append(text);
@@ -142,17 +151,12 @@ grpc::ServerUnaryReactor* HierarchyService::FindCells(grpc::CallbackServerContex
   return reactor;
 }
 
-grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>*
-HierarchyService::FindCellsStream(grpc::CallbackServerContext* context) {
-  if (!security_->enforces()) return streams_.Open();
-  const std::shared_ptr<const Identity> asker = IdentityOf(security_.get(), *context);
-  return streams_.Open(
-      [this, asker](const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
-        absl::Status over =
-            security_->Take(*asker, QuotaKind::kQueries, 1, request.domain().tenant());
-        return over.ok() ? Answer(*asker, request, response) : over;
-      },
-      security_->UnreadOf(asker, [context] { context->TryCancel(); }));
+HierarchyService::Streams::Reactor* HierarchyService::OpenStream(
+    grpc::CallbackServerContext* context) {
+  return told_.Open(
+      &streams_, context,
+      [this](const Identity& asker, const v1::FindCellsRequest& request,
+             v1::FindCellsResponse* response) { return Answer(asker, request, response); });
 }
 
 absl::Status HierarchyService::Answer(const Identity& asker, const v1::FindCellsRequest& request,
@@ -187,6 +191,7 @@ absl::Status HierarchyService::Find(const Identity& asker, const v1::FindCellsRe
   query.waypoints = waypoints;
   query.blocks = request.blocks();
   query.best = request.best();
+  query.frontend = request.frontend();
   query.positions = std::span(request.positions().data(), request.positions().size());
   const absl::StatusOr<FoundCells> found = hierarchy_->FindCells(query);
   if (visible.hidden && absl::IsNotFound(found.status())) return NoSuchDomain(asked);

@@ -18,13 +18,13 @@
 #include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/security/security.h"
+#include "indexer/transport/told_wire.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 
 namespace kvatlas {
 
 class HierarchyService
-    : public v1::Hierarchy::WithCallbackMethod_FindCells<
-          v1::Hierarchy::WithCallbackMethod_FindCellsStream<v1::Hierarchy::Service>> {
+    : public v1::Hierarchy::WithCallbackMethod_FindCells<v1::Hierarchy::Service> {
  public:
   // `reporter` tells parents of this node; null: it has none.
   HierarchyService(Hierarchy* hierarchy, const CoverageReporter* reporter, Metrics* metrics);
@@ -32,8 +32,6 @@ class HierarchyService
   grpc::ServerUnaryReactor* FindCells(grpc::CallbackServerContext* context,
                                       const v1::FindCellsRequest* request,
                                       v1::FindCellsResponse* response) override;
-  grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>* FindCellsStream(
-      grpc::CallbackServerContext* context) override;
   grpc::Status Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                     grpc::ServerWriter<v1::DumpResponse>* writer) override;
   grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
@@ -50,6 +48,9 @@ class HierarchyService
   void Stop() { streams_.Stop(); }
 
  private:
+  using Streams = AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>;
+
+  Streams::Reactor* OpenStream(grpc::CallbackServerContext* context);
   absl::Status Answer(const Identity& asker, const v1::FindCellsRequest& request,
                       v1::FindCellsResponse* response);
   absl::Status Find(const Identity& asker, const v1::FindCellsRequest& request,
@@ -64,7 +65,8 @@ class HierarchyService
   Counter find_cells_;
   Counter find_cells_failed_;
   Histogram find_cells_seconds_;
-  AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse> streams_;
+  ToldStreams told_;  // of cells, as `LeafService` hears it of workers
+  Streams streams_;
 };
 
 }  // namespace kvatlas

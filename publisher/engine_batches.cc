@@ -1,7 +1,7 @@
 #include "publisher/engine_batches.h"
 
 #include <cstddef>
-#include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -19,25 +19,25 @@ namespace {
 constexpr uint32_t kRank = 0;
 
 // From the worker, with its lock held, into the contents.
-class ContentsSink : public RankSink {
+class ContentsWriter : public HoldingsWriter {
  public:
   // `changes` points to where changes go while the worker is called.
-  ContentsSink(Contents* contents, std::vector<Event>* const* changes, Trust* trust)
+  ContentsWriter(Contents* contents, std::vector<Event>* const* changes, Trust* trust)
       : contents_(contents), changes_(changes), trust_(trust) {}
 
-  absl::Status Apply(const Event& event) override {
-    last_changed_ = contents_->Take(event, *changes_);
-    return absl::OkStatus();
+  Applied Apply(std::span<const Event> events) override {
+    return ApplyInOrder(events, [this](const Event& event, uint64_t* changed) {
+      *changed = contents_->Take(event, *changes_);
+      return absl::OkStatus();
+    });
   }
   void SetTrust(Trust trust) override { *trust_ = trust; }
   void SetLayout(const CacheLayout& layout) override { contents_->SetLayout(layout); }
-  std::optional<uint64_t> LastChanged() const override { return last_changed_; }
 
  private:
   Contents* const contents_;
   std::vector<Event>* const* const changes_;
   Trust* const trust_;
-  uint64_t last_changed_ = 0;
 };
 
 }  // namespace
@@ -55,8 +55,8 @@ struct EngineBatches::State {
                 .window_tokens = options.window_tokens,
                 .hybrid = options.hybrid,
                 .ranks_max = 1},
-               [this, contents](uint32_t) -> absl::StatusOr<std::unique_ptr<RankSink>> {
-                 return std::make_unique<ContentsSink>(contents, &changes, &trust);
+               [this, contents](uint32_t) -> absl::StatusOr<std::shared_ptr<HoldingsWriter>> {
+                 return std::make_shared<ContentsWriter>(contents, &changes, &trust);
                }) {}
 
   const std::string name;

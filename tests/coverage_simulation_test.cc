@@ -38,8 +38,8 @@
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
 #include "indexer/coverage/coverage_reporter.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/holders/holder_registry.h"
-#include "indexer/holders/local_holder.h"
 #include "indexer/index/index.h"
 #include "indexer/index/random_trie.h"
 #include "indexer/service/log.h"
@@ -307,7 +307,7 @@ class LeafProcess {
   const std::shared_ptr<Truth> truth_;  // outlives it
   CoverageReporter reporter_;
   HolderRegistry registry_;
-  std::vector<std::unique_ptr<LocalHolder>> workers_;
+  std::vector<std::unique_ptr<HolderHandle>> workers_;
   const std::shared_ptr<LeafProcess*> self_ = std::make_shared<LeafProcess*>(this);
 };
 

@@ -424,7 +424,8 @@ std::vector<Row> Rows() {
                   {"/metrics", "vllm:prompt_tokens_total{engine=\"0\"} 12345\n"}}});
   rows.push_back(
       {.name = "SglangWithoutEvents",
-       .programs = {zmq, listening(replay + ";url={engine_url}")},
+       .programs = {{.name = "engine", .kind = "zmq_engine", .args = {"--block_size=32"}},
+                    listening(replay + ";url={engine_url}")},
        .ask = from_leaf,
        .wanted = {"engine_no_events", "engine {engine_url}", "publishes no KV events",
                   "--kv-events-config"},

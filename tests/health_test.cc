@@ -198,9 +198,10 @@ TEST_F(HealthTest, StopDelayServesOnWhileProbesHearThatItStops) {
   const std::string delay = "--stop_delay=1h";
   Process& leaf = StartPlain("leaf", kLeaf, {delay, "--mooncake_http=127.0.0.1:0"});
   Process& hierarchy = StartPlain("hierarchy", kHierarchy, {delay});
-  Process& frontend = StartPlain("frontend", kFrontend,
-                                 {delay, "--leaves=cell=" + leaf.address("grpc"),
-                                  "--proxy=127.0.0.1:0", "--ext_proc=127.0.0.1:0"});
+  Process& frontend =
+      StartPlain("frontend", kFrontend,
+                 {delay, "--leaves=cell=" + leaf.address("grpc"), "--proxy=127.0.0.1:0",
+                  "--ext_proc=127.0.0.1:0", "--ext_proc_tls=none"});
   Process& relay =
       Start("relay", kRelay, {delay, "--http=127.0.0.1:0", "--leaves=" + leaf.address("grpc")});
   Process& engine = Start("engine", kEngine, {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"});

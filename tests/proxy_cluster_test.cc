@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -67,6 +68,16 @@ std::string Ask(const Address& proxy, const std::string& request) {
   return client.ReadMessage();
 }
 
+// Of a process' metric, of all of its labels that have these.
+double SumOf(const Address& http, const std::string& name, const std::string& labels) {
+  double total = 0;
+  std::istringstream lines(BodyOf(Ask(http, "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(name + "{") && line.find(labels) != std::string::npos)
+      total += std::atof(line.substr(line.rfind(' ')).c_str());
+  return total;
+}
+
 std::unique_ptr<Cluster> Start(std::vector<std::string> more_of_engines = {},
                                std::vector<std::vector<std::string>> more_of_cells = {{}, {}}) {
   ClusterOptions options;
@@ -104,6 +115,18 @@ TEST(ProxyClusterTest, TheNextTurnGoesWhereTheConversationIsAndEnginesHaveWhatWa
     EXPECT_LE(promised * kBlockSize, cached);
   }
   EXPECT_GT(promised, 0u);
+  // What was sent was told, and the engines' events have confirmed it.
+  const auto sum = [&](const std::string& name, const std::string& labels) {
+    double total = 0;
+    for (const char* process : {"leaf-0", "leaf-1"})
+      total += SumOf(*Address::Parse(cluster->address(process, "http")), name, labels);
+    return total;
+  };
+  EXPECT_GT(sum("kvatlas_leaf_pending_told_total", ""), 0);
+  EXPECT_GT(sum("kvatlas_leaf_pending_ended_total", "outcome=\"confirmed\""), 0);
+  EXPECT_GT(SumOf(*Address::Parse(cluster->address("hierarchy", "http")),
+                  "kvatlas_hierarchy_pending_told_total", ""),
+            0);
 }
 
 // The first requests of the frontend, which has met no engine yet.

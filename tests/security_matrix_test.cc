@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "frontend/doors/ext_proc/external_processor.grpc.pb.h"
 #include "indexer/base/await.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/service/redis_url.h"
@@ -56,6 +57,9 @@ class SecurityMatrixTest : public SecurityCallersTest {
   void AddGrpcCalls(std::vector<Row>* rows);
   void AddHttp(std::vector<Row>* rows);
   void Check(const Row& row);
+
+  std::map<std::string, std::unique_ptr<envoy::service::ext_proc::v3::ExternalProcessor::Stub>>
+      pickers_;
 };
 
 void SecurityMatrixTest::AddStreams(std::vector<Row>* rows) {
@@ -171,6 +175,14 @@ void SecurityMatrixTest::AddGrpcCalls(std::vector<Row>* rows) {
               .Route(context, request, &answer);
         });
   }
+  // Not served at this port: who is let in hears so.
+  add("frontend-frontend", "pick", "own", {"gateway", "operator"},
+      [this](const std::string& identity, grpc::ClientContext* context) {
+        return StubOf<envoy::service::ext_proc::v3::ExternalProcessor>(pickers_, identity,
+                                                                       cluster_->frontend())
+            .Process(context)
+            ->Finish();
+      });
   add("frontend-frontend", "feedback", "own", {"gateway", "operator"},
       [this](const std::string& identity, grpc::ClientContext* context) {
         v1::ReportResponse answer;
@@ -349,7 +361,9 @@ TEST_F(SecurityMatrixTest, WhoWritesToRedisIsHeardForItsOwnAlone) {
   WritePolicy(R"(["worker/cell-0/own"])", kMatrixRules);
   EXPECT_TRUE(Await(
       [&] {
-        return AuditOf("leaf-cell-0--").find("worker/cell-0/own is revoked") != std::string::npos;
+        return AuditOf("leaf-cell-0--")
+                   .find(R"("identity":"worker/cell-0/own","peer":"redis","verb":"publish",)"
+                         R"("reason":"the worker is revoked")") != std::string::npos;
       },
       kLong));
 }

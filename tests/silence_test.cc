@@ -319,8 +319,11 @@ std::vector<Row> Rows() {
   rows.push_back(
       {.name = "LeafWithoutAnything",
        .programs = {leaf},
-       .said = {{"leaf", "log", "event=\"no worker yet[^\n]*--workers [^\n]*{leaf:grpc}"},
-                {"leaf", "log", "event=\"no parents[^\n]*--parents "}}});
+       .said = {{"leaf", "log", "event=\"no worker yet[^\n]*--workers [^\n]*{leaf:grpc}"}}});
+  rows.push_back(
+      {.name = "LeafInAFleetWithoutParents",
+       .programs = {{.name = "leaf", .kind = "leaf", .args = {"--announce=redis://{dead}"}}},
+       .said = {{"leaf", "log", "event=\"no parents[^\n]*--parents "}}});
   rows.push_back(
       {.name = "HierarchyWithoutAnything",
        .programs = {hierarchy},

@@ -195,6 +195,17 @@ TEST_F(TracingTest, ACallerThatIsNotSampledIsNotTracedAndItsContextGoesOn) {
     EXPECT_NE(HexOf(one.span.trace_id()), kTrace) << one.span.name();
 }
 
+TEST_F(TracingTest, TracestateGoesOnWithItsTraceAlone) {
+  const std::string state = "\r\ntracestate: vendor=1";
+  for (const std::string& good : {Traceparent(), Traceparent("00")}) {
+    ASSERT_TRUE(Proxy("frontend", good + state).starts_with("HTTP/1.1 200"));
+    EXPECT_EQ(HeaderIn(engine_got_.text(), "tracestate"), "vendor=1");
+  }
+  ASSERT_TRUE(Proxy("frontend", "of no form" + state).starts_with("HTTP/1.1 200"));
+  EXPECT_NE(HeaderIn(engine_got_.text(), "traceparent"), "of no form");
+  EXPECT_EQ(HeaderIn(engine_got_.text(), "tracestate"), "");
+}
+
 TEST_F(TracingTest, WithoutACollectorTheClientsContextGoesOnToTheEngine) {
   StartFrontend("off", {});
   ASSERT_TRUE(Proxy("off", Traceparent()).starts_with("HTTP/1.1 200"));

@@ -16,6 +16,7 @@
 #include "frontend/doors/errors.h"
 #include "frontend/doors/frontend_service.h"
 #include "frontend/doors/route_json.h"
+#include "frontend/doors/session_header.h"
 #include "indexer/service/tracing/trace_context.h"
 #include "indexer/service/tracing/tracer.h"
 
@@ -110,8 +111,8 @@ void FrontendService::HttpRouteBody(RequestPath call, std::shared_ptr<HttpExchan
   question.return_tokens = request.Param("tokens").value_or("0") == "1";
   for (const auto& [name, value] : request.headers) {
     if (absl::EqualsIgnoreCase(name, "x-kvatlas-tenant")) question.input.domain.tenant = value;
-    if (absl::EqualsIgnoreCase(name, "x-kvatlas-session")) question.input.session_id = value;
   }
+  question.input.session_id = SessionOfHeaders(request.headers);
   question.input.trace = Tracer::ParentOf(TraceparentOf(request));
   const RouteCalls::Asker asker = request.identity;
   auto body = std::make_shared<const std::string>(exchange->TakeBody());

@@ -35,14 +35,14 @@ absl::StatusOr<std::string> Tenancy::Admit(const Identity& identity, const Claim
   std::string tenant(claim.tenant);
   if (policy == nullptr) return tenant;
   if (tenant.empty()) {
-    const std::vector<std::string> tenants = policy->TenantsOf(identity, Verb::kRoute);
+    const std::vector<std::string> tenants = policy->TenantsOf(identity, verb_);
     if (tenants.size() == 1 && tenants[0].find('*') == std::string::npos) tenant = tenants[0];
     if (!identity.tenant.empty()) tenant = identity.tenant;
   }
   PolicyTarget target;
   target.model = claim.model;
   target.tenant = tenant;
-  if (!security_->Check(identity, Verb::kRoute, target, "", "refusal").ok()) return NotAllowed();
+  if (!security_->Check(identity, verb_, target, "", "refusal").ok()) return NotAllowed();
   if (!claim.no_salt.empty() && Salted(tenant, "")) {
     return absl::FailedPreconditionError(
         absl::StrCat("prompts of this tenant are salted: ",
@@ -73,7 +73,7 @@ bool Tenancy::Allowed(const Identity& identity, Verb verb, const PolicyTarget& t
 
 bool Tenancy::MayRoute(const Identity& identity, const std::string& tenant,
                        const std::string& model) const {
-  return Allowed(identity, Verb::kRoute, {.model = model, .tenant = tenant});
+  return Allowed(identity, verb_, {.model = model, .tenant = tenant});
 }
 
 bool Tenancy::Sees(const Identity& identity, const std::string& tenant) const {

@@ -40,8 +40,10 @@ inline constexpr char kModelNotRead[] = "(not read)";
 
 class Tenancy {
  public:
-  explicit Tenancy(std::shared_ptr<Security> security = Security::OfProcess())
-      : security_(std::move(security)) {}
+  // `verb`: what sending a request is called at this door.
+  explicit Tenancy(std::shared_ptr<Security> security = Security::OfProcess(),
+                   Verb verb = Verb::kRoute)
+      : security_(std::move(security)), verb_(verb) {}
 
   bool enforces() const { return security_->enforces(); }
   Security& security() const { return *security_; }
@@ -86,6 +88,7 @@ class Tenancy {
   bool Allowed(const Identity& identity, Verb verb, const PolicyTarget& target) const;
 
   const std::shared_ptr<Security> security_;
+  const Verb verb_;
 };
 
 }  // namespace kvatlas

@@ -251,7 +251,7 @@ std::vector<EngineLoadState> EngineLoads::States() const { return impl_->States(
 void EngineLoadFinder::FindOverlaps(const std::string& leaf_address,
                                     const OverlapQuestion& question, Duration deadline,
                                     Callback callback) {
-  finder_->FindOverlaps(
+  next()->FindOverlaps(
       leaf_address, question, deadline,
       [loads = loads_, callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
         if (answer.ok()) {

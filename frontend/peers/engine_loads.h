@@ -70,15 +70,15 @@ class EngineLoads {
 };
 
 // Fills in the loads that leaves do not say.
-class EngineLoadFinder : public OverlapFinder {
+class EngineLoadFinder : public OverlapFinderInFront {
  public:
-  EngineLoadFinder(OverlapFinder* finder, EngineLoads* loads) : finder_(finder), loads_(loads) {}
+  EngineLoadFinder(OverlapFinder* finder, EngineLoads* loads)
+      : OverlapFinderInFront(finder), loads_(loads) {}
 
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
 
  private:
-  OverlapFinder* const finder_;
   EngineLoads* const loads_;
 };
 

@@ -12,8 +12,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "indexer/base/await.h"
+#include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
+#include "indexer/base/routed.h"
 #include "indexer/service/http_server.h"
 
 namespace kvatlas {
@@ -168,7 +171,26 @@ class Leaf : public OverlapFinder {
     answer.workers.push_back({.worker = Worker("w2")});
     callback(std::move(answer));
   }
+  void Tell(const std::string& leaf_address, const Domain&, uint64_t frontend,
+            const Routed& routed) override {
+    told += absl::StrCat(leaf_address, " ", frontend, " ", routed.decision, "\n");
+  }
+  void End(const std::string& leaf_address, const Domain&, uint64_t frontend,
+           const RouteOver& over) override {
+    told += absl::StrCat(leaf_address, " ", frontend, " ", over.decision, " over\n");
+  }
+
+  std::string told;
 };
+
+TEST_F(EngineLoadsTest, WhatIsToldGoesOnToTheLeaf) {
+  Start({});
+  Leaf leaf;
+  EngineLoadFinder finder(&leaf, &*loads_);
+  finder.Tell("leaf", {"m", ""}, 7, {.decision = 3});
+  finder.End("leaf", {"m", ""}, 7, {.decision = 3});
+  EXPECT_EQ(leaf.told, "leaf 7 3\nleaf 7 3 over\n");
+}
 
 TEST_F(EngineLoadsTest, OnlyWorkersWhoseLeafSaysNoLoadHaveTheirEngines) {
   Engine engine(kTwoRanks);

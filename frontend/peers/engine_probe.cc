@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/service/http_fetch.h"
 
@@ -84,6 +85,11 @@ uint32_t ToNumber(std::string_view text) {
   return value > 0 && value < 4e9 ? static_cast<uint32_t>(value) : 0;
 }
 
+void FillRanks(uint32_t count, EngineFacts* facts) {
+  for (uint32_t rank = 0; rank < std::min(count, kEngineRanksMax); ++rank)
+    facts->ranks.insert(rank);
+}
+
 // What of one rank comes in several lines.
 struct RankMetrics {
   double running = 0;
@@ -91,6 +97,29 @@ struct RankMetrics {
   double used_share = 0;
   double blocks = 0;
 };
+
+// Once for each start: engines from before it answer 404, which stands in their logs.
+void AskForSources(const Asked& engine, const EngineFacts* before, EngineFacts* facts) {
+  const bool is_known = before != nullptr && before->asked_sources &&
+                        before->start == facts->start && before->version == facts->version &&
+                        (!facts->start.empty() || !before->kv_sources.has_value());
+  if (is_known) {
+    facts->asked_sources = true;
+    facts->kv_sources = before->kv_sources;
+    facts->kv_events = before->kv_events;
+    facts->kv_replay = before->kv_replay;
+    return;
+  }
+  absl::StatusOr<KvEventSources> sources =
+      AskKvEventSources(engine.url, engine.timeout, engine.authorization);
+  facts->asked_sources = !absl::IsUnavailable(sources.status());
+  if (!sources.ok()) return;
+  facts->kv_sources = *std::move(sources);
+  facts->kv_events = !facts->kv_sources->empty();
+  facts->kv_replay =
+      std::any_of(facts->kv_sources->begin(), facts->kv_sources->end(),
+                  [](const auto& source) { return !source.second.replay_endpoint.empty(); });
+}
 
 }  // namespace
 
@@ -134,7 +163,7 @@ void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   if (!json.contains("dp_size") && !json.contains("page_size") && !json.contains("tp_size")) return;
   facts->kind = kSglang;
   facts->version = Text(json, "version");
-  facts->ranks = Number(json, "dp_size");
+  FillRanks(Number(json, "dp_size"), facts);
   facts->block_size = Number(json, "page_size");
   // How long it took, to the microsecond.
   if (const auto start = json.find("startup_time"); start != json.end() && start->is_number())
@@ -144,6 +173,13 @@ void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   facts->tool_call_parser = Text(json, "tool_call_parser");
   if (const auto off = json.find("disable_radix_cache"); off != json.end() && off->is_boolean())
     facts->prefix_caching = !off->get<bool>();
+  // SGLang 0.5.23, scheduler_components/kv_events_publisher.py: of the ranks on this node.
+  if (const auto said = json.find("kv_event_sources"); said != json.end() && said->is_array()) {
+    KvEventSources& sources = facts->kv_sources.emplace();
+    for (const Json& one : *said)
+      if (one.is_object() && one.contains("dp_rank"))
+        AddKvEventSource(Number(one, "dp_rank"), one, &sources);
+  }
   const auto events = json.find("kv_events_config");
   if (events == json.end()) return;
   const std::string config = Text(json, "kv_events_config");
@@ -154,6 +190,8 @@ void ReadServerInfo(std::string_view body, EngineFacts* facts) {
 
 void ReadMetrics(std::string_view text, EngineFacts* facts) {
   std::map<uint32_t, RankMetrics> ranks;
+  RankMetrics of_no_rank;
+  bool unranked = false;  // some line names no rank
   double blocks = 0;
   while (!text.empty()) {
     const size_t newline = text.find('\n');
@@ -174,7 +212,10 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
     const std::optional<std::string_view> rank = LabelOf(labels, vllm ? "engine" : "dp_rank");
     if (facts->kind.empty()) facts->kind = vllm ? kVllm : kSglang;
     const std::string_view what = name.substr(name.find(':') + 1);
-    RankMetrics& of = ranks[rank.has_value() ? ToNumber(*rank) : 0];
+    const uint32_t number = rank.has_value() ? ToNumber(*rank) : 0;
+    if (number >= kEngineRanksMax) continue;
+    RankMetrics& of = rank.has_value() ? ranks[number] : of_no_rank;
+    unranked = unranked || !rank.has_value();
     if (what == "num_requests_running" || what == "num_running_reqs") {
       of.running += value;
     } else if (what == "num_requests_waiting" || what == "num_queue_reqs") {
@@ -192,6 +233,8 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
         blocks = of.blocks = ToNumber(*count);
     }
   }
+  // Beside ranks that are named what has no number is the whole engine's.
+  if (ranks.empty() && unranked) ranks[0] = of_no_rank;
   for (const auto& [rank, metrics] : ranks) {
     const double total = metrics.blocks > 0 ? metrics.blocks : blocks;
     const double used = total * std::clamp(metrics.used_share, 0.0, 1.0);
@@ -200,11 +243,18 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
                           .used_blocks = static_cast<uint64_t>(used),
                           .free_blocks = static_cast<uint64_t>(total - used)};
   }
-  if (facts->ranks == 0 && !facts->loads.empty()) facts->ranks = facts->loads.rbegin()->first + 1;
+  if (!facts->ranks.empty() || facts->loads.empty()) return;
+  // vLLM has lines of each rank from its start; SGLang's ranks are all there, and begin to speak one after the other.
+  if (facts->kind == kVllm) {
+    for (const auto& [rank, load] : facts->loads) facts->ranks.insert(rank);
+  } else {
+    FillRanks(facts->loads.rbegin()->first + 1, facts);
+  }
 }
 
 absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout,
-                                        const std::string& authorization) {
+                                        const std::string& authorization,
+                                        const EngineFacts* before) {
   const Asked engine{.url = url, .timeout = timeout, .authorization = authorization};
   const absl::StatusOr<Answer> models = Get(engine, "/v1/models");
   if (!models.ok()) return absl::UnavailableError(std::string(models.status().message()));
@@ -238,6 +288,7 @@ absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout
       if (json.is_object()) facts.version = Text(json, "version");
     }
   }
+  if (facts.kind == kVllm) AskForSources(engine, before, &facts);
   return facts;
 }
 

@@ -1,11 +1,14 @@
 #include "frontend/peers/engine_probe.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
 namespace kvatlas {
 namespace {
+
+using ::testing::ElementsAre;
 
 TEST(EngineProbeTest, AdaptersComeAfterTheEnginesOwnModel) {
   const auto models = ReadModels(
@@ -59,13 +62,58 @@ TEST(EngineProbeTest, LoadsOfVllmComePerRank) {
       "process_cpu_seconds_total 4\n",
       &facts);
   EXPECT_EQ(facts.kind, kVllm);
-  EXPECT_EQ(facts.ranks, 2u);
+  EXPECT_THAT(facts.ranks, ElementsAre(0, 1));
   EXPECT_EQ(facts.block_size, 32u);
   EXPECT_EQ(facts.loads[0].running_requests, 3u);
   EXPECT_EQ(facts.loads[1].running_requests, 5u);
   EXPECT_EQ(facts.loads[1].waiting_requests, 2u);
   EXPECT_EQ(facts.loads[1].used_blocks, 250u);
   EXPECT_EQ(facts.loads[1].free_blocks, 750u);
+}
+
+// vLLM's hybrid and external load balancing: a server has some of a deployment's ranks, by the deployment's numbers.
+TEST(EngineProbeTest, RanksOfAPartOfADeploymentAreThoseThatAreThere) {
+  EngineFacts hybrid, external, nameless;
+  ReadMetrics(
+      "vllm:num_requests_running{engine=\"2\"} 1\nvllm:num_requests_running{engine=\"3\"} 4\n",
+      &hybrid);
+  EXPECT_THAT(hybrid.ranks, ElementsAre(2, 3));
+  EXPECT_EQ(hybrid.loads.size(), 2u);
+  ReadMetrics("vllm:of_the_server 1\nvllm:num_requests_running{engine=\"3\"} 4\n", &external);
+  EXPECT_THAT(external.ranks, ElementsAre(3));
+  EXPECT_EQ(external.loads.size(), 1u) << "a line without a rank makes none";
+  ReadMetrics("vllm:num_requests_running 4\n", &nameless);
+  EXPECT_THAT(nameless.ranks, ElementsAre(0));
+  EXPECT_EQ(nameless.loads[0].running_requests, 4u);
+}
+
+// Its ranks begin to speak one after the other.
+TEST(EngineProbeTest, RanksOfSglangCountFromZero) {
+  EngineFacts facts;
+  ReadMetrics("sglang:num_running_reqs{dp_rank=\"1\"} 7\n", &facts);
+  EXPECT_THAT(facts.ranks, ElementsAre(0, 1));
+}
+
+TEST(EngineProbeTest, RanksOutOfReasonAreNotSeen) {
+  EngineFacts metrics, info;
+  ReadMetrics("vllm:num_requests_running{engine=\"3999999999\"} 1\n", &metrics);
+  EXPECT_TRUE(metrics.ranks.empty());
+  ReadServerInfo(R"({"dp_size":3999999999})", &info);
+  EXPECT_EQ(info.ranks.size(), kEngineRanksMax);
+}
+
+// As SGLang 0.5.23 answers.
+TEST(EngineProbeTest, SglangSaysWhereItPublishesEvents) {
+  EngineFacts sglang;
+  ReadServerInfo(
+      R"({"page_size":1,"dp_size":2,"kv_event_sources":[{"dp_rank":0,"endpoint":"tcp://127.0.0.1:6000","topic":"t","block_size":1},)"
+      R"({"dp_rank":1,"endpoint":"tcp://127.0.0.1:6001","topic":"","block_size":1,"replay_endpoint":"tcp://127.0.0.1:7001"},7]})",
+      &sglang);
+  ASSERT_TRUE(sglang.kv_sources.has_value());
+  ASSERT_EQ(sglang.kv_sources->size(), 2u);
+  EXPECT_EQ(sglang.kv_sources->at(0), (KvEventSource{"tcp://127.0.0.1:6000", "", "t"}));
+  EXPECT_EQ(sglang.kv_sources->at(1),
+            (KvEventSource{"tcp://127.0.0.1:6001", "tcp://127.0.0.1:7001"}));
 }
 
 TEST(EngineProbeTest, EnginesSayTheirStart) {
@@ -96,7 +144,7 @@ TEST(EngineProbeTest, SglangSaysRanksAndPageSizeInItsServerInfo) {
   EngineFacts facts;
   ReadServerInfo(R"({"version":"0.5.23","dp_size":4,"tp_size":2,"page_size":64})", &facts);
   EXPECT_EQ(facts.Title(), "SGLang 0.5.23");
-  EXPECT_EQ(facts.ranks, 4u);
+  EXPECT_THAT(facts.ranks, ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(facts.block_size, 64u);
   ReadMetrics("sglang:num_running_reqs{dp_rank=\"3\"} 7\nsglang:num_queue_reqs{dp_rank=\"3\"} 1\n",
               &facts);

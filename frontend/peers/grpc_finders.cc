@@ -26,6 +26,26 @@ std::function<void(absl::StatusOr<Answer>)> Traced(
   };
 }
 
+template <typename Asked>
+void TellOver(GrpcQuestions<Asked>* questions, const std::string& address, const Domain& domain,
+              uint64_t frontend, const Routed& routed) {
+  questions->Tell(address, routed.blocks.size() * sizeof(SequenceHash),
+                  [&](typename Asked::StreamRequest* request) {
+                    ToProto(routed,
+                            ToldOf(domain, frontend, request->mutable_told())->add_routed());
+                  });
+}
+
+template <typename Asked>
+void EndOver(GrpcQuestions<Asked>* questions, const std::string& address, const Domain& domain,
+             uint64_t frontend, const RouteOver& over) {
+  questions->Tell(address, sizeof(over), [&](typename Asked::StreamRequest* request) {
+    v1::RouteOver* told = ToldOf(domain, frontend, request->mutable_told())->add_over();
+    told->set_decision(over.decision);
+    told->set_failed(over.failed);
+  });
+}
+
 }  // namespace
 
 GrpcCellFinder::GrpcCellFinder(bool streams)
@@ -57,6 +77,16 @@ void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQ
         if (!status.ok()) return callback(status);
         callback(FromProto(response));
       });
+}
+
+void GrpcCellFinder::TellCell(const std::string& hierarchy_address, const Domain& domain,
+                              uint64_t frontend, const Routed& routed) {
+  TellOver(questions_.get(), hierarchy_address, domain, frontend, routed);
+}
+
+void GrpcCellFinder::EndCell(const std::string& hierarchy_address, const Domain& domain,
+                             uint64_t frontend, const RouteOver& over) {
+  EndOver(questions_.get(), hierarchy_address, domain, frontend, over);
 }
 
 GrpcOverlapFinder::GrpcOverlapFinder(bool streams)
@@ -94,6 +124,16 @@ void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
         answer.labels = TakeLabels(key, known, response);
         callback(std::move(answer));
       });
+}
+
+void GrpcOverlapFinder::Tell(const std::string& leaf_address, const Domain& domain,
+                             uint64_t frontend, const Routed& routed) {
+  TellOver(questions_.get(), leaf_address, domain, frontend, routed);
+}
+
+void GrpcOverlapFinder::End(const std::string& leaf_address, const Domain& domain,
+                            uint64_t frontend, const RouteOver& over) {
+  EndOver(questions_.get(), leaf_address, domain, frontend, over);
 }
 
 GrpcOverlapFinder::KnownLabels GrpcOverlapFinder::LabelsOf(const LabelsKey& key) {

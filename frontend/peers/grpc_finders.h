@@ -49,6 +49,11 @@ class GrpcCellFinder : public CellFinder {
   void LookForTheLost();
   void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                  Duration deadline, Callback callback) override;
+  // Over a stream that is open: not where questions are calls.
+  void TellCell(const std::string& hierarchy_address, const Domain& domain, uint64_t frontend,
+                const Routed& routed) override;
+  void EndCell(const std::string& hierarchy_address, const Domain& domain, uint64_t frontend,
+               const RouteOver& over) override;
 
  private:
   const std::unique_ptr<GrpcQuestions<CellQuestions>> questions_;
@@ -69,6 +74,11 @@ class GrpcOverlapFinder : public OverlapFinder {
   void LookForTheLost();
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
+  // Over a stream that is open: not where questions are calls.
+  void Tell(const std::string& leaf_address, const Domain& domain, uint64_t frontend,
+            const Routed& routed) override;
+  void End(const std::string& leaf_address, const Domain& domain, uint64_t frontend,
+           const RouteOver& over) override;
 
  private:
   // What a leaf last said of its workers' labels in a domain.

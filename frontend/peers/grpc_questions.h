@@ -116,6 +116,17 @@ class GrpcQuestions {
     }
   }
 
+  // Tells over a stream that is open anyway, and else not at all; there is no answer.
+  void Tell(const std::string& address, size_t bytes,
+            absl::FunctionRef<void(typename Asked::StreamRequest*)> fill) {
+    if (!streams_) return;
+    if (LoopQuestions<Asked>* const loop = OnLoop(address); loop != nullptr && loop->Takes(bytes))
+      return loop->Tell(bytes, fill);
+    const std::shared_ptr<Peer> peer = PeerOf(address);
+    const std::shared_ptr<Stream> stream = peer->Pick();
+    if (stream == nullptr || !stream->Tell(bytes, fill)) peer->WantStream();
+  }
+
   // `fill` makes the question, of about so many bytes, before this returns.
   void Ask(const std::string& address, size_t bytes, absl::FunctionRef<void(Request*)> fill,
            Duration deadline, Callback callback) {

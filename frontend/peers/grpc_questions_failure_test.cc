@@ -44,12 +44,12 @@ class Silent : public CountingPeer {
    public:
     explicit Reactor(Silent* peer) : peer_(peer) {
       StartWrite(&taking_);
-      StartRead(&request_);
+      StartRead(&bounded_);
     }
     void OnReadDone(bool ok) override {
       if (!ok) return;
       ++peer_->read_;
-      if (++read_ < peer_->reads_) StartRead(&request_);
+      if (++read_ < peer_->reads_) StartRead(&bounded_);
     }
     void OnCancel() override { Finish(grpc::Status::CANCELLED); }
     void OnDone() override { delete this; }
@@ -58,6 +58,7 @@ class Silent : public CountingPeer {
     Silent* const peer_;
     const v1::FindCellsStreamResponse taking_;
     v1::FindCellsStreamRequest request_;
+    CountingPeer::Streams::Incoming bounded_{.into = &request_};
     int read_ = 0;
   };
   StreamReactor* OpenStream() override { return new Reactor(this); }

@@ -71,9 +71,12 @@ class Client {
 
 // ---- Beside gRPC's server ----
 
-class Node : public v1::Hierarchy::WithCallbackMethod_FindCellsStream<v1::Hierarchy::Service> {
+class Node : public v1::Hierarchy::Service {
  public:
+  using Streams = AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>;
+
   Node() {
+    MarkMethodCallback(1, Streams::MethodHandler([this](auto*) { return streams_.Open(); }));
     server_.Register(this);
     const absl::Status status = server_.Start();
     EXPECT_TRUE(status.ok()) << status;
@@ -82,20 +85,15 @@ class Node : public v1::Hierarchy::WithCallbackMethod_FindCellsStream<v1::Hierar
     streams_.Stop();
     server_.Stop(Duration(0));
   }
-  grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>* FindCellsStream(
-      grpc::CallbackServerContext*) override {
-    return streams_.Open();
-  }
   Address address() const { return server_.address(); }
   void StopStreams() { streams_.Stop(); }
 
  private:
   // Answers with the schedule's name, and as many waypoints as bytes of it are asked for.
-  AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse> streams_{
-      [](const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
-        response->add_cells()->set_address(request.schedule());
-        return absl::OkStatus();
-      }};
+  Streams streams_{[](const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
+    response->add_cells()->set_address(request.schedule());
+    return absl::OkStatus();
+  }};
   GrpcServer server_{GrpcServerOptions{.listen = {"127.0.0.1", 0}}};
 };
 

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/peers/http2_stream.h"
@@ -73,9 +74,14 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
     const Time until = Clock::Real().Now() + deadline;
     pending_[last_id_] = {.until = until, .callback = std::move(callback)};
     if (!timer_at_.has_value() || until + kDeadlineStep < *timer_at_) SetTimer(until);
-    if (batch_->questions_size() == kQuestionsBatchMax) SendBatch();
-    if (!std::exchange(flushing_, true))
-      boost::asio::post(*io_, [self = this->shared_from_this()] { self->Flush(); });
+    Added();
+  }
+
+  // Something that is told and not answered; `fill` is called at once, and adds to `told` of a request. REQUIRES: it takes it.
+  void Tell(size_t bytes, absl::FunctionRef<void(typename Asked::StreamRequest*)> fill) {
+    fill(batch_);
+    batch_bytes_ += bytes;
+    Added();
   }
 
   // Pending questions end CANCELLED, and none is taken from now on.
@@ -110,9 +116,17 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
     stream_->Open();
   }
 
+  int InBatch() const { return batch_->questions_size() + batch_->told_size(); }
+
+  void Added() {
+    if (InBatch() >= kQuestionsBatchMax) SendBatch();
+    if (!std::exchange(flushing_, true))
+      boost::asio::post(*io_, [self = this->shared_from_this()] { self->Flush(); });
+  }
+
   void Flush() {
     flushing_ = false;
-    if (batch_->questions_size() > 0) SendBatch();
+    if (InBatch() > 0) SendBatch();
   }
 
   void SendBatch() {

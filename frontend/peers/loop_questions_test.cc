@@ -74,10 +74,12 @@ class Loop {
 };
 
 // Answers how many blocks it was asked about; not while it is held.
-class Node : public v1::Hierarchy::WithCallbackMethod_FindCells<
-                 v1::Hierarchy::WithCallbackMethod_FindCellsStream<v1::Hierarchy::Service>> {
+class Node : public v1::Hierarchy::WithCallbackMethod_FindCells<v1::Hierarchy::Service> {
  public:
+  using Streams = AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>;
+
   explicit Node(uint16_t port = 0) : server_(GrpcServerOptions{.listen = {"127.0.0.1", port}}) {
+    MarkMethodCallback(1, Streams::MethodHandler([this](auto*) { return streams_.Open(); }));
     server_.Register(this);
     const absl::Status status = server_.Start();
     EXPECT_TRUE(status.ok()) << status;
@@ -96,21 +98,14 @@ class Node : public v1::Hierarchy::WithCallbackMethod_FindCells<
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
-  grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>* FindCellsStream(
-      grpc::CallbackServerContext*) override {
-    return streams_.Open();
-  }
-
   std::string address() const { return server_.address().ToString(); }
-  AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>& streams() {
-    return streams_;
-  }
+  Streams& streams() { return streams_; }
 
   std::atomic<bool> held = false;
   std::atomic<int> streamed = 0;
 
  private:
-  AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse> streams_{
+  Streams streams_{
       [this](const v1::FindCellsRequest& request, v1::FindCellsResponse* response) -> absl::Status {
         ++streamed;
         if (!Await([this] { return !held.load(); }, kAwait)) return absl::AbortedError("held");

@@ -124,6 +124,22 @@ class QuestionStream
     return true;
   }
 
+  // Something that is told and not answered. False: not taken. `fill` is called at once, under a lock; it adds to `told` of a request.
+  bool Tell(size_t bytes, absl::FunctionRef<void(StreamRequest* request)> fill) {
+    const StreamRequest* write = nullptr;
+    {
+      MutexLock lock(&mutex_);
+      if (!taking_ || over_ || unread_bytes_ + bytes > kUnreadBytesMax) return false;
+      if (!HasRoom()) batches_.push_back(TakeSpare(&spare_batches_));
+      unread_bytes_ += bytes;
+      batches_.back()->bytes += bytes;
+      fill(batches_.back()->message);
+      if (!std::exchange(writing_, true)) write = batches_.front()->message;
+    }
+    if (write != nullptr) this->StartWrite(write);
+    return true;
+  }
+
   // Questions without an answer; nothing: it takes none, not yet or not any more.
   std::optional<size_t> pending() const {
     MutexLock lock(&mutex_);
@@ -239,7 +255,8 @@ class QuestionStream
   // The last batch is not yet being written, nor full.
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (batches_.empty() || (writing_ && batches_.size() == 1)) return false;
-    return batches_.back()->message->questions_size() < kQuestionsBatchMax;
+    const StreamRequest& last = *batches_.back()->message;
+    return last.questions_size() + last.told_size() < kQuestionsBatchMax;
   }
 
   Callback Take(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

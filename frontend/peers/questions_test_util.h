@@ -34,13 +34,10 @@ inline absl::Status Echo(const v1::FindCellsRequest& request, v1::FindCellsRespo
 }
 
 // A peer with calls and streams, which counts both.
-class CountingPeer
-    : public v1::Hierarchy::WithCallbackMethod_FindCells<
-          v1::Hierarchy::WithCallbackMethod_FindCellsStream<v1::Hierarchy::Service>> {
+class CountingPeer : public v1::Hierarchy::WithCallbackMethod_FindCells<v1::Hierarchy::Service> {
  public:
   using Streams = AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>;
-  using StreamReactor =
-      grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>;
+  using StreamReactor = Streams::Reactor;
 
   explicit CountingPeer(Streams::Handler handler = Echo, uint16_t port = 0)
       : handler_(std::move(handler)),
@@ -49,6 +46,10 @@ class CountingPeer
           return handler_(request, response);
         }),
         server_(GrpcServerOptions{.listen = {"127.0.0.1", port}}) {
+    MarkMethodCallback(1, Streams::MethodHandler([this](auto*) {
+                         ++opened_;
+                         return OpenStream();
+                       }));
     server_.Register(this);
     const absl::Status status = server_.Start();
     EXPECT_TRUE(status.ok()) << status;
@@ -62,10 +63,6 @@ class CountingPeer
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(ToGrpcStatus(Echo(*request, response)));
     return reactor;
-  }
-  StreamReactor* FindCellsStream(grpc::CallbackServerContext*) override {
-    ++opened_;
-    return OpenStream();
   }
 
   std::string address() const { return server_.address().ToString(); }

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <string>
 
+#include "indexer/base/durations.h"
+
 namespace kvatlas {
 namespace {
 
@@ -43,6 +45,8 @@ Trust TrustFromProto(v1::Trust trust) {
       return Trust::kExact;
     case v1::TRUST_STALE:
       return Trust::kStale;
+    case v1::TRUST_GUESSED:
+      return Trust::kGuessed;
     default:
       return Trust::kDegraded;
   }
@@ -56,6 +60,8 @@ v1::Trust TrustToProto(Trust trust) {
       return v1::TRUST_DEGRADED;
     case Trust::kStale:
       return v1::TRUST_STALE;
+    case Trust::kGuessed:
+      return v1::TRUST_GUESSED;
   }
   return v1::TRUST_UNKNOWN;
 }
@@ -100,6 +106,8 @@ void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
     c->set_disk_blocks(candidate.fetched.disk);
     c->set_external_blocks(candidate.fetched.remote);
     c->set_reading(candidate.reading);
+    c->set_store_blocks(candidate.store_blocks);
+    c->set_pending_blocks(candidate.pending_blocks);
   }
   proto->set_candidates_considered(receipt.candidates_considered);
   proto->set_policy(receipt.policy);
@@ -144,6 +152,7 @@ void ToProto(const CellQuestion& question, v1::FindCellsRequest* to) {
   request.set_schedule(question.schedule->Name());
   request.set_best(question.best);
   request.mutable_positions()->Add(question.positions.begin(), question.positions.end());
+  request.set_frontend(question.frontend);
 }
 
 CellsAnswer FromProto(const v1::FindCellsResponse& response) {
@@ -157,7 +166,8 @@ CellsAnswer FromProto(const v1::FindCellsResponse& response) {
         .trust = TrustFromProto(cell.trust()),
         .age_ms = cell.age_ms(),
         .is_node = cell.kind() == v1::CELL_KIND_NODE,
-        .other_addresses = {cell.other_addresses().begin(), cell.other_addresses().end()}};
+        .other_addresses = {cell.other_addresses().begin(), cell.other_addresses().end()},
+        .pending_blocks = cell.pending_blocks()};
     if (cell.has_load()) found.load = LoadFromProto(cell.load());
     for (const auto& [name, value] : cell.labels()) found.labels[name] = value;
     answer.cells.push_back(std::move(found));
@@ -175,6 +185,33 @@ void ToProto(const OverlapQuestion& question, uint64_t labels_version,
   request.set_labels(true);
   request.set_labels_version(labels_version);
   request.set_by_tier(true);
+  request.set_pending(question.frontend != 0);
+  request.set_frontend(question.frontend);
+  request.set_session(question.session);
+}
+
+v1::Told* ToldOf(const Domain& domain, uint64_t frontend,
+                 google::protobuf::RepeatedPtrField<v1::Told>* told) {
+  if (!told->empty()) {
+    v1::Told& last = *told->rbegin();
+    if (last.frontend() == frontend && last.domain().model() == domain.model &&
+        last.domain().tenant() == domain.tenant)
+      return &last;
+  }
+  v1::Told* const next = told->Add();
+  *next->mutable_domain() = DomainToProto(domain);
+  next->set_frontend(frontend);
+  return next;
+}
+
+void ToProto(const Routed& routed, v1::Routed* to) {
+  to->set_decision(routed.decision);
+  *to->mutable_worker() = HolderToProto(routed.worker);
+  to->set_first(routed.first);
+  to->mutable_blocks()->Reserve(static_cast<int>(routed.blocks.size()));
+  for (SequenceHash block : routed.blocks) to->add_blocks(Raw(block));
+  to->set_session(routed.session);
+  if (routed.ttl != kRoutedTtl) to->set_ttl_ms(Milliseconds(routed.ttl));
 }
 
 WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
@@ -188,7 +225,12 @@ WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
                       .fetched = {.host = worker.host_blocks(),
                                   .disk = worker.disk_blocks(),
                                   .remote = worker.external_blocks()},
-                      .held = worker.held_blocks()};
+                      .held = worker.held_blocks(),
+                      .pending = {.depth = worker.pending_blocks(),
+                                  .blocks = worker.pending_prefill_blocks(),
+                                  .requests = worker.pending_requests(),
+                                  .session = worker.session()}};
+    found.AddLoadable(worker.loadable_blocks(), TrustFromProto(worker.loadable_trust()));
     if (worker.has_load()) found.load = LoadFromProto(worker.load());
     answer.workers.push_back(std::move(found));
   }

@@ -24,6 +24,10 @@ CellsAnswer FromProto(const v1::FindCellsResponse& response);
 // Labels are wanted, unless their version is the one given.
 void ToProto(const OverlapQuestion& question, uint64_t labels_version, v1::FindOverlapsRequest* to);
 WorkersAnswer FromProto(const v1::FindOverlapsResponse& response);  // without labels
+// The last of `told` if it is of this domain and frontend, else a new one.
+v1::Told* ToldOf(const Domain& domain, uint64_t frontend,
+                 google::protobuf::RepeatedPtrField<v1::Told>* told);
+void ToProto(const Routed& routed, v1::Routed* to);
 std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResponse& response);
 
 // INVALID_ARGUMENT names the field that is missing or too long. Of several prompts: RouteCalls.

@@ -196,8 +196,12 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
     if (task->question.deadline > Duration(0))
       input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
-    if (task->question.by_load_without_tokens && LongestOf(input) > kRouteBlocksMax)
-      ForgetTokensBeyondBlocksMax(task.get());
+    if (task->question.by_load_without_tokens) {
+      if (absl::Status too_long = ForgetTokensBeyondBlocksMax(frontend_, &input); !too_long.ok()) {
+        task->answer.no_tokens = std::move(too_long);
+        task->answer.readings.clear();
+      }
+    }
     if (task->answer.no_tokens.ok() || options_.on_no_tokens == nullptr)
       return frontend_->RouteAsync(std::move(input), ToTask(task));
     // A model that no leaf knows is not one without tokens.
@@ -208,26 +212,6 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
                             if (route.ok()) count(model, task->answer.no_tokens);
                             next(std::move(route));
                           });
-  }
-
-  static size_t LongestOf(const RouteInput& input) {
-    size_t longest = input.tokens.size();
-    for (const Reading& other : input.other_readings)
-      longest = std::max(longest, other.tokens.size());
-    return longest;
-  }
-
-  // An engine may take a prompt that is too long to be hashed here.
-  void ForgetTokensBeyondBlocksMax(Task* task) {
-    RouteInput& input = task->question.input;
-    const absl::Status hashed = frontend_->Prepare(&input);
-    if (!absl::IsResourceExhausted(hashed)) return;
-    Without(hashed, task);
-    task->answer.readings.clear();
-    input.tokens.clear();
-    input.other_readings.clear();
-    input.prepared = nullptr;
-    input.unknown_prompt = true;
   }
 
   static Frontend::Callback ToTask(const std::shared_ptr<Task>& task) {

@@ -142,4 +142,19 @@ void TokenizeReadings(const ModelConventions::Ptr& conventions,
   }
 }
 
+absl::Status ForgetTokensBeyondBlocksMax(Frontend* frontend, RouteInput* input) {
+  size_t longest = input->tokens.size();
+  for (const Reading& other : input->other_readings)
+    longest = std::max(longest, other.tokens.size());
+  if (longest <= kRouteBlocksMax) return absl::OkStatus();
+  absl::Status hashed = frontend->Prepare(input);
+  if (!absl::IsResourceExhausted(hashed)) return absl::OkStatus();
+  input->no_tokens = std::string(hashed.message());
+  input->tokens.clear();
+  input->other_readings.clear();
+  input->prepared = nullptr;
+  input->unknown_prompt = true;
+  return hashed;
+}
+
 }  // namespace kvatlas

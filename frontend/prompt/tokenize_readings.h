@@ -45,6 +45,10 @@ void TokenizeReadings(const ModelConventions::Ptr& conventions,
                       const AskTokens& ask,
                       std::function<void(absl::StatusOr<std::vector<ReadingTold>>)> callback);
 
+// A prompt that is too long to be hashed here may be one that an engine takes: it is routed by load. OK: it is not too long, and `input` is as
+// it was.
+absl::Status ForgetTokensBeyondBlocksMax(Frontend* frontend, RouteInput* input);
+
 }  // namespace kvatlas
 
 #endif  // KVATLAS_FRONTEND_PROMPT_TOKENIZE_READINGS_H_

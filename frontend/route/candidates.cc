@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "frontend/route/fleet.h"
+
 namespace kvatlas {
 namespace {
 
@@ -22,14 +24,24 @@ uint32_t BlocksOfSibling(const RouteRequest& request, const SentTo& sibling, siz
                   request.PromptOf(reading).reusable_blocks());
 }
 
-// Of the request; nothing: any, or none of the cell's workers has it.
+bool HasEngineRank(const WorkersAnswer& answer, const WorkerFound& found, uint32_t rank) {
+  return EngineRankOf(found.worker, answer.LabelsOf(found.worker)) == rank;
+}
+
+// Of the request, as engines number them; nothing: any, or none of the cell's workers has it.
 std::optional<uint32_t> RankWanted(const RouteRequest& request, const WorkersAnswer& answer) {
   const std::optional<uint32_t>& rank = request.input->rank;
   if (!rank.has_value()) return std::nullopt;
   const bool there =
       std::any_of(answer.workers.begin(), answer.workers.end(),
-                  [&](const WorkerFound& found) { return found.worker.rank == *rank; });
+                  [&](const WorkerFound& found) { return HasEngineRank(answer, found, *rank); });
   return there ? rank : std::nullopt;
+}
+
+// What its leaf was told of the worker; of one that is only remembered that is over.
+const Pending& ToldOf(const CandidateCell& cell, size_t worker) {
+  static constexpr Pending kNothing;
+  return cell.remembered ? kNothing : cell.answer->workers[worker].pending;
 }
 
 }  // namespace
@@ -52,7 +64,8 @@ CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of
   for (const WorkerFound& found : cell.answer->workers) {
     const Labels* own = cell.answer->LabelsOf(found.worker);
     const Role role = RoleOf(own, of_cell);
-    const bool of_rank = !rank.has_value() || found.worker.rank == *rank || role == Role::kPrefill;
+    const bool of_rank =
+        !rank.has_value() || HasEngineRank(*cell.answer, found, *rank) || role == Role::kPrefill;
     const bool allowed = of_rank && IsAllowed(filter, found.worker, own, of_cell);
     const bool draining = of_rank && !allowed && IsPermitted(filter, found.worker, own, of_cell);
     cell.traits.push_back({.role = role,
@@ -86,7 +99,7 @@ CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
       continue;
     }
     const WorkerFound& found = cell.answer->workers[i];
-    const InFlight& in_flight = NowOf(now, i).in_flight;
+    const InFlight in_flight = AllInFlight(cell, i, NowOf(now, i));
     if (IsOverloaded(overload, found.load, in_flight)) {
       ++(role == Role::kDecode ? standing.overloaded_decoders : standing.overloaded);
       standing.least_excess =
@@ -110,9 +123,27 @@ uint32_t OverlapOf(const RouteRequest& request, const CandidateCell& cell, size_
   return std::min(found.blocks, request.PromptOf(cell.traits[worker].reading).reusable_blocks());
 }
 
-CostInput CostInputOf(const RouteRequest& request, const SentTo& sibling, const CandidateCell& cell,
+uint32_t PendingOf(const RouteRequest& request, const CandidateCell& cell, size_t worker) {
+  if (!request.options().siblings_together) return 0;
+  const uint32_t depth = std::min(ToldOf(cell, worker).depth,
+                                  request.PromptOf(cell.traits[worker].reading).reusable_blocks());
+  return depth > OverlapOf(request, cell, worker) ? depth : 0;
+}
+
+InFlight AllInFlight(const CandidateCell& cell, size_t worker, const WorkerNow& now) {
+  InFlight all = now.in_flight;
+  const Pending& others = ToldOf(cell, worker);
+  all.blocks += others.blocks;
+  all.requests += others.requests;
+  return all;
+}
+
+// A request with the same beginning is on its way: to this worker, which is about to have what it computes, or to another one, so
+// that computing it here is done twice. Known by this frontend's own choices, and by what all frontends told their leaves.
+CostInput CostInputOf(const RouteRequest& request, const FleetView& view, const CandidateCell& cell,
                       size_t worker, const WorkerNow& now) {
   const WorkerFound& found = cell.answer->workers[worker];
+  const Pending& others = ToldOf(cell, worker);
   const uint32_t overlap = OverlapOf(request, cell, worker);
   const size_t reading = cell.traits[worker].reading;
   CostInput input = {.prompt_blocks = request.BlocksOf(reading),
@@ -121,21 +152,26 @@ CostInput CostInputOf(const RouteRequest& request, const SentTo& sibling, const 
                      .load = LoadNow(found.load, now.in_flight),
                      .in_flight_blocks = now.in_flight.blocks,
                      .in_flight_requests = now.in_flight.requests,
+                     .others_blocks = others.blocks,
+                     .others_requests = others.requests,
                      .distance = cell.distance,
                      .expected_output_tokens = request.input->expected_output_tokens,
                      .crowding = now.crowding,
                      .turn = now.turn};
-  if (request.session.has_value()) {
+  if (view.session_told) {
+    input.leaves_session = !found.pending.session;
+  } else if (request.session.has_value()) {
     input.leaves_session =
         request.session->first != cell.cell || request.session->second != found.worker;
   }
-  const uint32_t of_sibling = BlocksOfSibling(request, sibling, reading);
-  if (of_sibling <= overlap) return input;
-  if (sibling.cell == cell.cell && sibling.worker == found.worker) {
-    input.overlap_blocks = of_sibling;
-  } else {
-    input.duplicated_blocks = of_sibling - overlap;
-  }
+  const SentTo& sibling = view.sibling;
+  const uint32_t sent = cell.remembered ? 0 : BlocksOfSibling(request, sibling, reading);
+  const bool sent_here = sibling.cell == cell.cell && sibling.worker == found.worker;
+  const uint32_t told = reading < view.pending_depths.size() ? view.pending_depths[reading] : 0;
+  const uint32_t here = std::max(sent_here ? sent : 0, PendingOf(request, cell, worker));
+  input.overlap_blocks = std::max(overlap, here);
+  const uint32_t elsewhere = cell.remembered ? 0 : std::max(sent, told);
+  if (elsewhere > input.overlap_blocks) input.duplicated_blocks = elsewhere - input.overlap_blocks;
   return input;
 }
 
@@ -147,11 +183,11 @@ double BestCostOf(const RouteRequest& request, const FleetView& view, const Cand
     const WorkerFound& found = cell.answer->workers[i];
     const WorkerNow& worker = NowOf(now, i);
     if (!allowed || role == Role::kDecode ||
-        IsOverloaded(ThresholdsOf(request, cell), found.load, worker.in_flight) ||
+        IsOverloaded(ThresholdsOf(request, cell), found.load, AllInFlight(cell, i, worker)) ||
         StandingOf(request, view, cell.cell, found.worker) != Standing::kGood)
       continue;
-    best = std::min(
-        best, request.policy->CostOf(CostInputOf(request, view.sibling, cell, i, worker)).total());
+    best =
+        std::min(best, request.policy->CostOf(CostInputOf(request, view, cell, i, worker)).total());
   }
   return best;
 }

@@ -43,6 +43,8 @@ struct CandidateCell {
   bool remembered = false;
   Time seen{0};
   std::shared_ptr<const WorkersAnswer> answer;
+  // Of the leaf that answered, first, and its replicas: these hear of a choice. Null: no leaf does.
+  std::shared_ptr<const std::vector<std::string>> leaves = nullptr;
   std::vector<Traits> traits = {};  // of the answer's workers
 
   bool has(Role role) const;
@@ -63,6 +65,10 @@ struct FleetView {
   std::shared_ptr<const Suspects> suspects;
   SentTo sibling =
       {};  // the latest request with this prompt's head, as long as it is not shown; no cell: none
+  // Some candidate's leaf says that the session's last request went there: it may have come through another frontend.
+  bool session_told = false;
+  // By reading: the most leading blocks that some candidate has on their way, by what its leaf was told. Empty: none has.
+  std::vector<uint32_t> pending_depths = {};
   // In the order of the candidate cells; empty: nothing is in flight to any of its workers.
   std::vector<std::vector<WorkerNow>> cells = {};
   // When they are asked for: workers of the domain as last seen, or else the configured engines.
@@ -91,8 +97,12 @@ CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
                         const CandidateCell& cell, const std::vector<WorkerNow>& now);
 
 // What the worker is chosen by.
-CostInput CostInputOf(const RouteRequest& request, const SentTo& sibling, const CandidateCell& cell,
+CostInput CostInputOf(const RouteRequest& request, const FleetView& view, const CandidateCell& cell,
                       size_t worker, const WorkerNow& now);
+// Leading blocks that are on their way to it, beyond what may be promised of it; 0: none, or requests with one prefix are not kept together.
+uint32_t PendingOf(const RouteRequest& request, const CandidateCell& cell, size_t worker);
+// What was sent there and its load does not show: by this frontend, and by all others.
+InFlight AllInFlight(const CandidateCell& cell, size_t worker, const WorkerNow& now);
 // Blocks that may be promised of it: what a silent worker held may be gone, so it counts for its load alone.
 uint32_t OverlapOf(const RouteRequest& request, const CandidateCell& cell, size_t worker);
 // Of a worker that stands well and prefills; infinity: there is none.

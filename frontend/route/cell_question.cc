@@ -55,7 +55,8 @@ void AskOne(const RequestPtr& request, const std::shared_ptr<const Question>& qu
              .best = question->best,
              .schedule = question->schedule,
              .positions = question->positions,
-             .trace = request->input->trace},
+             .trace = request->input->trace,
+             .frontend = request->fleet->Asker()},
             deadline,
             [request, address, reply = std::move(reply)](absl::StatusOr<CellsAnswer> answer) {
               if (absl::IsFailedPrecondition(answer.status()))

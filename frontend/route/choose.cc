@@ -80,7 +80,7 @@ class Chooser {
     Pool pool;
     for (size_t i = 0; i < cells_.size(); ++i) {
       const bool prefills = std::find(cells.begin(), cells.end(), i) != cells.end();
-      Add(view_.sibling, *cells_[i], view_.cells[i], prefills, /*decodes=*/true, &pool);
+      Add(*cells_[i], view_.cells[i], prefills, /*decodes=*/true, &pool);
     }
     return pool;
   }
@@ -89,30 +89,31 @@ class Chooser {
     Pool pool;
     for (size_t i = 0; i < view_.remembered.size(); ++i) {
       const CandidateCell& cell = *view_.remembered[i];
-      Add({}, cell, view_.remembered_now[i], /*prefills=*/true, /*decodes=*/false, &pool);
+      Add(cell, view_.remembered_now[i], /*prefills=*/true, /*decodes=*/false, &pool);
       for (const CandidateCell::Traits& worker : cell.traits)
         choice_.not_allowed += !worker.allowed, choice_.draining += worker.draining;
     }
     for (size_t i : others_)
-      Add({}, *cells_[i], view_.cells[i], /*prefills=*/false, /*decodes=*/true, &pool);
+      Add(*cells_[i], view_.cells[i], /*prefills=*/false, /*decodes=*/true, &pool);
     return pool;
   }
 
-  void Add(const SentTo& sibling, const CandidateCell& cell, const std::vector<WorkerNow>& now,
-           bool prefills, bool decodes, Pool* pool) const {
+  void Add(const CandidateCell& cell, const std::vector<WorkerNow>& now, bool prefills,
+           bool decodes, Pool* pool) const {
     if (!prefills && !cell.has(Role::kDecode)) return;
     for (size_t i = 0; i < cell.traits.size(); ++i) {
       const auto& [role, allowed, draining, reading] = cell.traits[i];
       const WorkerNow& worker = NowOf(now, i);
       const WorkerFound& found = cell.answer->workers[i];
       if (!allowed || !(role == Role::kDecode ? decodes : prefills)) continue;
-      if (!cell.remembered && IsOverloaded(*request_.overload, found.load, worker.in_flight))
+      if (!cell.remembered &&
+          IsOverloaded(*request_.overload, found.load, AllInFlight(cell, i, worker)))
         continue;
       (role == Role::kDecode ? pool->decoders : pool->prefillers)
           .push_back({.cell = &cell,
                       .worker = i,
                       .standing = StandingOf(request_, view_, cell.cell, found.worker),
-                      .input = CostInputOf(request_, sibling, cell, i, worker)});
+                      .input = CostInputOf(request_, view_, cell, i, worker)});
     }
   }
 
@@ -143,7 +144,7 @@ class Chooser {
       if (!over && BestStanding(pool.decoders) != Standing::kGood) {
         if (!view_.with_memory) return Verdict::kNeedsMemory;
         for (size_t i = 0; i < view_.remembered.size(); ++i)
-          Add(view_.sibling, *view_.remembered[i], view_.remembered_now[i], /*prefills=*/false,
+          Add(*view_.remembered[i], view_.remembered_now[i], /*prefills=*/false,
               /*decodes=*/true, &pool);
       }
       PairWithDecoders(&pool);
@@ -189,9 +190,19 @@ class Chooser {
     return *best;
   }
 
+  // Ties are broken by the first block that no candidate has: requests that begin alike, and come through several frontends before any
+  // of them could hear of the others, meet at one worker.
+  uint64_t MissingKey(const std::vector<ChosenWorker>& workers) const {
+    const std::span<const SequenceHash> sequence = request_.prompt->sequence();
+    size_t had = 0;
+    for (const ChosenWorker& worker : workers)
+      if (worker.reading() == 0) had = std::max<size_t>(had, worker.input.overlap_blocks);
+    return PromptKey(sequence.first(std::min(sequence.size(), had + 1)));
+  }
+
   void TakeBest(Pool pool) {
     const CostWeights& weights = request_.policy->weights();
-    const uint64_t prompt_key = PromptKey(request_.prompt->sequence());
+    const uint64_t prompt_key = MissingKey(pool.prefillers);
     std::vector<Scored> scored;
     scored.reserve(pool.prefillers.size());
     for (size_t i = 0; i < pool.prefillers.size(); ++i) {
@@ -225,6 +236,8 @@ class Chooser {
                          .age_ms = found.age_ms,
                          .cost = scored.cost,
                          .fetched = worker.input.fetched,
+                         .store_blocks = worker.cell->remembered ? 0 : found.stored,
+                         .pending_blocks = PendingOf(request_, *worker.cell, worker.worker),
                          .prefill_only = RoleOf(worker) == Role::kPrefill,
                          .reading = request_.NameOf(worker.reading())};
     if (worker.cell->remembered) {

@@ -22,17 +22,22 @@ double OutputFactor(uint32_t expected_output_tokens) {
 }
 
 double RequestsAt(const CostInput& input) {
-  double requests = input.in_flight_requests;
+  double requests =
+      static_cast<double>(input.in_flight_requests) + static_cast<double>(input.others_requests);
   if (input.load.has_value())
     requests += static_cast<double>(input.load->running_requests) + input.load->waiting_requests;
   return requests;
+}
+
+uint64_t BlocksOnTheirWay(const CostInput& input) {
+  return input.in_flight_blocks + input.others_blocks;
 }
 
 // A worker that reports no pool has room.
 double BlocksLacking(const CostInput& input, uint64_t wanted) {
   if (!input.load.has_value() || input.load->used_blocks + input.load->free_blocks == 0) return 0;
   const double free =
-      static_cast<double>(input.load->free_blocks) - static_cast<double>(input.in_flight_blocks);
+      static_cast<double>(input.load->free_blocks) - static_cast<double>(BlocksOnTheirWay(input));
   return std::max(0.0, static_cast<double>(wanted) - std::max(0.0, free));
 }
 
@@ -44,7 +49,7 @@ Cost CostOf(const CostInput& input, const CostWeights& weights) {
   const uint32_t disk = std::min(input.fetched.disk, overlap - host);
   const uint32_t remote = std::min(input.fetched.remote, overlap - host - disk);
   const uint32_t missing = input.prompt_blocks - overlap;
-  double waiting = kInFlightWaiting * static_cast<double>(input.in_flight_blocks);
+  double waiting = kInFlightWaiting * static_cast<double>(BlocksOnTheirWay(input));
   if (input.load.has_value()) waiting += static_cast<double>(input.load->waiting_prefill_blocks);
   return {.prefill = weights.prefill * missing,
           .fetch =

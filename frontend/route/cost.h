@@ -3,7 +3,8 @@
 //
 //   prefill   prompt blocks that the worker holds in no tier
 //   fetch     blocks it holds in a lower tier only: cheaper than computing them, dearer than having them
-//   queue     prefill waiting ahead of it there: reported by the worker, and half of what was sent there but not yet reported
+//   queue     prefill waiting ahead of it there: reported by the worker, and half of what was sent there, by this frontend and by
+//             others, but not yet reported
 //   decode    requests there, each slowing every step a little; more, for a request that will itself decode long
 //   memory    blocks that its pool lacks: the request waits until others finish
 //   distance  from the asker to the worker's cell
@@ -75,12 +76,16 @@ struct FetchedBlocks {
 // What is known of one candidate.
 struct CostInput {
   uint32_t prompt_blocks = 0;
-  uint32_t overlap_blocks = 0;    // in any tier; at most `prompt_blocks` count
+  // In any tier, or on their way by a request before this one; at most `prompt_blocks` count.
+  uint32_t overlap_blocks = 0;
   FetchedBlocks fetched = {};     // of the overlap
   std::optional<Load> load = {};  // as reported; nothing known counts as idle
   uint64_t in_flight_blocks =
       0;  // to prefill of requests sent there that its load does not show yet
   uint32_t in_flight_requests = 0;
+  // The same of other frontends, as its leaf says (`Pending`).
+  uint64_t others_blocks = 0;
+  uint32_t others_requests = 0;
   double distance = 0;
   uint32_t expected_output_tokens = 0;  // of the request; 0: not known
   bool leaves_session = false;          // another worker has the request's session

@@ -24,6 +24,7 @@
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
+#include "indexer/base/routed.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/service/tracing/trace_context.h"
 
@@ -38,6 +39,7 @@ struct CellQuestion {
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of `waypoints`
   std::span<const Position> positions = {};  // of `waypoints`; empty: all of the schedule's
   TraceContext trace = {};
+  uint64_t frontend = 0;  // as of `OverlapQuestion`
 };
 
 struct CellFound {
@@ -51,6 +53,8 @@ struct CellFound {
   std::map<std::string, std::string> labels = {};
   bool is_node = false;                           // a hierarchy node: it names cells, not workers
   std::vector<std::string> other_addresses = {};  // of its other replicas, the freshest first
+  // Leading blocks that it covers or, by what frontends told the node, is about to cover, where these are more; a hint.
+  uint32_t pending_blocks = 0;
 };
 
 struct CellsAnswer {
@@ -64,6 +68,12 @@ class CellFinder {
   virtual ~CellFinder() = default;
   virtual void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                          Duration deadline, Callback callback) = 0;
+
+  // As of `OverlapFinder`: `routed.worker` is the cell, `routed.blocks` are waypoints.
+  virtual void TellCell(const std::string& /*hierarchy_address*/, const Domain& /*domain*/,
+                        uint64_t /*frontend*/, const Routed& /*routed*/) {}
+  virtual void EndCell(const std::string& /*hierarchy_address*/, const Domain& /*domain*/,
+                       uint64_t /*frontend*/, const RouteOver& /*over*/) {}
 };
 
 // Which workers of a cell hold how much of this prompt? All of them are wanted, also those without overlap.
@@ -72,6 +82,9 @@ struct OverlapQuestion {
   // Valid during the call; empty for a prompt without a full block, when only loads are asked for.
   std::span<const SequenceHash> sequence;
   TraceContext trace = {};
+  uint64_t session = 0;  // of the prompt, as `Routed` has it
+  // Who asks, as it tells (`OverlapFinder::Tell`); 0: what is pending is not wanted.
+  uint64_t frontend = 0;
 };
 
 struct WorkerFound {
@@ -84,12 +97,27 @@ struct WorkerFound {
   // Of hybrid models the prefix that the main class holds, which coverage reports; more than `blocks` when another class ended
   // the prefix. 0: not said.
   uint32_t held = 0;
+  uint32_t stored =
+      0;  // of `blocks`, in a store that it shares with other workers; among `fetched.remote`
+  // What is on its way there by what frontends told; of other frontends alone but for the depth.
+  Pending pending = {};
+
+  // What it can load of such a store counts as what it has itself, at the cost of fetching and as sure as the store is.
+  void AddLoadable(uint32_t loadable, Trust sure) {
+    if (loadable <= blocks) return;
+    stored = loadable - blocks;
+    fetched.remote += stored;
+    blocks = loadable;
+    trust = sure;
+  }
 };
 
 // What workers say of themselves, such as {"url", "http://10.0.0.7:8000"}: where the engine takes requests.
 using Labels = std::map<std::string, std::string>;
 using LabelsByWorker = absl::flat_hash_map<HolderId, Labels>;
 inline constexpr char kUrlLabel[] = "url";
+// The lowest data-parallel rank behind that url, which counts its ranks from it: vLLM's hybrid and external load balancing.
+inline constexpr char kFirstRankLabel[] = "first_rank";
 
 struct WorkersAnswer {
   std::vector<WorkerFound> workers;
@@ -110,6 +138,32 @@ class OverlapFinder {
   virtual ~OverlapFinder() = default;
   virtual void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                             Duration deadline, Callback callback) = 0;
+
+  // What was sent to a worker of the leaf, and that it is over; without an answer, and at once or never. Without an implementation nothing is told.
+  virtual void Tell(const std::string& /*leaf_address*/, const Domain& /*domain*/,
+                    uint64_t /*frontend*/, const Routed& /*routed*/) {}
+  virtual void End(const std::string& /*leaf_address*/, const Domain& /*domain*/,
+                   uint64_t /*frontend*/, const RouteOver& /*over*/) {}
+};
+
+// A finder in front of another one, which hears all that is told.
+class OverlapFinderInFront : public OverlapFinder {
+ public:
+  void Tell(const std::string& leaf_address, const Domain& domain, uint64_t frontend,
+            const Routed& routed) override {
+    next_->Tell(leaf_address, domain, frontend, routed);
+  }
+  void End(const std::string& leaf_address, const Domain& domain, uint64_t frontend,
+           const RouteOver& over) override {
+    next_->End(leaf_address, domain, frontend, over);
+  }
+
+ protected:
+  explicit OverlapFinderInFront(OverlapFinder* next) : next_(next) {}
+  OverlapFinder* next() const { return next_; }
+
+ private:
+  OverlapFinder* const next_;
 };
 
 // Calls back when time has passed, so that another peer can be asked before the first one is given up.

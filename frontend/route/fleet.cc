@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/numbers.h"
 #include "indexer/service/log.h"
 
 namespace kvatlas {
@@ -33,10 +34,19 @@ std::string UrlOf(const Labels* labels, const std::map<std::string, std::string>
   return url == given.end() ? "" : url->second;
 }
 
+uint32_t EngineRankOf(const HolderId& worker, const Labels* labels) {
+  uint32_t first = 0;
+  if (labels == nullptr) return worker.rank;
+  const auto label = labels->find(kFirstRankLabel);
+  if (label == labels->end() || !absl::SimpleAtoi(label->second, &first)) return worker.rank;
+  return worker.rank - std::min(first, worker.rank);
+}
+
 // Ids of an earlier process must not name choices of this one: they begin anywhere.
 FleetState::FleetState(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps,
                        const Clock* c, Timer* t)
     : options(std::move(o)),
+      instance(RandomInstanceId() | 1),
       cell_finder(cells),
       overlap_finder(overlaps),
       clock(c),
@@ -202,11 +212,48 @@ void FleetState::JudgeReached(const CellWorker& worker, const CellWorker& destin
   if (report.decode_unreachable) Suspect(destination);
 }
 
+void FleetState::TellOfChoice(const Domain& domain, const std::string& cell,
+                              const std::shared_ptr<const std::vector<std::string>>& leaves,
+                              const Routed& routed, std::span<const SequenceHash> waypoints) {
+  if (const std::shared_ptr<ModelFleet> model = ModelOf(routed.decision); model != nullptr) {
+    MutexLock lock(&model->mutex);
+    model->told.Add(routed.decision, {.domain = domain, .addresses = leaves}, clock->Now());
+  }
+  for (const std::string& leaf : *leaves) overlap_finder->Tell(leaf, domain, instance, routed);
+  const size_t first = options.schedule->WaypointsIn(routed.first);
+  if (waypoints.size() > first) {
+    const Routed to_cell = {.decision = routed.decision,
+                            .worker = {.name = cell, .rank = 0, .replica = ""},
+                            .first = static_cast<Position>(first),
+                            .blocks = waypoints.subspan(first),
+                            .ttl = routed.ttl};
+    for (const std::string& node : hierarchies.Get()->Addresses())
+      cell_finder->TellCell(node, domain, instance, to_cell);
+  }
+}
+
+void FleetState::TellOver(const RouteOver& over) {
+  const std::shared_ptr<ModelFleet> model = ModelOf(over.decision);
+  if (model == nullptr) return;
+  std::optional<ToldLeaf> told;
+  {
+    MutexLock lock(&model->mutex);
+    told = model->told.Take(over.decision);
+  }
+  if (!told.has_value()) return;
+  for (const std::string& leaf : *told->addresses)
+    overlap_finder->End(leaf, told->domain, instance, over);
+  for (const std::string& node : hierarchies.Get()->Addresses())
+    cell_finder->EndCell(node, told->domain, instance, over);
+}
+
 // Many requests fail at once when a worker dies: they copy nothing.
 void FleetState::Suspect(const CellWorker& worker) {
   const Time now = clock->Now();
   if (suspects.Get()->Contains(worker, now)) return;
   suspects.Update([&](Suspects* all) { all->Suspect(worker, now); });
+  MutexLock lock(&on_suspect_mutex_);
+  if (on_suspect_ != nullptr) on_suspect_();
 }
 
 void FleetState::OnRefused(const std::string& node, const absl::Status& why) {

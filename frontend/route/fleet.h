@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,6 +36,7 @@
 #include "frontend/route/policy/policy.h"
 #include "frontend/route/policy/sessions.h"
 #include "frontend/route/suspects.h"
+#include "frontend/route/told_leaves.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/shard_map.h"
@@ -80,12 +82,15 @@ struct ModelFleet {
   const size_t place;
   mutable Mutex mutex;
   FleetMemory memory ABSL_GUARDED_BY(mutex);
+  ToldLeaves told ABSL_GUARDED_BY(mutex);
   KnownNodes nodes ABSL_GUARDED_BY(mutex);
 };
 
 // Where the worker's engine takes requests: its label `url`, or else what is given; empty: neither says.
 std::string UrlOf(const Labels* labels, const std::map<std::string, std::string>& given,
                   const HolderId& worker);
+// The number by which its engine knows it: of the ranks behind its url (`kFirstRankLabel`).
+uint32_t EngineRankOf(const HolderId& worker, const Labels* labels);
 
 class FleetState {
  public:
@@ -93,6 +98,9 @@ class FleetState {
              Timer* t);
 
   const FrontendOptions options;
+  const uint64_t instance;  // drawn, not 0: leaves know by it whose telling is whose
+  // Who asks, to leaves and nodes; 0: they are told nothing, and what is pending is not wanted.
+  uint64_t Asker() const { return options.tell_leaves ? instance : 0; }
   CellFinder* const cell_finder;
   OverlapFinder* const overlap_finder;
   const Clock* const clock;
@@ -143,6 +151,18 @@ class FleetState {
   void JudgeReached(const CellWorker& worker, const CellWorker& destination,
                     const RouteReport& report);
   void Suspect(const CellWorker& worker);
+  // Is called after a worker became a suspect. Null: nothing is.
+  void OnSuspect(std::function<void()> call) {
+    MutexLock lock(&on_suspect_mutex_);
+    on_suspect_ = std::move(call);
+  }
+
+  // The leaves of a cell hear what was sent to one of its workers, and the top level of the hierarchy its waypoints; and that it is over,
+  // where they heard of it. A top level that names nodes knows no such cell, and takes nothing.
+  void TellOfChoice(const Domain& domain, const std::string& cell,
+                    const std::shared_ptr<const std::vector<std::string>>& leaves,
+                    const Routed& routed, std::span<const SequenceHash> waypoints);
+  void TellOver(const RouteOver& over);
 
   // A node does not take questions under this frontend's schedule: the route goes on without it, so this is logged.
   void OnRefused(const std::string& node, const absl::Status& why);
@@ -191,6 +211,9 @@ class FleetState {
   Sessions sessions_ ABSL_GUARDED_BY(sessions_mutex_);
   mutable Mutex preferred_mutex_;
   absl::flat_hash_map<std::string, std::string> preferred_ ABSL_GUARDED_BY(preferred_mutex_);
+  Mutex on_suspect_mutex_;
+  std::function<void()> on_suspect_ ABSL_GUARDED_BY(on_suspect_mutex_);
+
   mutable Mutex waiting_mutex_;
   std::map<const Route*, std::shared_ptr<Route>> waiting_ ABSL_GUARDED_BY(waiting_mutex_);
   std::atomic<bool> stopped_{false};

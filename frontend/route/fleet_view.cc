@@ -109,6 +109,18 @@ void LookAt(const RouteRequest& request, const ModelFleet& model,
                                               WantsTurns(request, *cell)));
           };
   view->sibling = SiblingOf(request, model.memory);
+  view->session_told = false;
+  view->pending_depths.clear();
+  for (const CandidateCellPtr& cell : cells) {
+    for (size_t i = 0; i < cell->traits.size(); ++i) {
+      const uint32_t depth = PendingOf(request, *cell, i);
+      view->session_told = view->session_told || cell->answer->workers[i].pending.session;
+      if (depth == 0 || !cell->traits[i].allowed) continue;
+      view->pending_depths.resize(request.readings_count());
+      uint32_t& deepest = view->pending_depths[cell->traits[i].reading];
+      deepest = std::max(deepest, depth);
+    }
+  }
   look(cells, &view->cells);
   look(view->remembered, &view->remembered_now);
 }

@@ -100,6 +100,11 @@ void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
            : model->memory.choices().ReleasePrefill(decision_id);
     }
     if (worker.has_value()) fleet_->JudgeReached(*worker, *destination, report);
+    if (over) {
+      fleet_->TellOver({.decision = decision_id,
+                        .failed = !report.finished || !report.error.empty(),
+                        .cached_tokens = report.cached_tokens});
+    }
   }
   if (RouteObserver* observer = fleet_->options.observer; observer != nullptr)
     observer->OnReported(decision_id, report, fleet_->clock->Now());
@@ -108,6 +113,38 @@ void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
 void Frontend::Avoid(const std::string& cell, const HolderId& worker) {
   fleet_->Suspect({cell, worker});
 }
+
+std::vector<KnownEngine> Frontend::SuspectEngines() const {
+  const std::vector<CellWorker> all = fleet_->suspects.Get()->All(fleet_->clock->Now());
+  if (all.empty()) return {};
+  const auto given = fleet_->engines.Get();
+  const std::vector<std::shared_ptr<ModelFleet>> models = fleet_->Models();
+  std::vector<KnownEngine> suspects;
+  for (const auto& [cell, worker] : all) {
+    std::string url;
+    for (const std::shared_ptr<ModelFleet>& model : models) {
+      MutexLock lock(&model->mutex);
+      for (const Domain& domain : model->memory.Domains()) {
+        if (!url.empty()) break;
+        const Labels* labels = model->memory.LabelsOf(domain, cell, worker);
+        if (labels != nullptr) url = UrlOf(labels, *given, worker);
+      }
+    }
+    if (url.empty()) url = UrlOf(nullptr, *given, worker);
+    suspects.push_back(
+        {.domain = {}, .cell = cell, .worker = worker, .url = std::move(url), .suspect = true});
+  }
+  return suspects;
+}
+
+void Frontend::KeepAvoiding(const std::vector<KnownEngine>& engines) {
+  const Time now = fleet_->clock->Now();
+  fleet_->suspects.Update([&](Suspects* all) {
+    for (const KnownEngine& engine : engines) all->Keep({engine.cell, engine.worker}, now);
+  });
+}
+
+void Frontend::OnSuspect(std::function<void()> call) { fleet_->OnSuspect(std::move(call)); }
 
 // ---- What is known ----
 

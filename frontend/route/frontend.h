@@ -104,6 +104,8 @@ struct FrontendOptions {
   // Requests with one prefix, before the first one's events are back: to one worker as long as that is not clearly slower
   // than computing the prefix twice; else they spread by what is in flight alone.
   bool siblings_together = true;
+  // Leaves hear what was sent to their workers, and say what other frontends sent there: so that all frontends of a fleet choose as one.
+  bool tell_leaves = true;
   Duration sibling_ttl =
       std::chrono::seconds(5);  // so long is a prompt expected to be where it was sent
   SessionsOptions sessions = {};
@@ -231,8 +233,9 @@ struct RouteResult {
   std::string url = {};  // of its engine, as the worker or the options say; empty: unknown
   // By which the worker was chosen: 0, or i of `RouteInput::other_readings[i - 1]`.
   size_t reading = 0;
-  // The destination is one of several data-parallel ranks of its worker: the engine has to be told which (`kDataParallelRankHeader`).
-  bool of_several_ranks = false;
+  // The destination is one of several data-parallel ranks of its worker: the engine has to be told which (`kDataParallelRankHeader`),
+  // by its own number.
+  std::optional<uint32_t> engine_rank = {};
   Receipt receipt;
   // For `Frontend::RouteAgain`: the hashed prompt and the workers that were found. Held, it keeps the prompt's tokens and its
   // leaves' answers in memory.
@@ -357,6 +360,13 @@ class Frontend {
 
   // The caller has seen that the worker is gone, after it had accepted.
   void Avoid(const std::string& cell, const HolderId& worker);
+  // Workers that are avoided now, with their engines' urls where these are known.
+  std::vector<KnownEngine> SuspectEngines() const;
+  // An engine is still not reached: those of its workers that are avoided stay so for a while more.
+  void KeepAvoiding(const std::vector<KnownEngine>& engines);
+  // `call` is called after a worker began to be avoided, in any thread; it calls nothing here. Null: nothing is called; once this
+  // returned, the one before is not called any more.
+  void OnSuspect(std::function<void()> call);
   // At most so many workers whose engine's address is known, those of the options that no leaf named yet included; suspects come last.
   std::vector<KnownEngine> Engines(size_t engines_max) const;
   // At most so many, those seen last first within a domain.

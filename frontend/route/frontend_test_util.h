@@ -23,6 +23,7 @@
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/routed.h"
 
 namespace kvatlas {
 
@@ -57,6 +58,7 @@ class FakeFleet : public CellFinder, public OverlapFinder {
                     OverlapFinder::Callback callback) override {
     leaves_asked.push_back(address);
     blocks_asked = question.sequence.size();
+    frontend_asked = question.frontend;
     first_asked = question.sequence.empty() ? kNoParent : question.sequence.front();
     if (hold) {
       held.push_back([this, address, callback] { Answer(address, callback); });
@@ -67,6 +69,28 @@ class FakeFleet : public CellFinder, public OverlapFinder {
       return callback(absl::DeadlineExceededError("late"));
     }
     Answer(address, callback);
+  }
+
+  void Tell(const std::string& leaf, const Domain& domain, uint64_t frontend,
+            const Routed& routed) override {
+    told.push_back({.leaf = leaf,
+                    .domain = domain,
+                    .frontend = frontend,
+                    .routed = routed,
+                    .blocks = {routed.blocks.begin(), routed.blocks.end()}});
+  }
+  void End(const std::string& leaf, const Domain& domain, uint64_t frontend,
+           const RouteOver& over_) override {
+    over.push_back({.leaf = leaf, .domain = domain, .frontend = frontend, .over = over_});
+  }
+
+  void TellCell(const std::string& node, const Domain& domain, uint64_t frontend,
+                const Routed& routed) override {
+    cells_told.push_back({.leaf = node,
+                          .domain = domain,
+                          .frontend = frontend,
+                          .routed = routed,
+                          .blocks = {routed.blocks.begin(), routed.blocks.end()}});
   }
 
   void Answer(const std::string& address, const OverlapFinder::Callback& callback) {
@@ -99,6 +123,18 @@ class FakeFleet : public CellFinder, public OverlapFinder {
   std::map<std::string, std::vector<Position>> positions_asked;  // by hierarchy
   size_t blocks_asked = 0;
   SequenceHash first_asked{0};
+  uint64_t frontend_asked = 0;
+
+  // What leaves heard; `routed.blocks` is not valid any more.
+  struct Told {
+    std::string leaf;
+    Domain domain;
+    uint64_t frontend = 0;
+    Routed routed = {};
+    std::vector<SequenceHash> blocks = {};
+    RouteOver over = {};
+  };
+  std::vector<Told> told, over, cells_told;
 
  private:
   ManualClock* const clock_;

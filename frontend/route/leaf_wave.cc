@@ -81,7 +81,8 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
                           {.cell = row.cell,
                            .distance = asked.target.distance,
                            .fallback = options_.fallback,
-                           .answer = std::move(answer)},
+                           .answer = std::move(answer),
+                           .leaves = LeavesOf(leaf, row.address)},
                           row.address, row.blocks_at_least);
     } else {
       asked.failure = outcome.answer.status();
@@ -99,6 +100,16 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
       leaves.swap(leaves_);
     }
     std::exchange(done_, nullptr)(std::move(leaves));
+  }
+
+  // The one that answered is the first to hear of a choice.
+  std::shared_ptr<const std::vector<std::string>> LeavesOf(size_t leaf,
+                                                           const std::string& answered) const {
+    if (!request_->options().tell_leaves) return nullptr;
+    std::vector<std::string> leaves = targets_[leaf].Addresses();
+    const auto at = std::find(leaves.begin(), leaves.end(), answered);
+    if (at != leaves.end()) std::rotate(leaves.begin(), at, at + 1);
+    return std::make_shared<const std::vector<std::string>>(std::move(leaves));
   }
 
   // It did not answer: it is not asked for decoders ahead of others before it has.

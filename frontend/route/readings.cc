@@ -23,6 +23,7 @@ void ForgetBlocks(WorkerFound* found) {
   found->blocks = 0;
   found->held = 0;
   found->fetched = {};
+  found->stored = 0;
 }
 
 }  // namespace

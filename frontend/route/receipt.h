@@ -51,8 +51,11 @@ struct ReceiptCandidate {
   uint32_t age_ms = 0;
   Cost cost = {};
   FetchedBlocks fetched = {};  // of the overlap
-  bool prefill_only = false;   // it needs another worker that decodes
-  std::string reading = {};    // as its engine reads the prompt; empty: not said
+  uint32_t store_blocks = 0;   // of the overlap, from a store that workers share
+  // Leading blocks that it has or is about to have, by what frontends told its leaf, where these are more; never promised.
+  uint32_t pending_blocks = 0;
+  bool prefill_only = false;  // it needs another worker that decodes
+  std::string reading = {};   // as its engine reads the prompt; empty: not said
 };
 
 inline constexpr size_t kReceiptCandidatesMax = 16;

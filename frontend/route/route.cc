@@ -61,6 +61,9 @@ void Route::Start() {
   Begin(input_->prepared, OthersOf(*input_));
 }
 
+// What the first route found is good for `route_again_ttl`: within it the choice is made among
+// those candidates as they stand now. Only a good one is taken so; anything less is looked for
+// afresh.
 void Route::Again(const RoutedPrompt& routed) {
   if (fleet_->stopped()) return Fail(StoppedError());
   if (routed.at + fleet_->options.route_again_ttl > began_) {
@@ -74,6 +77,9 @@ void Route::Again(const RoutedPrompt& routed) {
   Start();
 }
 
+// A try takes its own pointers to whatever may be set while it runs (policy, thresholds, engines),
+// so that all of its steps see the same. Its deadline begins here: one that waited for room has it
+// whole.
 void Route::MakeTry(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others) {
   tried_since_ = fleet_->clock->Now();
   const FrontendOptions& options = fleet_->options;
@@ -101,6 +107,11 @@ void Route::Begin(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> o
   AskHierarchy();
 }
 
+// A prompt is hashed before any peer was asked, in blocks of the size that was last heard of. When
+// an answer names another one:
+//   1. The fleet's memory takes it, for the next prompts.
+//   2. If this prompt differs in it, all readings are hashed again, and a new try begins.
+//   3. That happens once a route: peers that contradict each other could keep it going for ever.
 bool Route::BeginWith(uint32_t block_size) {
   if (block_size == 0) return false;
   const PreparedPrompt::Ptr prompt = try_->request->prompt;
@@ -133,6 +144,8 @@ bool Route::BeginWith(uint32_t block_size) {
 
 // ---- The hierarchy ----
 
+// Beside the hierarchy those leaves are asked that it will probably name (`AskedAhead`): their
+// answers are taken by `AskLeaves` when they turn out to be wanted, and dropped when not.
 void Route::AskHierarchy() {
   const RequestPtr request = try_->request;
   const Duration budget = Share(request->Left(), kHierarchyShare);
@@ -211,6 +224,8 @@ void Route::AskNodes(std::vector<Target> nodes, std::vector<Target> leaves) {
                     });
 }
 
+// The cells that the nodes named take the nodes' places in the search. `leaves` were taken with the
+// nodes and are not asked yet: they go back with these cells, since one of these may be better.
 void Route::OnNodes(std::vector<Target> nodes, std::vector<Target> leaves, Time began,
                     std::vector<CellsOutcome> outcomes) {
   const uint64_t us = Microseconds(fleet_->clock->Now() - began);
@@ -254,6 +269,9 @@ void Route::AskLeaves(std::vector<Target> leaves) {
                      });
 }
 
+// After each wave: another block size begins a new try. With no good worker, or while a cell that
+// was not asked has a bound above the best worker's blocks, the next cells are asked; else the
+// search is over.
 void Route::OnLeaves(Time began, std::vector<AskedLeaf> leaves) {
   try_->receipt.find_overlaps_us += Microseconds(fleet_->clock->Now() - began);
   uint32_t block_size = 0;
@@ -286,6 +304,11 @@ void Route::Conclude() {
   Decide();
 }
 
+// Workers were found that only prefill, and none that decodes. In this order:
+//   1. Cells that are known to have decoders and were not asked.
+//   2. Once a route, all cells of the hierarchy, if it named only its best: decoders hold no
+//      prefixes and are never among those.
+//   3. False: no cell is left to ask.
 bool Route::AskForDecoders() {
   const RequestPtr request = try_->request;
   std::vector<Target> targets = TakeForDecoders(*request, try_->answers, &try_->search);
@@ -348,6 +371,7 @@ void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cel
   const PreparedPrompt::Ptr prompt =
       request.readings == nullptr ? request.prompt : request.readings->prompt(worker.reading());
   auto routed = std::make_shared<const RoutedPrompt>(std::move(input), cells, try_->receipt, now);
+  Tell(committed, *prompt);
   RouteResult result = ResultOf(request, std::move(committed), std::move(try_->receipt));
   result.receipt.queued_us = Microseconds(tried_since_ - began_);
   result.receipt.total_us = Microseconds(now - began_);
@@ -361,6 +385,23 @@ void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cel
   }
   result.routed = std::move(routed);
   std::exchange(callback_, nullptr)(std::move(result));
+}
+
+// Before the caller has the choice: it may say at once that the request is over.
+void Route::Tell(const Committed& committed, const PreparedPrompt& prompt) {
+  const ChosenWorker& worker = *committed.choice.worker;
+  if (worker.cell->leaves == nullptr) return;
+  const std::vector<SequenceHash>& sequence = prompt.sequence();
+  const size_t first = std::min<size_t>(worker.input.overlap_blocks, sequence.size());
+  const size_t count = std::min<size_t>(sequence.size() - first, kRoutedBlocksMax);
+  fleet_->TellOfChoice(input_->domain, worker.cell->cell, worker.cell->leaves,
+                       {.decision = committed.decision_id,
+                        .worker = worker.id(),
+                        .first = static_cast<Position>(first),
+                        .blocks = std::span(sequence).subspan(first, count),
+                        .parent = first == 0 ? kNoParent : sequence[first - 1],
+                        .session = SessionHash(input_->session_id)},
+                       prompt.waypoints());
 }
 
 void Route::FinishLearning() {

@@ -89,6 +89,7 @@ class Route : public std::enable_shared_from_this<Route> {
   void Decide();
   // `cells`: that were chosen among.
   void FinishLearning();
+  void Tell(const Committed& committed, const PreparedPrompt& prompt);
   void Finish(Committed committed, const std::vector<CandidateCellPtr>& cells);
   void WaitOrReject(const Choice& choice);
   void Fail(absl::Status status);

@@ -270,5 +270,20 @@ TEST_F(RouteChoiceTest, BlocksOfLowerTiersCostTheirFetching) {
   EXPECT_EQ(WorkerFor(), "disk");
 }
 
+// A store that workers share has more than this one itself.
+TEST_F(RouteChoiceTest, BlocksOfAStoreCostTheirFetchingAndAreAsSureAsItIs) {
+  fleet_.Add("a", "reader", 40).AddLoadable(100, Trust::kDegraded);
+  fleet_.Add("a", "device", 45);
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "reader");
+  EXPECT_EQ(route.overlap_blocks, 100u);
+  const ReceiptCandidate& reader = route.receipt.candidates[0];
+  EXPECT_EQ(reader.store_blocks, 60u);
+  EXPECT_EQ(reader.fetched.remote, 60u);
+  EXPECT_EQ(reader.cost.fetch, 0.3 * 60);
+  EXPECT_EQ(reader.trust, Trust::kDegraded);
+  EXPECT_EQ(route.receipt.candidates[1].store_blocks, 0u);
+}
+
 }  // namespace
 }  // namespace kvatlas

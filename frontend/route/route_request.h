@@ -21,6 +21,7 @@
 #include "frontend/route/prepared_prompt.h"
 #include "frontend/route/readings.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
 
 namespace kvatlas {
 
@@ -86,8 +87,11 @@ struct RouteRequest {
   }
   void FindOverlaps(const std::string& leaf_address, Duration deadline,
                     OverlapFinder::Callback callback) const {
-    const OverlapQuestion question = {
-        .domain = &domain(), .sequence = prompt->reusable(), .trace = input->trace};
+    const OverlapQuestion question = {.domain = &domain(),
+                                      .sequence = prompt->reusable(),
+                                      .trace = input->trace,
+                                      .session = SessionHash(input->session_id),
+                                      .frontend = fleet->Asker()};
     if (readings == nullptr)
       return fleet->overlap_finder->FindOverlaps(leaf_address, question, deadline,
                                                  std::move(callback));

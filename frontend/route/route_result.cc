@@ -12,14 +12,20 @@ std::string UrlOf(const RouteRequest& request, const ChosenWorker& worker) {
   return UrlOf(worker.cell->answer->LabelsOf(worker.id()), *request.engines, worker.id());
 }
 
-// Whether its leaf names another rank of the same worker.
-bool OfSeveralRanks(const ChosenWorker& worker) {
+// Nothing: its engine need not be told, since no other rank of the worker answers at its url, or is known. vLLM refuses a rank that a server
+// does not manage (0.33 v1/engine/input_processor.py, `local_engines_only`).
+std::optional<uint32_t> EngineRank(const RouteRequest& request, const ChosenWorker& worker) {
   const HolderId& chosen = worker.id();
-  if (chosen.rank != 0) return true;
-  const std::vector<WorkerFound>& found = worker.cell->answer->workers;
-  return std::any_of(found.begin(), found.end(), [&](const WorkerFound& other) {
-    return other.worker.rank != 0 && other.worker.name == chosen.name;
-  });
+  const WorkersAnswer& answer = *worker.cell->answer;
+  const uint32_t rank = EngineRankOf(chosen, answer.LabelsOf(chosen));
+  const std::string url = UrlOf(request, worker);
+  bool others = false;
+  for (const WorkerFound& other : answer.workers) {
+    if (other.worker.name != chosen.name || other.worker.rank == chosen.rank) continue;
+    others = true;
+    if (UrlOf(answer.LabelsOf(other.worker), *request.engines, other.worker) == url) return rank;
+  }
+  return !others && rank != 0 ? std::optional(rank) : std::nullopt;
 }
 
 }  // namespace
@@ -32,8 +38,8 @@ RouteResult ResultOf(const RouteRequest& request, Committed committed, Receipt r
                      .overlap_blocks = choice.overlap_blocks,
                      .url = UrlOf(request, *choice.worker),
                      .reading = choice.worker->reading(),
-                     .of_several_ranks = OfSeveralRanks(
-                         choice.decoder.has_value() ? *choice.decoder : *choice.worker),
+                     .engine_rank = EngineRank(
+                         request, choice.decoder.has_value() ? *choice.decoder : *choice.worker),
                      .receipt = std::move(receipt)};
   if (choice.decoder.has_value()) {
     result.decode = DecodeChoice{.worker = choice.decoder->id(),

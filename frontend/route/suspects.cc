@@ -15,6 +15,12 @@ void Suspects::Suspect(const CellWorker& worker, Time now) {
   entry.ttl = std::min(ttl * 2, options_.ttl_max);
 }
 
+void Suspects::Keep(const CellWorker& worker, Time now) {
+  const auto found = until_.find(worker);
+  if (found == until_.end() || now >= found->second.until) return;
+  found->second.until = std::max(found->second.until, now + options_.ttl);
+}
+
 void Suspects::Clear(const CellWorker& worker) {
   if (!until_.empty()) until_.erase(worker);
 }
@@ -27,6 +33,13 @@ bool Suspects::Contains(const CellWorker& worker, Time now) const {
 size_t Suspects::Count(Time now) const {
   return static_cast<size_t>(std::count_if(
       until_.begin(), until_.end(), [now](const auto& entry) { return now < entry.second.until; }));
+}
+
+std::vector<CellWorker> Suspects::All(Time now) const {
+  std::vector<CellWorker> all;
+  for (const auto& [worker, entry] : until_)
+    if (now < entry.until) all.push_back(worker);
+  return all;
 }
 
 // Those whose time is over, kept so far for what a renewal would cost them; if there are none, the next to pass.

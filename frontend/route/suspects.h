@@ -2,7 +2,7 @@
 // stay in its leaf's answers until its lease runs out.
 //
 // *Truth*: a suspicion is evidence of one caller, and passes: after `ttl`, which doubles with each renewal up to
-// `ttl_max`, or at once when the worker takes a request. A suspect is chosen only when no other worker is left,
+// `ttl_max`, or at once when the worker takes a request. While a connection to its engine fails (`peers/suspect_probe.h`), it stays. A suspect is chosen only when no other worker is left,
 // and first one that the same request has not been sent to (`RouteInput::tried`).
 // *Threads*: none; the owner serialises.
 // *Cost*: constant; nothing while there are no suspects.
@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "indexer/base/clock.h"
@@ -39,6 +40,8 @@ class Suspects {
   explicit Suspects(const SuspectsOptions& options) : options_(options) {}
 
   void Suspect(const CellWorker& worker, Time now);
+  // It is still not reached: a suspicion that has not passed lasts `ttl` from now on at least.
+  void Keep(const CellWorker& worker, Time now);
   // It took a request.
   void Clear(const CellWorker& worker);
 
@@ -47,6 +50,7 @@ class Suspects {
   bool Has(const CellWorker& worker) const { return until_.contains(worker); }
   bool empty() const { return until_.empty(); }
   size_t Count(Time now) const;
+  std::vector<CellWorker> All(Time now) const;
 
  private:
   struct Entry {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
@@ -43,6 +44,20 @@ TEST(SuspectsTest, AWorkerThatTakesARequestIsClearedAndStartsOver) {
   EXPECT_TRUE(suspects.empty());
   suspects.Suspect(Worker(1), kNow + seconds(3));
   EXPECT_FALSE(suspects.Contains(Worker(1), kNow + seconds(5)));
+}
+
+TEST(SuspectsTest, WhoIsStillNotReachedStaysASuspectAndStartsNoOther) {
+  Suspects suspects({.ttl = seconds(2), .ttl_max = seconds(30)});
+  suspects.Keep(Worker(1), kNow);
+  EXPECT_TRUE(suspects.empty());
+  suspects.Suspect(Worker(1), kNow);
+  Time now = kNow;
+  for (int i = 0; i < 10; ++i) suspects.Keep(Worker(1), now += seconds(1));
+  EXPECT_TRUE(suspects.Contains(Worker(1), now + seconds(2) - Duration(1)));
+  EXPECT_EQ(suspects.All(now), std::vector<CellWorker>{Worker(1)});
+  EXPECT_FALSE(suspects.Contains(Worker(1), now + seconds(2)));
+  suspects.Keep(Worker(1), now + seconds(2));
+  EXPECT_FALSE(suspects.Contains(Worker(1), now + seconds(2)));
 }
 
 TEST(SuspectsTest, BeyondTheBoundTheNextToPassIsForgotten) {

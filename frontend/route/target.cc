@@ -32,6 +32,7 @@ bool OnlyDecodes(const RouteRequest& request, const FleetMemory& memory, const C
 CellKnown KnownOf(const RouteRequest& request, const ModelFleet& model, const SentTo& sent,
                   const CellFound& cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(model.mutex) {
   uint32_t reported = cell.blocks_at_least;
+  if (request.options().siblings_together) reported = std::max(reported, cell.pending_blocks);
   const bool sent_there =
       !sent.cell.empty() &&
       (cell.is_node ? model.nodes.IsAbove(request.domain(), cell.cell, sent.cell)

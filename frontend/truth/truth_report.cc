@@ -168,6 +168,8 @@ std::string_view TrustName(Trust trust) {
       return "degraded";
     case Trust::kStale:
       return "stale";
+    case Trust::kGuessed:
+      return "guessed";
   }
   return "unknown";
 }
@@ -179,6 +181,7 @@ Json CandidatesJson(const std::vector<ReceiptCandidate>& candidates) {
                     {"rank", candidate.worker.rank},
                     {"cell", candidate.cell},
                     {"overlap_blocks", candidate.overlap_blocks},
+                    {"store_blocks", candidate.store_blocks},
                     {"trust", TrustName(candidate.trust)},
                     {"age_ms", candidate.age_ms},
                     {"cost", candidate.cost.total()},
@@ -223,7 +226,10 @@ std::string PageText(const TruthPage& page) {
                                                  "predicted", "served", "exact", "less", "more",
                                                  "length differs", "in index", "held"}};
   for (const WorkerTruth& worker : page.workers) rows.push_back(WorkerRow(worker));
-  if (rows.size() > 1) text += "\n" + Table(rows, 3);
+  if (rows.size() > 1)
+    text += "\n" + Table(rows, 3) +
+            "in index: of the prompts asked about again, how many the index still had whole; held: "
+            "blocks that the leaf has of the worker\n";
   text += "\nreports " + std::to_string(page.stats.reports) + ", of unknown decisions " +
           std::to_string(page.stats.reports_unknown) + ", without cached_tokens " +
           std::to_string(page.stats.without_figures) + "; decisions kept " +

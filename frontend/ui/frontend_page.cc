@@ -91,6 +91,8 @@ std::string FleetOf(const FrontendPageOptions& options, const std::string& cell)
   FleetPage fleet = options.watch->Get(cell);
   if (!cell.empty()) return CellJson(fleet, cell);
   fleet.program = options.program;
+  for (FleetPeer& peer : fleet.peers)
+    peer.is_self = !options.own_leaf.empty() && peer.address == options.own_leaf;
   fleet.kind = "frontend";
   fleet.name = options.name();
   fleet.decisions = true;

@@ -25,6 +25,7 @@ struct FrontendPageOptions {
   FleetWatch* watch = nullptr;
   const Truth* truth = nullptr;
   const PromptExplainer* explainer = nullptr;  // null: prompts are not explained
+  std::string own_leaf = {};  // address of a leaf that is in this process; empty: none is
 };
 
 // Nodes and own cells of a frontend, whatever they are at the time.

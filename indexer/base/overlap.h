@@ -23,6 +23,7 @@ enum class Trust : uint8_t {
   kExact = 0,     // never over-counts; equal to the engine's contents once the stream is quiet
   kDegraded = 1,  // a gap or a difference is being repaired
   kStale = 2,     // the stream has been silent for longer than its lease
+  kGuessed = 3,   // it announces nothing: what was sent there is all that is known
 };
 
 }  // namespace kvatlas

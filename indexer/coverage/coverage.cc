@@ -32,7 +32,7 @@ Coverage::Coverage(const WaypointSchedule* schedule, const CoverageOptions& opti
       allowance_(std::max(options.updates_per_s, kUpdatesPerSecondMin)),
       allowance_at_(clock->Now()) {}
 
-void Coverage::OnChanged(HolderIndex, const ChangeLog& changes, const Stored* stored) {
+void Coverage::OnChanged(HolderIndex, const ChangeLog::Part& changes, const Stored* stored) {
   for (size_t i = 0; i < changes.size(); ++i) {
     const ChangeLog::Run run = changes[i];
     const bool had = run.before.Intersects(options_.tiers);

@@ -73,7 +73,7 @@ class Coverage : public DomainObserver {
   Coverage(const WaypointSchedule* schedule, const CoverageOptions& options, const Clock* clock);
 
   // From `stored` it learns which waypoint is before one in it. Quick; calls nothing.
-  void OnChanged(HolderIndex holder, const ChangeLog& changes, const Stored* stored) override;
+  void OnChanged(HolderIndex holder, const ChangeLog::Part& changes, const Stored* stored) override;
 
   // The load of a holder; nothing: it is gone.
   void OnLoad(HolderIndex holder, const std::optional<Load>& load) override;

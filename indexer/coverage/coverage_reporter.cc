@@ -382,9 +382,8 @@ class CoverageReporter::Stream {
     of.connected = parent.pump->connected();
     of.at_rest = coverage_at_rest && parent.pump->AtRest();
     of.bytes_sent = parent.bytes.load(std::memory_order_relaxed);
-    const BatchNumber sent = parent.pump->last_number();
-    const BatchNumber acknowledged = parent.pump->acknowledged();
-    of.unacknowledged_batches = sent > acknowledged ? sent - acknowledged : 0;
+    of.acknowledged = parent.pump->acknowledged();  // first: never beyond the last
+    of.last_batch = parent.pump->last_number();
     of.sender = parent.pump->stats();
     of.status = parent.pump->status();
     of.refusal = parent.pump->refusal();

@@ -107,7 +107,8 @@ struct ParentStats {
   uint64_t waypoints_here = 0;     // of this parent's shard
   uint64_t waypoints_covered = 0;  // of the domain, announced or not
   uint64_t waypoints_waiting = 0;  // of these, kept back by a budget
-  uint64_t unacknowledged_batches = 0;
+  BatchNumber last_batch = 0;
+  BatchNumber acknowledged = 0;
   SenderStats sender;
   absl::Status status;  // not OK: refused for good
   // Not OK: refused until something is mended, such as a schedule at either end, or two processes of one name.

@@ -26,7 +26,7 @@ void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::str
   family("_parent_at_rest", "1: this parent has acknowledged everything there is to say.",
          [](const ParentStats& s) { return s.at_rest ? 1 : 0; });
   family("_parent_unacknowledged_batches", "Batches that this parent has not acknowledged.",
-         [](const ParentStats& s) { return s.unacknowledged_batches; });
+         [](const ParentStats& s) { return s.last_batch - s.acknowledged; });
   family("_parent_refuses", "1: this parent refuses what is reported.",
          [](const ParentStats& s) { return !s.status.ok() || !s.refusal.ok() ? 1 : 0; });
   families.AppendTo(text);

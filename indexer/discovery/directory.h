@@ -5,6 +5,7 @@
 //   "NAME=HOST:PORT"     fixed      ├─ merged ─▶ View, and `on_change` whenever the set is another
 //   "dns:HOST:PORT"      every address of the name
 //   "k8s:SERVICE[.NAMESPACE][:PORT]"  ready endpoints of a Service of Kubernetes (`k8s_service.h`)
+//   "k8s-pods:NAMESPACE/SELECTOR"  ready pods of these labels (`k8s_pods.h`)
 //   "redis://HOST:PORT"  leases     ╯
 //
 // "NAME=dns:…" and "NAME=k8s:…" give their records that name.

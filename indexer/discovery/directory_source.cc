@@ -87,12 +87,19 @@ absl::StatusOr<std::unique_ptr<DirectorySource>> MakeFixedSource(std::string_vie
 
 bool IsPlaceToLook(std::string_view entry) {
   const std::string_view place = SplitName(entry).second;
-  return place.starts_with(kDns) || place.starts_with(kK8sPrefix) || IsLeases(place);
+  return place.starts_with(kDns) || place.starts_with(kK8sPrefix) ||
+         place.starts_with(kK8sPodsPrefix) || IsLeases(place);
 }
 
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeDirectorySource(
     std::string_view entry, const DirectoryOptions& options) {
   if (IsLeases(entry)) return MakeRedisSource(std::string(entry), options);
+  if (entry.starts_with(kK8sPodsPrefix)) {
+    const absl::StatusOr<K8sPodsQuery> pods =
+        K8sPodsQuery::Parse(entry.substr(kK8sPodsPrefix.size()));
+    if (!pods.ok()) return pods.status();
+    return MakeK8sPodsSource(*pods, options);
+  }
   const auto [name, place] = SplitName(entry);
   if (entry.starts_with("=")) return Bad(entry, "no name before '='");
   std::unique_ptr<DirectorySource> source;

@@ -21,10 +21,12 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/discovery/k8s_objects.h"
 #include "indexer/discovery/k8s_service.h"
 
 namespace kvatlas {
@@ -32,19 +34,19 @@ namespace kvatlas {
 inline constexpr size_t kEndpointSlicesMax = 4096;
 inline constexpr size_t kEndpointsOfSliceMax = 1000;  // which the API allows
 
-class EndpointSlices {
+class EndpointSlices : public K8sObjects {
  public:
   explicit EndpointSlices(K8sService service) : service_(std::move(service)) {}
 
-  // A page of a list: what to ask for the next one, empty after the last, with which the new list takes the place of all that
-  // was known. A page that fails forgets those before it.
-  absl::StatusOr<std::string> ReadPage(std::string_view json);
-
-  // A line of a watch. OUT_OF_RANGE: the watch's resource version is too old, so list again.
-  absl::Status ReadEvent(std::string_view json);
-
-  // To watch from; empty before the first whole list.
-  const std::string& resource_version() const { return resource_version_; }
+  std::string name_space() const override { return service_.name_space; }
+  std::string api() const override { return "/apis/discovery.k8s.io/v1"; }
+  std::string resource() const override { return "endpointslices"; }
+  std::string selector() const override { return "kubernetes.io/service-name=" + service_.service; }
+  absl::StatusOr<std::string> ReadPage(std::string_view json) override;
+  absl::Status ReadEvent(std::string_view json) override;
+  const std::string& resource_version() const override { return slices_.resource_version; }
+  // An address each, and nothing else.
+  absl::StatusOr<std::vector<ServiceRecord>> Records() const override;
 
   // HOST:PORT, in order. UNAVAILABLE says why there are none.
   absl::StatusOr<std::vector<std::string>> Addresses() const;
@@ -60,16 +62,13 @@ class EndpointSlices {
     std::map<std::string, uint16_t> ports;  // by name
     std::vector<Endpoint> endpoints;
   };
-  using Slices = std::map<std::string, Slice>;  // by name
 
   static absl::Status ReadSlice(const nlohmann::json& object, std::string* name, Slice* slice);
   // 0: none of these.
   uint16_t PortOf(const Slice& slice) const;
 
   const K8sService service_;
-  std::string resource_version_;
-  Slices slices_;
-  Slices pages_;  // of a list that is not whole yet
+  K8sItems<Slice> slices_;
 };
 
 }  // namespace kvatlas

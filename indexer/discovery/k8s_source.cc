@@ -14,6 +14,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/endpoint_slices.h"
 #include "indexer/discovery/k8s_account.h"
+#include "indexer/discovery/k8s_objects.h"
 #include "indexer/discovery/waiting_source.h"
 #include "indexer/service/http_fetch.h"
 
@@ -45,13 +46,12 @@ std::string Encoded(std::string_view text) {
 
 class K8sSource : public WaitingSource {
  public:
-  K8sSource(const K8sService& service, const DirectoryOptions& options)
-      : service_(service),
+  K8sSource(std::unique_ptr<K8sObjects> objects, const DirectoryOptions& options)
+      : objects_(std::move(objects)),
         kind_(options.kind),
         options_(options.k8s),
         clock_(options.clock),
         account_(options.k8s),
-        slices_(service),
         random_(options.k8s.seed != 0 ? options.k8s.seed : std::random_device()()) {}
   ~K8sSource() override { Stop(); }
 
@@ -92,11 +92,11 @@ class K8sSource : public WaitingSource {
                 return all.status();
               });
       if (!asked.ok()) return asked;
-      absl::StatusOr<std::string> page = slices_.ReadPage(text);
+      absl::StatusOr<std::string> page = objects_->ReadPage(text);
       if (!page.ok()) return page.status();
       next = *std::move(page);
     } while (!next.empty());
-    TellAddresses();
+    TellRecords();
     return absl::OkStatus();
   }
 
@@ -111,7 +111,7 @@ class K8sSource : public WaitingSource {
     const Time began = clock_->Now();
     const absl::Status asked =
         Ask(absl::StrCat("&watch=1&allowWatchBookmarks=true&timeoutSeconds=", seconds,
-                         "&resourceVersion=", Encoded(slices_.resource_version())),
+                         "&resourceVersion=", Encoded(objects_->resource_version())),
             options, [this](HttpFetch* fetch) { return ReadWatch(fetch); });
     if (asked.ok() && clock_->Now() - began >= watch_for / 2) progress_ = true;
     return asked;
@@ -128,12 +128,12 @@ class K8sSource : public WaitingSource {
       size_t begin = 0;
       for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
         const absl::Status read =
-            slices_.ReadEvent(std::string_view(text).substr(begin, end - begin));
+            objects_->ReadEvent(std::string_view(text).substr(begin, end - begin));
         if (absl::IsInvalidArgument(read) || absl::IsResourceExhausted(read))
           return absl::OutOfRangeError(read.message());
         if (!read.ok()) return read;
         progress_ = true;
-        TellAddresses();
+        TellRecords();
         begin = end + 1;
       }
       text.erase(0, begin);
@@ -141,14 +141,13 @@ class K8sSource : public WaitingSource {
     }
   }
 
-  // A GET of the Service's slices with `query`; `take` reads the answer of 200.
+  // A GET of the objects with `query`; `take` reads the answer of 200.
   template <typename Take>
   absl::Status Ask(const std::string& query, HttpFetchOptions options, const Take& take) {
     const absl::StatusOr<std::string> url = account_.Url();
     if (!url.ok()) return url.status();
-    absl::StatusOr<std::string> name_space = service_.name_space.empty()
-                                                 ? account_.Namespace()
-                                                 : absl::StatusOr<std::string>(service_.name_space);
+    absl::StatusOr<std::string> name_space = objects_->name_space();
+    if (name_space->empty()) name_space = account_.Namespace();
     if (!name_space.ok()) return name_space.status();
     if (absl::Status bad = account_.Authorize(*url, &options); !bad.ok()) return bad;
     HttpFetch fetch(options);
@@ -157,9 +156,9 @@ class K8sSource : public WaitingSource {
       if (Stopping()) return absl::CancelledError("stopping");
       running_ = &fetch;
     }
-    const std::string path = "/apis/discovery.k8s.io/v1/namespaces/" + *name_space +
-                             "/endpointslices?labelSelector=" +
-                             Encoded("kubernetes.io/service-name=" + service_.service) + query;
+    const std::string path =
+        absl::StrCat(objects_->api(), "/namespaces/", *name_space, "/", objects_->resource(),
+                     "?labelSelector=", Encoded(objects_->selector()), query);
     const absl::StatusOr<int> answered = fetch.Get(*url, path);
     absl::Status status = answered.status();
     if (answered.ok())
@@ -183,27 +182,21 @@ class K8sSource : public WaitingSource {
     if (status == 401) return absl::UnavailableError(text + " (the token is not accepted)");
     if (status == 403) {
       return absl::UnavailableError(
-          text + " (the service account needs a Role with list and watch of endpointslices in " +
-          name_space + ")");
+          absl::StrCat(text, " (the service account needs a Role with list and watch of ",
+                       objects_->resource(), " in ", name_space, ")"));
     }
     return absl::UnavailableError(text);
   }
 
-  // The addresses as they are now, if they differ from what was told.
-  void TellAddresses() {
-    absl::StatusOr<std::vector<std::string>> addresses = slices_.Addresses();
-    if (!addresses.ok()) return TellFailure(addresses.status());
-    if (!failed_ && *addresses == told_) return;
+  // What they say now, if it differs from what was told.
+  void TellRecords() {
+    absl::StatusOr<std::vector<ServiceRecord>> records = objects_->Records();
+    if (!records.ok()) return TellFailure(records.status());
+    for (ServiceRecord& record : *records) record.kind = kind_;
+    if (!failed_ && *records == told_) return;
     failed_ = false;
-    told_ = *addresses;
-    std::vector<ServiceRecord> records;
-    for (std::string& address : *addresses) {
-      ServiceRecord record;
-      record.kind = kind_;
-      record.grpc = std::move(address);
-      records.push_back(std::move(record));
-    }
-    Tell(std::move(records));
+    told_ = *records;
+    Tell(*std::move(records));
   }
 
   void TellFailure(const absl::Status& status) {
@@ -228,17 +221,16 @@ class K8sSource : public WaitingSource {
     return Wait(whole - Share(whole / 2));
   }
 
-  const K8sService service_;
+  const std::unique_ptr<K8sObjects> objects_;
   const ServiceKind kind_;
   const K8sOptions options_;
   const Clock* const clock_;
 
   // Of the thread.
   K8sAccount account_;
-  EndpointSlices slices_;
   std::mt19937_64 random_;
-  std::vector<std::string> told_;
-  bool failed_ = true;  // the last that was told was no addresses
+  std::vector<ServiceRecord> told_;
+  bool failed_ = true;  // the last that was told was no records
   bool progress_ = false;
   int failures_ = 0;  // in a row
 
@@ -250,7 +242,12 @@ class K8sSource : public WaitingSource {
 
 std::unique_ptr<DirectorySource> MakeK8sSource(const K8sService& service,
                                                const DirectoryOptions& options) {
-  return std::make_unique<K8sSource>(service, options);
+  return std::make_unique<K8sSource>(std::make_unique<EndpointSlices>(service), options);
+}
+
+std::unique_ptr<DirectorySource> MakeK8sPodsSource(const K8sPodsQuery& query,
+                                                   const DirectoryOptions& options) {
+  return std::make_unique<K8sSource>(std::make_unique<K8sPods>(query), options);
 }
 
 }  // namespace kvatlas

@@ -19,12 +19,16 @@
 
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/directory_source.h"
+#include "indexer/discovery/k8s_pods.h"
 #include "indexer/discovery/k8s_service.h"
 
 namespace kvatlas {
 
 std::unique_ptr<DirectorySource> MakeK8sSource(const K8sService& service,
                                                const DirectoryOptions& options);
+// The same of pods: their names, and their addresses without a port.
+std::unique_ptr<DirectorySource> MakeK8sPodsSource(const K8sPodsQuery& query,
+                                                   const DirectoryOptions& options);
 
 }  // namespace kvatlas
 

@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kPath[] = "/apis/discovery.k8s.io/v1/namespaces/*";
+constexpr const char* kPaths[] = {"/apis/discovery.k8s.io/v1/namespaces/*", "/api/v1/namespaces/*"};
 constexpr char kNamespace[] = "llm";
 constexpr uint16_t kPort = 7410;
 constexpr char kServiceLabel[] = "kubernetes.io/service-name";
@@ -44,6 +44,21 @@ Json SliceJson(const std::string& service, const std::string& name,
   for (const auto& [address, ready] : endpoints)
     slice["endpoints"].push_back({{"addresses", {address}}, {"conditions", {{"ready", ready}}}});
   return slice;
+}
+
+Json PodJson(const std::string& app, const std::string& name, const std::string& address,
+             bool ready, bool ends, uint64_t version) {
+  Json metadata = {{"name", name},
+                   {"namespace", kNamespace},
+                   {"resourceVersion", std::to_string(version)},
+                   {"labels", {{"app", app}}}};
+  if (ends) metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z";
+  Json status = {{"phase", "Running"},
+                 {"conditions",
+                  {{{"type", "PodScheduled"}, {"status", "True"}},
+                   {{"type", "Ready"}, {"status", ready ? "True" : "False"}}}}};
+  if (!address.empty()) status["podIP"] = address;
+  return {{"metadata", metadata}, {"status", status}};
 }
 
 std::string StatusJson(int code, const std::string& message) {
@@ -75,6 +90,7 @@ struct K8sTestServer::State {
     const auto found = slices.find(service);
     if (found == slices.end()) return {};
     for (const auto& [name, slice] : found->second) {
+      if (!slice.contains("endpoints")) continue;  // a pod
       for (const Json& endpoint : slice["endpoints"]) {
         if (endpoint["conditions"]["ready"])
           ready.insert(endpoint["addresses"][0].get<std::string>() + ":" + std::to_string(kPort));
@@ -102,7 +118,8 @@ struct K8sTestServer::State {
       return Failure(401, "Unauthorized");
     }
     if (request.path !=
-        absl::StrCat("/apis/discovery.k8s.io/v1/namespaces/", kNamespace, "/endpointslices"))
+            absl::StrCat("/apis/discovery.k8s.io/v1/namespaces/", kNamespace, "/endpointslices") &&
+        request.path != absl::StrCat("/api/v1/namespaces/", kNamespace, "/pods"))
       return Failure(403, "endpointslices.discovery.k8s.io is forbidden");
     if (Happens(faults.refuse)) return Failure(500, "etcdserver: request timed out");
     const std::string selector = request.Param("labelSelector").value_or("");
@@ -276,10 +293,12 @@ K8sTestServer::K8sTestServer(size_t page_items) : state_(std::make_unique<State>
                                                      .header_timeout = std::chrono::minutes(1),
                                                      .keep_headers = true,
                                                      .security = *started});
-  state_->server->Handle(
-      {.method = "GET", .path = kPath, .handler = [this](const HttpRequest& request) {
-         return state_->Answer(request);
-       }});
+  for (const char* const path : kPaths) {
+    state_->server->Handle(
+        {.method = "GET", .path = path, .handler = [this](const HttpRequest& request) {
+           return state_->Answer(request);
+         }});
+  }
   EXPECT_TRUE(state_->server->Start().ok());
 }
 
@@ -311,6 +330,16 @@ void K8sTestServer::Put(const std::string& service, const std::string& slice,
   Json json = SliceJson(service, slice, endpoints, state_->version);
   state_->slices[service][slice] = json;
   state_->Changed(service, known ? "MODIFIED" : "ADDED", std::move(json));
+}
+
+void K8sTestServer::PutPod(const std::string& app, const std::string& name,
+                           const std::string& address, bool ready, bool ends) {
+  MutexLock lock(&state_->mutex);
+  ++state_->version;
+  const bool known = state_->slices[app].contains(name);
+  Json json = PodJson(app, name, address, ready, ends, state_->version);
+  state_->slices[app][name] = json;
+  state_->Changed(app, known ? "MODIFIED" : "ADDED", std::move(json));
 }
 
 void K8sTestServer::Delete(const std::string& service, const std::string& slice) {

@@ -43,6 +43,10 @@ class K8sTestServer {
 
   void Put(const std::string& service, const std::string& slice, const Endpoints& endpoints);
   void Delete(const std::string& service, const std::string& slice);
+  // A pod with the label "app". `ends`: it is being deleted.
+  void PutPod(const std::string& app, const std::string& name, const std::string& address,
+              bool ready, bool ends = false);
+  void DeletePod(const std::string& app, const std::string& name) { Delete(app, name); }
   // Events so far are forgotten: a watch from before now is answered 410.
   void Compact();
   void SetFaults(uint64_t seed, const K8sFaults& faults);

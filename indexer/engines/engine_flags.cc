@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_split.h"
 #include "indexer/base/domain.h"
 #include "indexer/engines/worker_flags.h"
 #include "indexer/service/security/curve.h"
@@ -9,8 +10,10 @@
 namespace kvatlas {
 
 void EngineFlags::Declare(FlagSet& flags, const std::string& what) {
-  flags.Add("workers", &workers,
-            what + ", NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
+  flags
+      .Add("workers", &workers,
+           what + ", NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…")
+      .Check([this](const std::string& list) { return CheckForm(list); });
   flags.Add(kEngineAddressesFlag, &addresses, kEngineAddressesHelp);
   flags.Add("engine_curve_key", &curve_key,
             "file with the CURVE key by which engines know this process (kvatlas pki curve); "
@@ -24,10 +27,33 @@ void EngineFlags::Declare(FlagSet& flags, const std::string& what) {
   flags.Add("block_size", &of_all.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
 }
 
+// What is wrong whatever the other flags say.
+absl::Status EngineFlags::CheckForm(const std::string& list) const {
+  std::vector<std::string> named = absl::StrSplit(list, ',', absl::SkipEmpty());
+  std::erase_if(named, [this](const std::string& entry) { return IsFound(entry); });
+  EngineRegistration any;
+  any.model = "any";
+  any.block_size = kBlockSizeAuto;
+  return ParseWorkers(named, any).status();
+}
+
 absl::StatusOr<std::vector<EngineRegistration>> EngineFlags::Workers() const {
-  auto parsed = ParseWorkers(workers, of_all);
+  std::vector<std::string> named = workers;
+  std::erase_if(named, [this](const std::string& entry) { return IsFound(entry); });
+  auto parsed = ParseWorkers(named, of_all);
   if (!parsed.ok()) return OfFlag("workers", parsed.status());
   return parsed;
+}
+
+bool EngineFlags::IsFound(const std::string& entry) const {
+  return std::any_of(found_prefixes.begin(), found_prefixes.end(),
+                     [&](const std::string& prefix) { return entry.starts_with(prefix); });
+}
+
+std::vector<std::string> EngineFlags::Found() const {
+  std::vector<std::string> found = workers;
+  std::erase_if(found, [this](const std::string& entry) { return !IsFound(entry); });
+  return found;
 }
 
 absl::Status EngineFlags::ReadInto(ZmqIngestOptions* options) const {

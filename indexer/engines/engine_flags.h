@@ -31,6 +31,8 @@ struct EngineFlags {
   std::vector<std::string> addresses = EngineAddresses::Default();
   std::string curve_key;  // file
   bool plain = false;
+  // Entries of `workers` with these beginnings are not of `Workers`: the process reads them itself.
+  std::vector<std::string> found_prefixes;
 
   EngineFlags() { of_all.model = "default"; }
 
@@ -39,8 +41,13 @@ struct EngineFlags {
   void Declare(FlagSet& flags, const std::string& what);
   // Of --workers. INVALID_ARGUMENT names the flag, as in `ReadInto`.
   absl::StatusOr<std::vector<EngineRegistration>> Workers() const;
+  std::vector<std::string> Found() const;
   // The others.
   absl::Status ReadInto(ZmqIngestOptions* options) const;
+
+ private:
+  bool IsFound(const std::string& entry) const;
+  absl::Status CheckForm(const std::string& list) const;
 };
 
 // NAME=VALUE of --labels, as pairs. INVALID_ARGUMENT names the flag.

@@ -151,7 +151,7 @@ TEST(EngineOffloadTest, DescribedChunksAreLoadedWhole) {
   EXPECT_EQ(worker.Reach(Tokens(28)), 7u);  // on the device
   worker.Apply({Gone({8, 7, 6, 5, 4})});
   EXPECT_EQ(worker.Reach(Tokens(32)), 8u);
-  EXPECT_EQ(worker.Reach(Tokens(28)), 4u);
+  EXPECT_EQ(worker.Reach(Tokens(28)), 3u);  // less than a chunk is not loaded
   EXPECT_EQ(worker.Reach(Tokens(12)), 3u);  // on the device
   worker.Apply({Gone({3, 2, 1})});
   EXPECT_EQ(worker.Reach(Tokens(32)), 8u);
@@ -209,6 +209,18 @@ TEST(EngineOffloadTest, WhereChunksEndTellsHowManyBlocksANameStandsFor) {
   worker.Apply({Gone({4}, "CPU")});
   EXPECT_TRUE(worker.Holdings().empty());
   EXPECT_EQ(worker.RankStats().aliases, 0u);
+}
+
+// Behind a device that has a part of the chunk vLLM loads it only if another one follows.
+TEST(EngineOffloadTest, LessThanAChunkIsNotLoaded) {
+  TestWorker worker({.offload_chunk_tokens = 8});
+  worker.Apply({OnDevice({1, 2, 3, 4}, Tokens(16)), Placeholder(2), Placeholder(4)});
+  worker.Apply({Gone({4, 3, 2})});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 1u);
+  EXPECT_EQ(worker.Reach(Tokens(12)), 1u);
+  EXPECT_EQ(worker.Reach(Tokens(16)), 4u);
+  worker.Apply({Gone({1})});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2u);
 }
 
 // One chunk alone looks like one of all its request's blocks.
@@ -358,6 +370,85 @@ TEST(EngineOffloadTest, ATierMayBeSaidToBeSilent) {
   EXPECT_EQ(worker.trust(), Trust::kDegraded);
 }
 
+// What it keeps, by number and by time, goes in the order in which it was stored; what is stored again is young again.
+TEST(EngineOffloadTest, BlocksOfASilentTierGoByAge) {
+  TestWorker worker({.silent_blocks = 2});
+  const auto store = [&](uint64_t name, uint32_t first) {
+    worker.Apply({StoreEvent({name}, Tokens(4, first), std::nullopt, "cpu")});
+  };
+  const auto holds = [&](uint32_t first) { return worker.Reach(Tokens(4, first)) == 1; };
+  store(1, 0);
+  store(2, 100);
+  EXPECT_TRUE(holds(0) && holds(100));
+  store(3, 200);
+  EXPECT_FALSE(holds(0));
+  EXPECT_TRUE(holds(100) && holds(200));
+  store(2, 100);  // it had left, and came back: no copy more
+  store(1, 0);
+  EXPECT_FALSE(holds(200));
+  EXPECT_TRUE(holds(0) && holds(100));
+  worker.Apply({OnDevice({9}, Tokens(4, 300))});
+  EXPECT_TRUE(holds(300) && holds(0)) << "of the device nothing goes";
+  EXPECT_EQ(worker.trust(), Trust::kDegraded) << "and what is read is not told";
+}
+
+TEST(EngineOffloadTest, BlocksOfASilentTierGoAfterAWhile) {
+  TestWorker worker({.silent_time = seconds(10)});
+  worker.Apply({StoreEvent({1}, Tokens(4), std::nullopt, "cpu")});
+  worker.Advance(seconds(5));
+  worker.Apply({StoreEvent({2}, Tokens(4, 100), std::nullopt, "cpu")});
+  EXPECT_EQ(worker.Reach(Tokens(4)), 1u);
+  worker.Advance(seconds(6));
+  EXPECT_EQ(worker.Reach(Tokens(4)), 0u);
+  EXPECT_EQ(worker.Reach(Tokens(4, 100)), 1u);
+}
+
+TEST(EngineOffloadTest, RestoredBlocksOfASilentTierAreAsOldAsTheProcess) {
+  TestWorker worker({.silent_time = seconds(10)});
+  worker.Apply({StoreEvent({1}, Tokens(4), std::nullopt, "cpu")});
+  TestWorker copy({.silent_time = seconds(10)});
+  worker->ForEachRank(
+      [&](const EngineRankMark& mark) { ASSERT_TRUE(copy->RestoreRank(mark).ok()); });
+  worker->ForEachAlias([&](const EngineAlias& alias) { ASSERT_TRUE(copy->Restore(alias).ok()); });
+  copy.Advance(seconds(100));
+  EXPECT_EQ(copy.Reach(Tokens(4)), 1u);
+  copy.Advance(seconds(10));
+  EXPECT_EQ(copy.Reach(Tokens(4)), 0u);
+}
+
+TEST(EngineOffloadTest, ASilentTierWithoutASizeKeepsAll) {
+  TestWorker worker;
+  for (uint64_t i = 0; i < 100; ++i)
+    worker.Apply(
+        {StoreEvent({i + 1}, Tokens(4, static_cast<uint32_t>(100 * i)), std::nullopt, "cpu")});
+  EXPECT_EQ(worker.Reach(Tokens(4)), 1u);
+}
+
+// ---- Stores that others share ----
+
+TEST(EngineOffloadTest, BlocksOfOtherOwnersAndPlacesAreThoseOfASharedStore) {
+  OwnedEvent of_owner = Described({1}, Tokens(4));
+  of_owner.event.ownership = "kvcr";
+  OwnedEvent remote = Of(StoreEvent({2}, Tokens(4, 4), 1, "STORAGE"));
+  remote.event.locality = "REMOTE";
+  TestWorker worker({.shares_store = true}), alone;
+  for (TestWorker* of : {&worker, &alone}) of->Apply({of_owner, remote});
+  EXPECT_EQ(alone.Reach(Tokens(8)), 0u);
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2u);
+  EXPECT_EQ(worker.Reach(Tokens(8), {.tiers = Tier::kExternal}), 2u);
+  OwnedEvent gone = Gone({2}, "STORAGE");
+  gone.event.locality = "REMOTE";
+  worker.Apply({gone});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 1u);
+}
+
+// What leaves the store without a word is in doubt there.
+TEST(EngineOffloadTest, ASilentTierThatIsTheStoresDoesNotDegradeTheWorker) {
+  TestWorker worker({.shares_store = true, .store_tiers = TierMask(Tier::kHost)});
+  worker.Apply({StoreEvent({70}, Tokens(4), std::nullopt, "cpu")});
+  EXPECT_EQ(worker.trust(), Trust::kExact);
+}
+
 // ---- The block size ----
 
 class LearnsBlockSize : public testing::Test {
@@ -383,7 +474,7 @@ class LearnsBlockSize : public testing::Test {
                               found_ = found;
                               return found;
                             }},
-                       [](uint32_t) -> absl::StatusOr<std::unique_ptr<RankSink>> {
+                       [](uint32_t) -> absl::StatusOr<std::shared_ptr<HoldingsWriter>> {
                          return absl::ResourceExhaustedError("none");
                        }};
 };

@@ -28,11 +28,11 @@ std::string Text(std::string_view text) { return std::string(text.substr(0, 64))
 }  // namespace
 
 EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
-                       std::unique_ptr<RankSink> sink, EngineWorkerStats* counters,
+                       std::shared_ptr<HoldingsWriter> writer, EngineWorkerStats* counters,
                        EngineScratch* scratch)
     : options_(options),
       rank_(rank),
-      sink_(std::move(sink)),
+      writer_(std::move(writer)),
       counters_(counters),
       spaces_(options.contract, options.lora_name, options.additional_salt,
               options.namespace_bytes_max, options.memory),
@@ -70,6 +70,7 @@ void EngineRank::PrefetchNames(size_t group, std::span<const EngineBlockHash> na
 }
 
 void EngineRank::Apply(const EngineEvent& event, Time now) {
+  now_ = now;
   switch (event.kind) {
     case EngineEvent::Kind::kStored:
       counters_->blocks_stored += event.hashes.size();
@@ -86,7 +87,13 @@ void EngineRank::Apply(const EngineEvent& event, Time now) {
 
 // ---- What is not for us ----
 
+bool EngineRank::IsOfStore(const EngineEvent& event) const {
+  return options_.shares_store && (!event.ownership.empty() || event.locality == "REMOTE");
+}
+
 std::optional<Tier> EngineRank::Admit(const EngineEvent& event) {
+  if (IsOfStore(event))
+    return RoleOf(event).has_value() ? std::optional(Tier::kExternal) : std::nullopt;
   if (const auto refusal = OwnershipRefusal(event.ownership)) {
     Refuse(*refusal, 1, Text(event.ownership));
     return std::nullopt;
@@ -217,7 +224,7 @@ void EngineRank::Require(size_t group, Tier tier) {
   if (groups != 0) {
     // None of those passed on has it.
     Flush();
-    Send(Cleared{.tiers = tier}, 0);
+    SendCleared(tier);
     held_[static_cast<int>(tier)] = 0;
     names_[static_cast<int>(tier)].clear();
     ResendSides(tier);
@@ -253,19 +260,28 @@ void EngineRank::Unrequire(size_t group) {
     if ((required_[t] >> group & 1) == 0) continue;
     const Tier tier = static_cast<Tier>(t);
     required_[t] &= ~(1u << group);
-    Send(Cleared{.tiers = tier}, 0);
+    SendCleared(tier);
     held_[t] = 0;
     names_[t].clear();
     ResendSides(tier);
     if (required_[t] == 0) continue;
     // Whatever the others have by themselves.
     const size_t first = static_cast<size_t>(std::countr_zero(required_[t]));
-    for (const std::unique_ptr<AliasTable>& table : groups_[first].tables) {
-      table->ForEach([&](const EngineBlockHash& name, size_t slot) {
-        if (table->tiers(slot).Has(tier))
-          Held(first, name, table->place(slot), kNoParent, std::nullopt, tier);
-      });
-    }
+    const auto hold_all = [&] {
+      for (const std::unique_ptr<AliasTable>& table : groups_[first].tables)
+        table->ForEach([&](const EngineBlockHash& name, size_t slot) {
+          if (table->tiers(slot).Has(tier))
+            Held(first, name, table->place(slot), kNoParent, std::nullopt, tier);
+        });
+      FlushMain();
+    };
+    const bool counted = counts_names_;
+    hold_all();
+    if (counts_names_ == counted) continue;
+    // A block with two names showed on the way, when those to come were counted already: again from the start.
+    held_[t] = 0;
+    names_[t].clear();
+    hold_all();
   }
   Flush();
 }
@@ -398,10 +414,10 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
 }
 
 // What a store says of the copies in its tier. An envelope tells of the first and the last copy of its medium alone, and SGLang has
-// a page once beside the device.
+// a page once beside the device. What leaves a tier by age has been stored again since it left.
 AliasTable::Copies EngineRank::CopiesOf(const EngineEvent& event, Tier tier) const {
   if (Restates(event)) return AliasTable::Copies::kOne;
-  const bool counts = options_.counts_copies &&
+  const bool counts = options_.counts_copies && !Ages(tier) &&
                       (tier == Tier::kDevice ||
                        (!event.envelope && !options_.is_sglang && CountsCopies(event.medium)));
   return counts ? AliasTable::Copies::kOneMore : AliasTable::Copies::kSome;
@@ -605,8 +621,6 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
   if (!tier.has_value()) return;
   if (event.component_form != ComponentForm::kNone && !ApplyComponents(event, *tier)) return;
   if (silent_.Has(*tier)) NoteRemoval(event, *tier);
-  // What it changes of names must come after what the sink was told of them.
-  FlushStored();
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/false);
   bool removed = false;
   const size_t count = event.hashes.size();
@@ -625,6 +639,7 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
 
 bool EngineRank::RemoveOne(size_t group, const EngineBlockHash& name, Tier tier) {
   const bool is_removed = RemoveName(group, name, tier, /*is_member=*/false);
+  if (is_removed && Ages(tier)) ForgetAge(group, name, tier);
   if (is_removed && tier != Tier::kDevice && chunk_blocks_ > 1)
     RemoveMembers(group, name, tier, /*all=*/false);
   return is_removed || (!parked_.empty() && parked_.Remove(ParkedName(group, name), tier));

@@ -1,13 +1,17 @@
 // What does one data-parallel rank of an engine hold? Its names, by attention group, and what became of each event.
 //
 //   event ─▶ Admit: owner, locality, medium, group
-//         ─▶ stored: content ─▶ place block by block ─▶ first copy in every group ─▶ pending run ─▶ sink
+//         ─▶ stored: content ─▶ place block by block ─▶ first copy in every group ─▶ pending ─▶ writer
 //         │                        └▶ parent unknown, no tokens: parked, linked when the name comes
-//         └▶ removed: last copy ─▶ pending removal ─▶ sink
+//         └▶ removed: last copy ─▶ pending ─▶ writer
 //
 // *Truth*: a group that announces blocks in a tier is required there: a block is passed on when every required group has it.
 // A name that comes with other content names that from then on, and what it named is gone.
-// *Threads*: none; the worker serialises. What is pending goes to the sink with `Flush`.
+// Blocks are handed over together at the end of a batch, or when many wait: as if in the order in which they came (`PendingEvents`). What
+// the writer says then shows whether a block has two names: from then on names are counted, and what is still to be handed over is
+// told as if they had been counted before (`CountPending`). So wherever blocks are handed over, each change of a name is pending or was
+// handed over.
+// *Threads*: none; the worker serialises. What is pending goes to the writer with `Flush`.
 
 #ifndef KVATLAS_INDEXER_ENGINES_ENGINE_RANK_H_
 #define KVATLAS_INDEXER_ENGINES_ENGINE_RANK_H_
@@ -15,6 +19,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,6 +36,7 @@
 #include "indexer/engines/namespaces.h"
 #include "indexer/engines/page_names.h"
 #include "indexer/engines/parked_blocks.h"
+#include "indexer/engines/pending_events.h"
 #include "indexer/engines/repeats.h"
 
 namespace kvatlas {
@@ -47,8 +53,9 @@ struct EngineScratch {
 class EngineRank {
  public:
   // All outlive the rank. `counters` and `scratch` are shared by a worker's ranks.
-  EngineRank(const EngineWorkerOptions& options, uint32_t rank, std::unique_ptr<RankSink> sink,
-             EngineWorkerStats* counters, EngineScratch* scratch);
+  EngineRank(const EngineWorkerOptions& options, uint32_t rank,
+             std::shared_ptr<HoldingsWriter> writer, EngineWorkerStats* counters,
+             EngineScratch* scratch);
 
   // Loads what these events will look up, of those with few names each.
   void Prefetch(std::span<const EngineEvent> events) const;
@@ -57,6 +64,7 @@ class EngineRank {
   // Nothing more comes of a batch.
   void EndBatch() {
     if (!ends_.empty()) FindChunks();
+    DropOld();
     Flush();
   }
 
@@ -135,6 +143,7 @@ class EngineRank {
   void ApplyStored(const EngineEvent& event, Time now);
   void ApplyRemoved(const EngineEvent& event);
   void ApplyCleared(const EngineEvent& event);
+  bool IsOfStore(const EngineEvent& event) const;
   std::optional<Tier> Admit(const EngineEvent& event);
   // Nothing: refused.
   std::optional<Role> RoleOf(const EngineEvent& event);
@@ -224,10 +233,10 @@ class EngineRank {
   void PassStored(const BlockPlace& place, SequenceHash parent, std::optional<LocalHash> local,
                   Tier tier);
   void PassRemoved(SequenceHash block, Tier tier);
-  void FlushStored();
-  void FlushRemoved();
-  void Send(const Event& event, size_t blocks);
+  void FlushMain();
+  void SendCleared(TierMask tiers);
   void CountNames();
+  void CountPending(std::span<const Event> left);
   // As many copies of every tier as were parked, in doubt when they were.
   void PlaceParked(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                    SequenceHash parent, std::optional<LocalHash> local, const ParkedBlock& parked);
@@ -272,10 +281,24 @@ class EngineRank {
   void SideUnheld(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier);
   void PassSide(bool stored, size_t side, Tier tier, SequenceHash name);
   void FlushSides();
-  // After the sink was told that a tier is empty for the main class's sake.
+  // After the writer was told that a tier is empty for the main class's sake.
   void ResendSides(Tier tier);
   // Something of a side group is gone from its table.
   void NoteErased(size_t group, const EngineBlockHash& name, const BlockPlace& place);
+
+  // ---- engine_rank_age.cc: tiers that blocks leave without a word ----
+  struct Age {
+    std::string key;      // `ParkedName`, and the tier
+    uint64_t number = 0;  // of its store
+    Time at{0};
+  };
+  static constexpr size_t kAgesSpare = 1024;
+  bool Ages(Tier tier) const;
+  void NoteAge(size_t group, const EngineBlockHash& name, Tier tier);
+  void ForgetAge(size_t group, const EngineBlockHash& name, Tier tier);
+  bool IsYoungest(const Age& age) const;
+  uint64_t AgingBlocks() const;
+  void DropOld();
 
   // ---- engine_rank_state.cc: the whole rank ----
   void ClearTier(Tier tier);
@@ -290,7 +313,7 @@ class EngineRank {
 
   const EngineWorkerOptions& options_;
   const uint32_t rank_;
-  const std::unique_ptr<RankSink> sink_;
+  const std::shared_ptr<HoldingsWriter> writer_;
   EngineWorkerStats* const counters_;
 
   std::vector<Group> groups_;
@@ -314,19 +337,23 @@ class EngineRank {
   std::vector<std::pair<std::string, Tier>> ends_;  // of this batch, by `ParkedName`
   // While those are several: of blocks, the one before.
   absl::flat_hash_map<SequenceHash, SequenceHash> before_;
-  bool places_members_ = false;  // names being placed are not the engine's
-  TierMask silent_;              // tiers that blocks leave without a word
-  TierMask removes_;             // tiers that are not so after all
-  uint32_t look_aheads_ = 0;     // bit k: of hashes that cover k tokens behind their block
+  bool places_members_ = false;                          // names being placed are not the engine's
+  TierMask silent_;                                      // tiers that blocks leave without a word
+  TierMask removes_;                                     // tiers that are not so after all
+  std::deque<Age> ages_;                                 // in the order of their stores
+  absl::flat_hash_map<std::string, uint64_t> youngest_;  // by `Age::key`: the store that counts
+  uint64_t stored_count_ = 0;
+  bool has_undated_ = false;  // among `ages_`, restored ones
+  Time now_{0};
+  uint32_t look_aheads_ = 0;  // bit k: of hashes that cover k tokens behind their block
 
   // Names per block and tier, kept once some block has two.
   bool counts_names_ = false;
   std::array<absl::flat_hash_map<SequenceHash, uint32_t>, kTiers> names_;
 
   std::array<uint64_t, kTiers> held_ = {};
-  // At most one of these has blocks.
-  Event stored_ = Stored();
-  Event removed_ = Removed();
+  PendingEvents pending_;       // of the main class
+  PendingEvents side_pending_;  // of side classes
 
   enum class Loss { kNone, kWaiting, kDropping } loss_ = Loss::kNone;
   // While kWaiting: gaps that nothing repaired yet; a loss that nothing repairs; and one that no time drops, only such
@@ -341,7 +368,7 @@ class EngineRank {
   uint32_t refused_size_ = 0;
   bool fits_ = false;      // something had it
   bool marked_ = false;    // `RestoreMark` was called
-  bool degraded_ = false;  // as the sink was told
+  bool degraded_ = false;  // as the writer was told
 
   // Blocks that the index shed are offered again, name by name.
   bool shed_ = false;
@@ -353,7 +380,7 @@ class EngineRank {
   } healing_;
 
   std::vector<Side> sides_;
-  CacheLayout layout_;     // as the sink was told
+  CacheLayout layout_;     // as the writer was told
   uint64_t unjoined_ = 0;  // names of side groups without a block
   // Of names that wait inside a main block: the name before, by `ParkedName`.
   absl::flat_hash_map<std::string, std::string> links_;
@@ -362,8 +389,6 @@ class EngineRank {
   bool side_unknown_ = false;
   bool anything_stored_ =
       false;  // of a hybrid (`EngineWorkerOptions::hybrid`), since it was cleared
-  Event side_stored_ = Stored();
-  Event side_removed_ = Removed();
 
   EngineScratch* const scratch_;
   PageNamer pages_;

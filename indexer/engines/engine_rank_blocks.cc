@@ -1,9 +1,10 @@
 // How does a copy under a name become a block of the holder?
 //
 //   Place ─▶ first copy of the name in that tier ─▶ Held: every other required group has it, and no other name does
-//         ─▶ PassStored: the pending run grows, or goes to the sink and another begins
+//         ─▶ PassStored: the pending run grows, or another begins
+//         ─▶ FlushMain: all that is pending goes to the writer in one call
 //
-// and the same way back. Runs and removals of consecutive events become one.
+// and the same way back (Left, Unheld, PassRemoved).
 
 #include <algorithm>
 #include <utility>
@@ -65,6 +66,7 @@ void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPla
   const bool first = table->Store(slot, tier, copies);
   for (uint32_t i = 1; i < count; ++i) table->Store(slot, tier, copies);
   if (copies != AliasTable::Copies::kOne) counters_->copies += count - first;
+  if (!places_members_ && Ages(tier)) NoteAge(group, name, tier);
   if (first) Came(group, name, place, parent, local, tier);
 }
 
@@ -89,7 +91,6 @@ void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const Engi
   if ((before.lora_name != after.lora_name || before.cache_salt != after.cache_salt) &&
       ambiguous_.size() < kAmbiguousMax)
     ambiguous_.insert(ParkedName(group, name));
-  FlushStored();
   const TierMask tiers = table->tiers(slot);
   EraseName(group, table, slot);
   for (int tier = 0; tier < kTiers; ++tier)
@@ -107,11 +108,12 @@ void EngineRank::EraseName(size_t group, AliasTable* table, size_t slot, bool is
   const BlockPlace place = table->place(slot);
   table->Erase(slot);
   // A chunk's own name for it leaves the engine's.
-  const std::optional<SequenceHash> before = is_member && before_.contains(place.block)
-                                                 ? std::optional(before_.at(place.block))
-                                                 : std::nullopt;
+  SequenceHash before{0};
+  const auto kept = is_member ? before_.find(place.block) : before_.end();
+  const bool is_kept = kept != before_.end();
+  if (is_kept) before = kept->second;
   NoteErased(group, name, place);
-  if (before.has_value()) before_.emplace(place.block, *before);
+  if (is_kept) before_.emplace(place.block, before);
 }
 
 // ---- Blocks ----
@@ -169,71 +171,91 @@ void EngineRank::CountNames() {
 
 void EngineRank::PassStored(const BlockPlace& place, SequenceHash parent,
                             std::optional<LocalHash> local, Tier tier) {
-  if (!std::get<Removed>(removed_).blocks.empty()) FlushRemoved();
-  Stored& run = std::get<Stored>(stored_);
-  const bool keeps_local = options_.keep_local_hashes && local.has_value();
-  const bool goes_on = !run.blocks.empty() && run.tier == tier && run.blocks.back() == parent &&
-                       run.position + run.blocks.size() == place.position &&
-                       run.blocks.size() < kBatchBlocksMax &&
-                       keeps_local == !run.local_hashes.empty();
-  if (!goes_on) {
-    const bool counted_names = counts_names_;
-    FlushStored();
-    // That showed that there are second names: this may be one.
-    if (counts_names_ && !counted_names && names_[static_cast<int>(tier)][place.block] > 1) return;
-    run.tier = tier;
-    run.position = place.position;
-    run.parent = place.position == 0 ? kNoParent : parent;
-  }
-  run.blocks.push_back(place.block);
-  if (keeps_local) run.local_hashes.push_back(*local);
+  if (!options_.keep_local_hashes) local.reset();
+  pending_.Store(tier, {place.block, place.position, parent, local});
   ++held_[static_cast<int>(tier)];
+  if (pending_.blocks() >= kBatchBlocksMax) FlushMain();
 }
 
 void EngineRank::PassRemoved(SequenceHash block, Tier tier) {
-  FlushStored();
-  Removed& removed = std::get<Removed>(removed_);
-  if (removed.tier != tier || removed.blocks.size() == kBatchBlocksMax) FlushRemoved();
-  removed.tier = tier;
-  removed.blocks.push_back(block);
+  pending_.Remove(tier, /*side=*/0, block);
   --held_[static_cast<int>(tier)];
+  // Of a name that is being changed some removals may still be to come: with stores before them it is too early.
+  if (pending_.blocks() >= kBatchBlocksMax && !pending_.has_stores()) FlushMain();
 }
 
 void EngineRank::Flush() {
-  FlushStored();
-  FlushRemoved();
+  FlushMain();
   FlushSides();
 }
 
-void EngineRank::FlushStored() {
-  Stored& run = std::get<Stored>(stored_);
-  if (run.blocks.empty()) return;
-  Send(stored_, run.blocks.size());
-  run.blocks.clear();
-  run.local_hashes.clear();
-}
-
-void EngineRank::FlushRemoved() {
-  Removed& removed = std::get<Removed>(removed_);
-  if (removed.blocks.empty()) return;
-  Send(removed_, removed.blocks.size());
-  removed.blocks.clear();
-}
-
-void EngineRank::Send(const Event& event, size_t blocks) {
-  const absl::Status status = sink_->Apply(event);
-  if (!status.ok()) {
-    Refuse(Refusal::kShed, blocks, std::string(status.message()));
-    if (!std::holds_alternative<Stored>(event)) return;
-    shed_ = healing_.shed = true;
-    return UpdateTrust();
+void EngineRank::FlushMain() {
+  for (std::span<const Event> left = pending_.events(); !left.empty();) {
+    const Applied applied = writer_->Apply(left);
+    const Event& last = left[applied.events - 1];
+    left = left.subspan(applied.events);
+    const Stored* const stored = std::get_if<Stored>(&last);
+    if (!applied.status.ok()) {
+      Refuse(Refusal::kShed, BlockCount(last), std::string(applied.status.message()));
+      if (stored == nullptr) continue;
+      shed_ = healing_.shed = true;
+      UpdateTrust();
+      continue;
+    }
+    if (counts_names_ || GoesOn(last, applied)) continue;
+    // All were first copies of their names: what was held already has another name.
+    held_[static_cast<int>(stored->tier)] -= stored->blocks.size() - applied.changed;
+    CountNames();
+    CountPending(left);
+    left = pending_.events();
   }
-  if (counts_names_ || !std::holds_alternative<Stored>(event)) return;
-  // All were first copies of their names: what was held already has another name.
-  const std::optional<uint64_t> changed = sink_->LastChanged();
-  if (!changed.has_value() || *changed >= blocks) return;
-  held_[static_cast<int>(std::get<Stored>(event).tier)] -= blocks - *changed;
-  CountNames();
+  pending_.Clear();
+}
+
+void EngineRank::SendCleared(TierMask tiers) {
+  writer_->Apply(Cleared{.tiers = tiers}).IgnoreError();
+}
+
+// The names were counted as they are; `left` is not handed over yet. From how many there were before it follows what of it is a first
+// or a last name.
+void EngineRank::CountPending(std::span<const Event> left) {
+  for (const Event& event : left) {
+    if (const Stored* const stored = std::get_if<Stored>(&event)) {
+      for (SequenceHash block : stored->blocks) --names_[static_cast<int>(stored->tier)][block];
+    } else {
+      const Removed& removed = std::get<Removed>(event);
+      for (SequenceHash block : removed.blocks) ++names_[static_cast<int>(removed.tier)][block];
+    }
+  }
+  PendingEvents rest;
+  for (const Event& event : left) {
+    if (const Stored* const stored = std::get_if<Stored>(&event)) {
+      const int tier = static_cast<int>(stored->tier);
+      for (size_t i = 0; i < stored->blocks.size(); ++i) {
+        if (++names_[tier][stored->blocks[i]] != 1) {
+          --held_[tier];
+          continue;
+        }
+        std::optional<LocalHash> local;
+        if (!stored->local_hashes.empty()) local = stored->local_hashes[i];
+        rest.Store(stored->tier, {stored->blocks[i], stored->position + static_cast<Position>(i),
+                                  i == 0 ? stored->parent : stored->blocks[i - 1], local});
+      }
+    } else {
+      const Removed& removed = std::get<Removed>(event);
+      const int tier = static_cast<int>(removed.tier);
+      for (SequenceHash block : removed.blocks) {
+        const auto names = names_[tier].find(block);
+        if (--names->second != 0) {
+          ++held_[tier];
+          continue;
+        }
+        names_[tier].erase(names);
+        rest.Remove(removed.tier, /*side=*/0, block);
+      }
+    }
+  }
+  pending_ = std::move(rest);
 }
 
 // ---- Parked blocks whose name or parent came ----

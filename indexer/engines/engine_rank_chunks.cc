@@ -30,7 +30,7 @@ void EngineRank::NoteOffload(const EngineEvent& event, Tier tier) {
   // Connectors that never say that a block left spell the medium so and know no kinds: LMCache 0.5.6 (v1/cache_engine.py) and vLLM
   // 0.33's MooncakeStoreConnector (mooncake/store/worker.py), whose store evicts by itself.
   if (event.medium == "cpu" && event.spec_kind.empty() && !event.envelope && !removes_.Has(tier) &&
-      !silent_.Has(tier)) {
+      !silent_.Has(tier) && !options_.store_tiers.Has(tier)) {
     silent_ = silent_ | TierMask(tier);
     UpdateTrust();
   }
@@ -75,7 +75,6 @@ void EngineRank::NoteEnd(size_t group, const EngineBlockHash& name, const BlockP
 void EngineRank::FindChunks() {
   const uint32_t before = std::exchange(named_blocks_, next_named_blocks_);
   if (before > named_blocks_) {
-    FlushStored();
     for (size_t group = 0; group < groups_.size(); ++group) {
       std::vector<std::pair<std::string, TierMask>> names;
       for (const std::unique_ptr<AliasTable>& table : groups_[group].tables)
@@ -96,8 +95,8 @@ void EngineRank::FindChunks() {
     return;
   }
   if (before_.empty()) {
-    FlushStored();
-    sink_->ForEachHeld([&](SequenceHash block, SequenceHash parent, LocalHash) {
+    FlushMain();
+    writer_->ForEachHeld([&](SequenceHash block, SequenceHash parent, LocalHash) {
       if (parent != kNoParent) before_.try_emplace(block, parent);
     });
   }

@@ -135,7 +135,7 @@ void EngineRank::UpdateLayout() {
   if (layout == layout_) return;
   Flush();
   layout_ = layout;
-  sink_->SetLayout(layout_);
+  writer_->SetLayout(layout_);
 }
 
 // ---- Stored ----
@@ -421,40 +421,21 @@ void EngineRank::SideUnheld(size_t group, const EngineBlockHash& name, const Blo
 
 void EngineRank::PassSide(bool stored, size_t side, Tier tier, SequenceHash name) {
   const SideClass number = static_cast<SideClass>(side);
-  Stored& stores = std::get<Stored>(side_stored_);
-  Removed& removes = std::get<Removed>(side_removed_);
-  const auto goes_on = [&](const auto& event) {
-    return event.blocks.empty() ||
-           (event.tier == tier && event.side == number && event.blocks.size() < kBatchBlocksMax);
-  };
-  // Order matters between stores and removals only.
-  if (stored ? !removes.blocks.empty() || !goes_on(stores)
-             : !stores.blocks.empty() || !goes_on(removes))
-    FlushSides();
-  if (stored) {
-    stores.tier = tier;
-    stores.side = number;
-    stores.blocks.push_back(name);
-  } else {
-    removes.tier = tier;
-    removes.side = number;
-    removes.blocks.push_back(name);
-  }
+  stored ? side_pending_.StoreSide(tier, number, name) : side_pending_.Remove(tier, number, name);
+  if (side_pending_.blocks() >= kBatchBlocksMax) FlushSides();
 }
 
 void EngineRank::FlushSides() {
-  for (Event* event : {&side_stored_, &side_removed_}) {
-    std::vector<SequenceHash>& blocks =
-        event == &side_stored_ ? std::get<Stored>(*event).blocks : std::get<Removed>(*event).blocks;
-    if (blocks.empty()) continue;
-    const absl::Status status = sink_->Apply(*event);
-    if (!status.ok() && event == &side_stored_) {
-      Refuse(Refusal::kShed, blocks.size(), std::string(status.message()));
-      shed_ = healing_.shed = true;
-      UpdateTrust();
-    }
-    blocks.clear();
+  for (std::span<const Event> left = side_pending_.events(); !left.empty();) {
+    const Applied applied = writer_->Apply(left);
+    const Event& last = left[applied.events - 1];
+    left = left.subspan(applied.events);
+    if (applied.status.ok() || !std::holds_alternative<Stored>(last)) continue;
+    Refuse(Refusal::kShed, BlockCount(last), std::string(applied.status.message()));
+    shed_ = healing_.shed = true;
+    UpdateTrust();
   }
+  side_pending_.Clear();
 }
 
 void EngineRank::ResendSides(Tier tier) {

@@ -51,7 +51,7 @@ void EngineRank::UpdateTrust() {
                         refused_size_ != 0 || !silent_.empty();
   if (degraded == degraded_) return;
   degraded_ = degraded;
-  sink_->SetTrust(degraded ? Trust::kDegraded : Trust::kExact);
+  writer_->SetTrust(degraded ? Trust::kDegraded : Trust::kExact);
 }
 
 // ---- Clears ----
@@ -85,8 +85,10 @@ void EngineRank::ClearAll() {
   missed_ = false;
   before_ = {};
   ends_.clear();
+  ages_.clear();
+  youngest_.clear();
   silent_ = options_.silent_tiers;
-  Send(Cleared(), 0);
+  SendCleared(TierMask::All());
   UpdateTrust();
 }
 
@@ -110,7 +112,7 @@ void EngineRank::ClearTier(Tier tier) {
   parked_.ClearTier(tier);
   held_[t] = 0;
   names_[t] = {};
-  Send(Cleared{.tiers = tier}, 0);
+  SendCleared(tier);
 }
 
 void EngineRank::Restart() {
@@ -214,6 +216,9 @@ bool EngineRank::DropUnconfirmed(size_t slots) {
 }
 
 void EngineRank::Tick(Time now) {
+  now_ = now;
+  Flush();  // names that were restored
+  DropOld();
   const size_t expired = parked_.DropExpired(now);
   Refuse(Refusal::kOrphanDropped, expired, "waited too long");
   if (loss_ == Loss::kWaiting) {
@@ -234,7 +239,8 @@ void EngineRank::Tick(Time now) {
 // A round that goes through shows that nothing is missing. It stops where there is still no room.
 void EngineRank::Heal() {
   size_t slots = kHealSlotsPerTick;
-  Stored one;
+  Event offered = Stored();
+  Stored& one = std::get<Stored>(offered);
   for (; healing_.group < groups_.size(); ++healing_.group, healing_.table = 0) {
     const Group& group = groups_[healing_.group];
     for (; healing_.table < group.tables.size(); ++healing_.table, healing_.cursor = 0) {
@@ -252,14 +258,14 @@ void EngineRank::Heal() {
                 one.side = 0;
                 one.position = place.position;
                 one.blocks = {place.block};
-                room = sink_->Apply(one).ok();
+                room = writer_->Apply({&offered, 1}).status.ok();
               }
               if (room && group.side != 0 && Raw(place.block) != 0 &&
                   HeldByClass(healing_.group, name, tier)) {
                 one.side = static_cast<SideClass>(group.side);
                 one.position = 0;
                 one.blocks = {SideNameOf(healing_.group, place)};
-                room = sink_->Apply(one).ok();
+                room = writer_->Apply({&offered, 1}).status.ok();
               }
             }
             return room;
@@ -334,6 +340,7 @@ EngineRankStats EngineRank::Stats() const {
       stats.alias_bytes += table->bytes();
     }
   }
+  stats.settling = stats.suspects > 0 && (loss_ == Loss::kDropping || gaps_ > 0 || final_);
   return stats;
 }
 
@@ -345,7 +352,7 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
     LocalHash local;
   };
   std::vector<Held> blocks;  // in order
-  sink_->ForEachHeld([&](SequenceHash block, SequenceHash parent, LocalHash local) {
+  writer_->ForEachHeld([&](SequenceHash block, SequenceHash parent, LocalHash local) {
     blocks.push_back({block, parent, local});
   });
   const auto before = [](const Held& a, const Held& b) { return Raw(a.block) < Raw(b.block); };
@@ -547,8 +554,8 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   for (int tier = 0; tier < kTiers; ++tier) {
     if (copies[tier] == 0) continue;
     const Tier of = static_cast<Tier>(tier);
-    const auto as =
-        options_.counts_copies ? AliasTable::Copies::kOneMore : AliasTable::Copies::kSome;
+    const auto as = options_.counts_copies && !Ages(of) ? AliasTable::Copies::kOneMore
+                                                        : AliasTable::Copies::kSome;
     if (!alias.side) Place(*group, alias.hash, place, alias.parent, local, of, copies[tier], as);
     for (uint32_t i = 0; alias.side && i < copies[tier]; ++i) StoreSide(*group, alias.hash, of, as);
   }

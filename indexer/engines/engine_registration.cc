@@ -8,6 +8,8 @@
 namespace kvatlas {
 namespace {
 
+constexpr std::string_view kAllTiers = "all";
+
 std::optional<uint64_t> AsNumber(std::string_view name) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
@@ -23,6 +25,18 @@ Domain DomainOf(std::string_view model, std::string_view group) {
 
 std::string GroupOf(const Domain& domain) {
   return domain.tenant.empty() ? std::string(kDefaultGroup) : domain.tenant;
+}
+
+std::vector<std::pair<std::string, std::string>> LabelsOf(const EngineRegistration& registration) {
+  std::vector<std::pair<std::string, std::string>> labels;
+  if (!registration.url.empty()) labels.emplace_back("url", registration.url);
+  if (registration.first_rank != 0)
+    labels.emplace_back("first_rank", std::to_string(registration.first_rank));
+  // `shared_stores.h`
+  if (!registration.store.empty())
+    labels.emplace_back(registration.store_tiers == kAllTiers ? "holds_store" : "store",
+                        registration.store);
+  return labels;
 }
 
 ZmqSource SourceOf(const EngineRegistration& registration) {
@@ -43,6 +57,14 @@ absl::Status CheckRegistration(const EngineRegistration& registration,
   if (absl::Status bad = ParseEagleDrop(registration.eagle_drop).status(); !bad.ok()) return bad;
   if (absl::Status bad = ParseSilentTiers(registration.silent_tiers).status(); !bad.ok())
     return bad;
+  if (absl::Status bad = ParseStoreTiers(registration.store_tiers).status(); !bad.ok()) return bad;
+  if (registration.store.empty() && !registration.store_tiers.empty())
+    return absl::InvalidArgumentError("store_tiers: of no store; give its name as store");
+  if (registration.first_rank > registration.rank) {
+    return absl::InvalidArgumentError("first_rank: expected the lowest rank behind the url, not " +
+                                      std::to_string(registration.first_rank) + " for rank " +
+                                      std::to_string(registration.rank));
+  }
   for (const auto& [field, text] :
        {std::pair("instance", &registration.instance), std::pair("model_name", &registration.model),
         std::pair("routing_group", &registration.group),
@@ -50,7 +72,8 @@ absl::Status CheckRegistration(const EngineRegistration& registration,
         std::pair("replay_endpoint", &registration.replay_endpoint),
         std::pair("topic", &registration.topic), std::pair("lora_name", &registration.lora_name),
         std::pair("additional_salt", &registration.additional_salt),
-        std::pair("url", &registration.url), std::pair("engine_type", &registration.engine_type)}) {
+        std::pair("url", &registration.url), std::pair("store", &registration.store),
+        std::pair("engine_type", &registration.engine_type)}) {
     if (text->size() > kRegisteredTextBytesMax)
       return absl::InvalidArgumentError(std::string(field) + " is longer than " +
                                         std::to_string(kRegisteredTextBytesMax) + " bytes");
@@ -74,7 +97,9 @@ absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_
   }
 }
 
-absl::StatusOr<TierMask> ParseSilentTiers(std::string_view text) {
+namespace {
+
+absl::StatusOr<TierMask> ParseTiers(const char* field, std::string_view text) {
   TierMask tiers;
   while (!text.empty()) {
     const size_t comma = text.find(',');
@@ -87,12 +112,28 @@ absl::StatusOr<TierMask> ParseSilentTiers(std::string_view text) {
       tiers = tiers | Tier::kExternal;
     } else {
       return absl::InvalidArgumentError(
-          "silent_tiers: expected names of tiers such as \"host\" or \"host,disk\"");
+          std::string(field) + ": expected names of tiers such as \"host\" or \"host,disk\"");
     }
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
   }
   return tiers;
+}
+
+}  // namespace
+
+absl::StatusOr<TierMask> ParseSilentTiers(std::string_view text) {
+  return ParseTiers("silent_tiers", text);
+}
+
+absl::StatusOr<TierMask> ParseStoreTiers(std::string_view text) {
+  if (text.empty()) return TierMask(Tier::kDisk) | TierMask(Tier::kExternal);
+  return text == kAllTiers ? TierMask::All() : ParseTiers("store_tiers", text);
+}
+
+TierMask StoreTiersOf(const EngineRegistration& registration) {
+  if (registration.store.empty() || registration.store_tiers == kAllTiers) return {};
+  return ParseStoreTiers(registration.store_tiers).value_or(TierMask());
 }
 
 std::string InstanceText(std::string_view instance) { return "instance " + std::string(instance); }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,7 +63,17 @@ struct EngineRegistration {
   uint32_t offload_chunk_tokens = 0;  // `EngineWorkerOptions::offload_chunk_tokens`
   // `EngineWorkerOptions::silent_tiers`, by their names: "host", "host,disk"; empty: none.
   std::string silent_tiers = {};
-  std::string url;          // where its requests go: a holder's label `url`
+  // `EngineWorkerOptions::silent_blocks` and `silent_time`; 0: not known.
+  uint32_t silent_blocks = 0;
+  uint32_t silent_seconds = 0;
+  // A store that it shares with other engines, by a name that all of them give: what it announces in `store_tiers` ("disk,external" where
+  // that is empty) and of other owners is the store's. `store_tiers` "all": its events are those of the store itself.
+  std::string store = {};
+  std::string store_tiers = {};
+  std::string url;  // where its requests go: a holder's label `url`
+  // The lowest data-parallel rank behind that url. Not 0: an engine that serves a part of a deployment's ranks (vLLM's hybrid and
+  // external load balancing), which events and metrics number throughout and requests from 0. A holder's label `first_rank`.
+  uint32_t first_rank = 0;
   std::string engine_type;  // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";
 
@@ -74,6 +85,15 @@ absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_
 
 // `EngineWorkerOptions::silent_tiers` of `EngineRegistration::silent_tiers`. INVALID_ARGUMENT: not names of tiers beside the device.
 absl::StatusOr<TierMask> ParseSilentTiers(std::string_view text);
+
+// Of its holders: where their requests go, and by which number.
+std::vector<std::pair<std::string, std::string>> LabelsOf(const EngineRegistration& registration);
+
+// Of `EngineRegistration::store_tiers`; all: "all". INVALID_ARGUMENT: as `ParseSilentTiers`.
+absl::StatusOr<TierMask> ParseStoreTiers(std::string_view text);
+
+// Tiers whose blocks are those of a store that others hold for it (`EngineRegistration::store`). Empty: none, or it is the store itself.
+TierMask StoreTiersOf(const EngineRegistration& registration);
 
 // What is to be read of it.
 ZmqSource SourceOf(const EngineRegistration& registration);

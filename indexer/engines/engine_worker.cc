@@ -35,11 +35,11 @@ uint32_t SizeToldBy(const EngineEvent& event, bool has_states) {
 }  // namespace
 
 struct EngineWorker::State {
-  State(EngineWorkerOptions given, MakeRankSink make)
-      : options(std::move(given)), make_sink(std::move(make)) {}
+  State(EngineWorkerOptions given, MakeHoldingsWriter make)
+      : options(std::move(given)), make_writer(std::move(make)) {}
 
   struct RankState {
-    std::unique_ptr<EngineRank> rank;  // null: no sink could be made
+    std::unique_ptr<EngineRank> rank;  // null: no writer could be made
     // That published it, in the order they came; empty: restored, of unknown origin. At most one a rank of ours.
     std::vector<uint32_t> streams;
   };
@@ -48,7 +48,7 @@ struct EngineWorker::State {
     std::string name;
   };
 
-  // Null: there is no sink for it.
+  // Null: there is no writer for it.
   EngineRank* RankOf(uint32_t number, std::optional<uint32_t> stream_rank)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   static bool IsOf(const RankState& state, uint32_t stream_rank) {
@@ -80,7 +80,7 @@ struct EngineWorker::State {
   // Asks others without the lock.
   void Resolve(const std::vector<Unresolved>& names) ABSL_LOCKS_EXCLUDED(mutex);
 
-  // The block size is still unknown. Until then there is no rank, so that no sink has another one.
+  // The block size is still unknown. Until then there is no rank, so that no writer has another one.
   bool Learns() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return options.block_size == 0 && options.learn_block_size != nullptr;
   }
@@ -89,7 +89,7 @@ struct EngineWorker::State {
 
   EngineWorkerOptions
       options;  // the block size is written once, under `mutex`, before the first rank
-  const MakeRankSink make_sink;
+  const MakeHoldingsWriter make_writer;
   std::atomic<uint32_t> look_aheads{0};
 
   mutable Mutex mutex;
@@ -141,16 +141,16 @@ EngineRank* EngineWorker::State::RankOf(uint32_t number, std::optional<uint32_t>
     return found->second.rank.get();
   }
   if (ranks.size() >= options.ranks_max) return nullptr;
-  absl::StatusOr<std::unique_ptr<RankSink>> sink = make_sink(number);
+  absl::StatusOr<std::shared_ptr<HoldingsWriter>> writer = make_writer(number);
   RankState& state = ranks[number];
   note_stream(state);
-  if (sink.ok()) {
+  if (writer.ok()) {
     state.rank =
-        std::make_unique<EngineRank>(options, number, *std::move(sink), &counters, &scratch);
+        std::make_unique<EngineRank>(options, number, *std::move(writer), &counters, &scratch);
   } else {
-    counters.last_refusal = std::string(sink.status().message());
+    counters.last_refusal = std::string(writer.status().message());
     Log(LogLevel::kWarning, "engine rank has no holder",
-        {{"worker", options.name}, {"rank", number}, {"reason", sink.status()}});
+        {{"worker", options.name}, {"rank", number}, {"reason", writer.status()}});
   }
   return state.rank.get();
 }
@@ -192,8 +192,8 @@ void EngineWorker::State::Resolve(const std::vector<Unresolved>& names) {
   }
 }
 
-EngineWorker::EngineWorker(EngineWorkerOptions options, MakeRankSink make_sink)
-    : state_(std::make_unique<State>(std::move(options), std::move(make_sink))) {}
+EngineWorker::EngineWorker(EngineWorkerOptions options, MakeHoldingsWriter make_writer)
+    : state_(std::make_unique<State>(std::move(options), std::move(make_writer))) {}
 
 EngineWorker::~EngineWorker() = default;
 
@@ -342,7 +342,7 @@ void EngineWorker::Tick(Time now) {
         it->second.rank->Tick(now);
         ++it;
       } else {
-        // Its next event tries again to make a sink.
+        // Its next event tries again to make a writer.
         it = state_->ranks.erase(it);
       }
     }

@@ -1,7 +1,7 @@
 // What does an engine's word mean for the index? Turns the events of one worker into changes of its ranks'
 // holdings, in the words of the contract.
 //
-//   EngineBatch ─▶ EngineWorker ─┬▶ rank 0: names, namespaces, copies, orphans ─▶ RankSink (a holder)
+//   EngineBatch ─▶ EngineWorker ─┬▶ rank 0: names, namespaces, copies, orphans ─▶ HoldingsWriter (a holder)
 //                                └▶ rank 1: …
 //
 // *Truth*: content is always hashed again from tokens with the contract; the engine's hash is an alias that
@@ -12,7 +12,7 @@
 // blocks are placed by their engine names, which are those of the main blocks that end at the same token, and wait unplaced
 // until such a main block comes. Without main attention a window or state stands for it. Blocks whose parent is unknown are parked with their tokens
 // and linked when it comes.
-// *Threads*: any; a worker's calls are serialised by its own mutex, its sinks are called with it held.
+// *Threads*: any; a worker's calls are serialised by its own mutex, its writers are called with it held.
 // *Cost*: per stored block a hash of its tokens, a step of the chain and one table access; about 20 bytes a
 // held block and rank, longer engine hashes their length more. No allocation per event once grown.
 // *Bounds*: `EngineWorkerOptions`.
@@ -36,6 +36,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/holdings_writer.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/overlap.h"
@@ -46,30 +47,9 @@ namespace kvatlas {
 
 class PageNames;
 
-// Where one worker rank's holdings go.
-class RankSink {
- public:
-  virtual ~RankSink() = default;
-  // RESOURCE_EXHAUSTED: shed.
-  virtual absl::Status Apply(const Event& event) = 0;
-  virtual void SetTrust(Trust trust) = 0;
-  // The classes of the rank's cache: before the first event that names a block of a side class. The default is for those who
-  // keep the main class alone.
-  virtual void SetLayout(const CacheLayout&) {}
-
-  // How many blocks of the last event were not held in that tier before (`Stored`); nothing: it cannot tell. Where it
-  // can, a block that one rank announces under two names stays until both are removed; else it goes with the first.
-  virtual std::optional<uint64_t> LastChanged() const { return std::nullopt; }
-  // Every block it holds with its parent and its local hash (0: not kept), for those who cannot keep them:
-  // `EngineWorker::ForEachAlias`. The default visits none.
-  virtual void ForEachHeld(const std::function<void(SequenceHash block, SequenceHash parent,
-                                                    LocalHash local)>& visit) const {
-    static_cast<void>(visit);
-  }
-};
-
-// Makes the sink of a rank that was first named by a registration or by a batch.
-using MakeRankSink = std::function<absl::StatusOr<std::unique_ptr<RankSink>>(uint32_t rank)>;
+// Makes the writer of a rank that was first named by a registration or by a batch.
+using MakeHoldingsWriter =
+    std::function<absl::StatusOr<std::shared_ptr<HoldingsWriter>>(uint32_t rank)>;
 
 // What a name stands for.
 struct KnownBlock {
@@ -114,6 +94,15 @@ struct EngineWorkerOptions {
   // Tiers that blocks leave without a word: while something may be there, the rank is degraded. Where a connector is known to be of
   // that kind, its stores tell it.
   TierMask silent_tiers = {};
+  // How much these tiers keep, of a rank, and for how long, where that is known: what was stored there first goes, as if it were removed.
+  // 0: not known.
+  uint64_t silent_blocks = 0;
+  Duration silent_time{0};
+  // Blocks of other owners and places (`ownership`, `locality`) are those of a store that it shares: they are in the external tier. Else
+  // they are refused.
+  bool shares_store = false;
+  // Tiers whose blocks are the store's: what leaves them without a word is in doubt there, not here.
+  TierMask store_tiers = {};
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;
   size_t orphan_blocks_max = 65536;    // parked, per rank
@@ -147,6 +136,7 @@ struct EngineRankStats {
   uint64_t unjoined = 0;    // of these, without a block of the main class that has their name
   CacheLayout layout;
   uint64_t suspects = 0;     // unconfirmed since a loss
+  bool settling = false;     // these are dropped, or will be within `repair_timeout`
   uint64_t parked = 0;       // blocks
   uint64_t alias_bytes = 0;  // memory of names and orphans
   bool eagle = false;        // its hashes look ahead: queries must look under such hashes too
@@ -229,7 +219,7 @@ struct EngineRankMark {
 
 class EngineWorker {
  public:
-  EngineWorker(EngineWorkerOptions options, MakeRankSink make_sink);
+  EngineWorker(EngineWorkerOptions options, MakeHoldingsWriter make_writer);
   ~EngineWorker();
 
   EngineWorker(const EngineWorker&) = delete;
@@ -242,7 +232,7 @@ class EngineWorker {
   // kept back from `Apply`, which drops them.
   bool Learn(const EngineBatch& batch, Time now);
 
-  // A batch that came on the stream registered for `stream_rank`. Events of a rank that has no sink (`make_sink`
+  // A batch that came on the stream registered for `stream_rank`. Events of a rank that has no writer (`make_writer`
   // failed) are counted as shed.
   void Apply(uint32_t stream_rank, const EngineBatch& batch, Time now);
 
@@ -270,7 +260,7 @@ class EngineWorker {
   // Whether any rank holds a block of this adapter and salt.
   bool HoldsNamespace(std::string_view lora_name, std::string_view cache_salt) const;
 
-  // A rank's holdings go away, with its sink.
+  // A rank's holdings go away, with its writer.
   void RemoveRank(uint32_t rank);
 
   // That stream is no longer listened to. Ranks that it alone published hold nothing now and are returned, its own too when
@@ -288,9 +278,9 @@ class EngineWorker {
   // Every name of every rank that stands for a held block, parents not necessarily before children.
   void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;
   // Puts back what `ForEachAlias` told, in any order and its tiers at once or one by one, into a worker that is empty. The
-  // sink is told as if it were stored.
+  // writer is told as if it were stored.
   // INVALID_ARGUMENT: contradicts itself; nothing of that entry was taken.
-  // `more`: others follow, blocks after their parents where they can, and the sink may be told later, by `Tick` at the
+  // `more`: others follow, blocks after their parents where they can, and the writer may be told later, by `Tick` at the
   // latest.
   absl::Status Restore(const EngineAlias& alias, bool more = false);
 

@@ -1,5 +1,5 @@
 // What does the meaning of events cost without an index? Stored and removed blocks of 16 tokens through
-// `EngineWorker::Apply` into a sink that does nothing, in a steady state of evictions, while names grow and while they go, in
+// `EngineWorker::Apply` into a writer that does nothing, in a steady state of evictions, while names grow and while they go, in
 // one worker or in turns in many; memory a name, as counted and as the system sees it; the longest call.
 //
 //   bazel run -c opt //indexer/engines:engine_worker_benchmark
@@ -21,18 +21,20 @@
 namespace kvatlas {
 namespace {
 
-class NoSink : public RankSink {
+class NoWriter : public HoldingsWriter {
  public:
-  absl::Status Apply(const Event& event) override {
-    benchmark::DoNotOptimize(&event);
-    return absl::OkStatus();
+  Applied Apply(std::span<const Event> events) override {
+    benchmark::DoNotOptimize(events.data());
+    return {.events = events.size(), .changed = UINT64_MAX, .status = {}};
   }
   void SetTrust(Trust) override {}
 };
 
-absl::StatusOr<std::unique_ptr<RankSink>> MakeSink(uint32_t) { return std::make_unique<NoSink>(); }
+absl::StatusOr<std::shared_ptr<HoldingsWriter>> MakeWriter(uint32_t) {
+  return std::make_shared<NoWriter>();
+}
 
-EngineWorker MakeWorker() { return EngineWorker({.block_size = 16}, MakeSink); }
+EngineWorker MakeWorker() { return EngineWorker({.block_size = 16}, MakeWriter); }
 
 uint64_t NameOf(uint64_t block) { return (block + 1) * 0x9e3779b97f4a7c15; }
 
@@ -102,7 +104,7 @@ void BM_StoreAndRemove(benchmark::State& state) {
   std::deque<EngineWorker> workers;
   Events events(blocks);
   for (int64_t i = 0; i < state.range(2); ++i) {
-    workers.emplace_back(EngineWorkerOptions{.block_size = 16}, MakeSink);
+    workers.emplace_back(EngineWorkerOptions{.block_size = 16}, MakeWriter);
     for (uint64_t first = 0; first < held; first += blocks)
       workers.back().Apply(0, events.Store(first), Time(0));
   }

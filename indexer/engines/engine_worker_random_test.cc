@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -27,6 +28,7 @@ struct Mix {
   bool second_names = false;  // content has two names
   bool renames = false;       // names change their content
   bool chunks = false;        // beside the device names without tokens stand for two blocks
+  bool batches = false;       // events come several at once
 };
 
 // Engines' contents are a tree: block b has parent b / 3, its tokens are b's own.
@@ -45,10 +47,11 @@ class Random {
     } else if (dice < 985) {
       Remove();
     } else if (dice < 988) {
-      worker_.Apply({ClearEvent()});
+      Apply(ClearEvent());
       twin_.Clear();
       lost_ = false;
     } else if (dice < 989) {
+      ApplyAll();
       worker_->Restarted(0, worker_.now());
       twin_.Restart();
       learned_.clear();
@@ -59,6 +62,7 @@ class Random {
   }
 
   void Compare() {
+    ApplyAll();
     EXPECT_EQ(worker_.Holdings(), twin_.Holdings());
     EXPECT_EQ(worker_.RankStats().parked, twin_.parked());
     std::array<uint64_t, kTiers> blocks = {};
@@ -69,6 +73,14 @@ class Random {
 
  private:
   static constexpr uint64_t kBlocks = 400;
+
+  void Apply(OwnedEvent event) {
+    batch_.push_back(std::move(event));
+    if (!mix_.batches || random_() % 12 == 0) ApplyAll();
+  }
+  void ApplyAll() {
+    if (!batch_.empty()) worker_.Apply(std::exchange(batch_, {}));
+  }
 
   uint64_t NameOf(uint64_t block, uint64_t variant) const { return 1000 * variant + block; }
   std::vector<TokenId> TokensOf(uint64_t block) const {
@@ -123,7 +135,7 @@ class Random {
       if (block == 0) break;  // it would be its own child
       block = block * 3 + random_() % 3;
     }
-    worker_.Apply({event});
+    Apply(std::move(event));
     twin_.Store(blocks);
     learned_.insert(group);
   }
@@ -139,10 +151,11 @@ class Random {
       event.hashes.push_back(NameOf(random_() % kBlocks, variant));
       if (learned) twin_.Remove(group, event.hashes.back(), tier);
     }
-    worker_.Apply({event});
+    Apply(std::move(event));
   }
 
   void Lose() {
+    ApplyAll();
     if (!lost_ || random_() % 3 == 0) {
       worker_->Lost(0, worker_.now());
       twin_.Lose();
@@ -163,6 +176,7 @@ class Random {
   // Nothing that is parked expires.
   TestWorker worker_;
   EngineTwin twin_;
+  std::vector<OwnedEvent> batch_;
   std::set<uint32_t> learned_;  // groups
   bool lost_ = false;
 };
@@ -180,6 +194,16 @@ TEST_P(EngineWorkerRandomTest, HoldsWhatItsTwinSays) {
   }
 }
 
+// The first second name shows when the events behind it wait already: from nothing, many times.
+TEST(SecondNamesTest, ShowInTheMiddleOfABatch) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Random random({.second_names = true, .batches = true}, seed);
+    for (int step = 0; step < 60; ++step) random.Step();
+    random.Compare();
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Mixes, EngineWorkerRandomTest,
                          testing::Values(Mix{}, Mix{.chunks = true},
                                          Mix{.salts = true, .chunks = true}, Mix{.salts = true},
@@ -187,6 +211,9 @@ INSTANTIATE_TEST_SUITE_P(Mixes, EngineWorkerRandomTest,
                                          Mix{.second_names = true}, Mix{.groups = 2},
                                          Mix{.groups = 3, .losses = true}, Mix{.renames = true},
                                          Mix{.salts = true, .tokenless = true, .losses = true},
+                                         Mix{.batches = true}, Mix{.groups = 2, .batches = true},
+                                         Mix{.renames = true, .batches = true},
+                                         Mix{.losses = true, .second_names = true, .batches = true},
                                          Mix{.salts = true, .losses = true, .second_names = true}));
 
 }  // namespace

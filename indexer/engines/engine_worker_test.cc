@@ -451,6 +451,62 @@ TEST(EngineWorkerTest, ABlockOfTwoNamesStaysUntilBothAreGone) {
   EXPECT_EQ(worker.Reach(Tokens(4, 500)), 1);
 }
 
+TEST(EngineWorkerTest, StoresAndRemovalsOfABatchAreHandedOverInOneCall) {
+  TestWorker worker;
+  worker.Apply({StoreEvent({1, 2, 3, 4}, Tokens(16))});
+  worker.ForgetSent();
+  worker.Apply({RemoveEvent({4}), StoreEvent({5}, Tokens(4, 100)), RemoveEvent({3}),
+                StoreEvent({6}, Tokens(4, 200)), RemoveEvent({5})});
+  EXPECT_EQ(worker.calls(), 1);
+  // What was there before goes first, and together; what was stored meanwhile goes behind its store.
+  ASSERT_EQ(worker.sent().size(), 4);
+  EXPECT_EQ(std::get<Removed>(worker.sent()[0]).blocks.size(), 2);
+  EXPECT_EQ(std::get<Removed>(worker.sent()[3]).blocks.size(), 1);
+  EXPECT_EQ(worker.Reach(Tokens(16)), 2);
+  EXPECT_EQ(worker.Reach(Tokens(4, 100)), 0);
+  EXPECT_EQ(worker.Reach(Tokens(4, 200)), 1);
+  EXPECT_EQ(worker.RankStats().blocks[0], 3);
+}
+
+// When the writer says that the first block was there already, the rest waits behind it.
+TEST(EngineWorkerTest, ASecondNameThatComesAndGoesInABatchLeavesItsBlock) {
+  TestWorker worker;
+  worker.Apply({StoreEvent({1, 2}, Tokens(8))});
+  worker.Apply({StoreEvent({11, 12}, Tokens(8)), StoreEvent({3}, Tokens(4, 100)), RemoveEvent({12}),
+                StoreEvent({13}, Tokens(4, 100)), RemoveEvent({3, 11}),
+                StoreEvent({4}, Tokens(4, 200)), RemoveEvent({13})});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2);
+  EXPECT_EQ(worker.Reach(Tokens(4, 100)), 0);
+  EXPECT_EQ(worker.Reach(Tokens(4, 200)), 1);
+  EXPECT_EQ(worker.RankStats().blocks[0], 3);
+  worker.Apply({RemoveEvent({2, 1, 4})});
+  EXPECT_TRUE(worker.Holdings().empty());
+  EXPECT_EQ(worker.RankStats().blocks[0], 0);
+}
+
+// What the other group has by itself is told in parts, and the first of them show that blocks have two names.
+TEST(EngineWorkerTest, BlocksOfTwoNamesStayWhenAGroupTurnsOutToBeOfAnotherKind) {
+  constexpr size_t kBlocks = 3 * kBatchBlocksMax;
+  const auto of_group = [](OwnedEvent event, uint32_t group, std::string_view kind) {
+    event.event.group = group;
+    event.event.spec_kind = kind;
+    return event;
+  };
+  std::vector<uint64_t> names(kBlocks), others(kBlocks);
+  for (size_t i = 0; i < kBlocks; ++i) {
+    names[i] = 1 + i;
+    others[i] = 1000000 + i;
+  }
+  TestWorker worker;
+  worker.Apply({of_group(StoreEvent({1}, Tokens(4)), 1, "full_attention")});
+  worker.Apply({of_group(StoreEvent(names, Tokens(4 * kBlocks)), 0, "full_attention"),
+                of_group(StoreEvent(others, Tokens(4 * kBlocks)), 0, "full_attention")});
+  EXPECT_EQ(worker.Held(Tokens(4 * kBlocks)), 1);
+  worker.Apply({of_group(StoreEvent({1}, Tokens(4)), 1, "sliding_window")});
+  EXPECT_EQ(worker.Held(Tokens(4 * kBlocks)), kBlocks);
+  EXPECT_EQ(worker.RankStats().blocks[0], kBlocks);
+}
+
 TEST(EngineWorkerTest, ABlockOfTwoNamesIsNeverOverCountedWhereTheSinkCannotTell) {
   TestWorker worker;
   worker.SetTells(false);

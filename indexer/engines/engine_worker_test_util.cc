@@ -70,14 +70,27 @@ OwnedEvent ClearEvent() {
 
 // ---- The worker's rank in a real index ----
 
-class IndexSink : public RankSink {
+class IndexWriter : public HoldingsWriter {
  public:
-  IndexSink(TestWorker* worker, uint32_t rank) : worker_(worker), rank_(rank) {}
+  IndexWriter(TestWorker* worker, uint32_t rank) : worker_(worker), rank_(rank) {}
 
-  absl::Status Apply(const Event& event) override {
+  Applied Apply(std::span<const Event> events) override {
+    ++worker_->ranks_.at(rank_).calls;
+    return ApplyInOrder(
+        events, [this](const Event& event, uint64_t* changed) { return ApplyOne(event, changed); });
+  }
+  void SetLayout(const CacheLayout& layout) override { worker_->ranks_.at(rank_).layout = layout; }
+  void SetTrust(Trust trust) override { worker_->ranks_.at(rank_).trust = trust; }
+  void ForEachHeld(
+      const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const override {
+    for (const Holding& holding : worker_->index_->HoldingsOf(worker_->ranks_.at(rank_).holder))
+      visit(holding.block, holding.parent, holding.local);
+  }
+
+ private:
+  absl::Status ApplyOne(const Event& event, uint64_t* changed) {
     TestWorker::Rank& rank = worker_->ranks_.at(rank_);
     rank.sent.push_back(event);
-    changed_ = 0;
     SideIndex* const sides = &worker_->sides_;
     if (const Stored* stored = std::get_if<Stored>(&event); stored != nullptr && stored->side != 0)
       return sides->Store(rank.holder, stored->tier, stored->blocks, nullptr, nullptr);
@@ -90,25 +103,12 @@ class IndexSink : public RankSink {
       sides->Clear(rank.holder, cleared->tiers, nullptr);
     ChangeLog changes;
     const absl::Status status = worker_->index_->Apply(rank.holder, event, &changes);
-    changed_ = changes.blocks();
+    *changed = worker_->tells_ ? changes.blocks() : UINT64_MAX;
     return status;
   }
-  void SetLayout(const CacheLayout& layout) override { worker_->ranks_.at(rank_).layout = layout; }
-  void SetTrust(Trust trust) override { worker_->ranks_.at(rank_).trust = trust; }
-  std::optional<uint64_t> LastChanged() const override {
-    if (!worker_->tells_) return std::nullopt;
-    return changed_;
-  }
-  void ForEachHeld(
-      const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const override {
-    for (const Holding& holding : worker_->index_->HoldingsOf(worker_->ranks_.at(rank_).holder))
-      visit(holding.block, holding.parent, holding.local);
-  }
 
- private:
   TestWorker* const worker_;
   const uint32_t rank_;
-  uint64_t changed_ = 0;
 };
 
 namespace {
@@ -127,10 +127,10 @@ TestWorker::TestWorker(EngineWorkerOptions options, uint64_t blocks_max)
   index_options.blocks_max = blocks_max;
   index_ = *MakeIndex("atlas", index_options);
   worker_ = std::make_unique<EngineWorker>(
-      options_, [this](uint32_t rank) -> absl::StatusOr<std::unique_ptr<RankSink>> {
+      options_, [this](uint32_t rank) -> absl::StatusOr<std::shared_ptr<HoldingsWriter>> {
         if (refused_rank_ == rank) return absl::ResourceExhaustedError("no more holders");
         ranks_[rank].holder = *index_->AddHolder();
-        return std::make_unique<IndexSink>(this, rank);
+        return std::make_shared<IndexWriter>(this, rank);
       });
 }
 

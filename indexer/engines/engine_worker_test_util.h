@@ -106,22 +106,28 @@ class TestWorker {
   }
   EngineRankStats RankStats(uint32_t rank = 0) const;
   const std::vector<Event>& sent(uint32_t rank = 0) const { return ranks_.at(rank).sent; }
+  // In how many calls that was.
+  size_t calls(uint32_t rank = 0) const { return ranks_.at(rank).calls; }
   void ForgetSent() {
-    for (auto& [number, rank] : ranks_) rank.sent.clear();
+    for (auto& [number, rank] : ranks_) {
+      rank.sent.clear();
+      rank.calls = 0;
+    }
   }
   const Index& index() const { return *index_; }
 
-  // Sinks say how many blocks an event changed.
+  // Writers say how many blocks an event changed.
   void SetTells(bool tells) { tells_ = tells; }
   void SetRefusesRank(std::optional<uint32_t> rank) { refused_rank_ = rank; }
 
  private:
-  friend class IndexSink;
+  friend class IndexWriter;
   struct Rank {
     HolderIndex holder{0};
     Trust trust = Trust::kExact;
     CacheLayout layout;
     std::vector<Event> sent;
+    size_t calls = 0;
   };
 
   const EngineWorkerOptions options_;

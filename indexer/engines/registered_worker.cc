@@ -17,7 +17,12 @@ void SetRegistered(const EngineRegistration& registration, EngineWorkerOptions* 
   worker->window_tokens = registration.window_tokens;
   worker->hybrid = registration.hybrid;
   worker->offload_chunk_tokens = registration.offload_chunk_tokens;
-  worker->silent_tiers = ParseSilentTiers(registration.silent_tiers).value_or(TierMask());
+  worker->silent_blocks = registration.silent_blocks;
+  worker->silent_time = std::chrono::seconds(registration.silent_seconds);
+  worker->shares_store = !registration.store.empty();
+  worker->store_tiers = StoreTiersOf(registration);
+  worker->silent_tiers =
+      ParseSilentTiers(registration.silent_tiers).value_or(TierMask()) & ~worker->store_tiers;
 }
 
 }  // namespace kvatlas

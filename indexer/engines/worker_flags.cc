@@ -54,6 +54,19 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
     return worker->image_token.has_value();
   } else if (name == "url") {
     worker->url = value;
+  } else if (name == "store") {
+    worker->store = value;
+  } else if (name == "store_tiers") {
+    worker->store_tiers = value;
+    return ParseStoreTiers(value).ok();
+  } else if (name == "silent_blocks" || name == "silent_seconds") {
+    uint32_t& to = name == "silent_blocks" ? worker->silent_blocks : worker->silent_seconds;
+    to = Number(value).value_or(0);
+    return to != 0;
+  } else if (name == "first_rank") {
+    const std::optional<uint32_t> rank = Number(value);
+    worker->first_rank = rank.value_or(0);
+    return rank.has_value();
   } else if (name == "eagle_drop") {
     worker->eagle_drop = value;
     return ParseEagleDrop(value).ok();
@@ -131,6 +144,15 @@ absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
     parsed.push_back(std::move(worker));
   }
   return parsed;
+}
+
+absl::StatusOr<EngineRegistration> WithWorkerOptions(const EngineRegistration& of_all,
+                                                     const std::vector<std::string>& options) {
+  std::string worker = "pod=tcp://127.0.0.1:1";
+  for (const std::string& option : options) worker += ";" + option;
+  const auto parsed = ParseWorkers({worker}, of_all);
+  if (!parsed.ok()) return parsed.status();
+  return parsed->front();
 }
 
 WorkerChanges ChangesOf(const std::vector<EngineRegistration>& before,

@@ -35,6 +35,10 @@ namespace kvatlas {
 absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
     const std::vector<std::string>& workers, const EngineRegistration& of_all);
 
+// `of_all` with the options of a worker, "NAME=VALUE" each, as they stand behind its endpoint. INVALID_ARGUMENT, as of any worker.
+absl::StatusOr<EngineRegistration> WithWorkerOptions(const EngineRegistration& of_all,
+                                                     const std::vector<std::string>& options);
+
 // Of two lists: one that is otherwise than before goes, and comes.
 struct WorkerChanges {
   std::vector<EngineRegistration> gone;

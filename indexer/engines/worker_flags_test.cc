@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "indexer/base/tier.h"
 
 namespace kvatlas {
 namespace {
@@ -36,6 +39,7 @@ std::string Shown(const std::vector<std::string>& workers) {
     if (worker.offload_chunk_tokens != 0)
       text += " offload " + std::to_string(worker.offload_chunk_tokens);
     if (!worker.silent_tiers.empty()) text += " silent " + worker.silent_tiers;
+    if (worker.first_rank != 0) text += " from " + std::to_string(worker.first_rank);
     text += "\n";
   }
   return text;
@@ -61,6 +65,37 @@ TEST(WorkerFlagsTest, TiersBesideTheDeviceHaveChunksAndMayBeSilent) {
             "1 0 tcp://h:1 16 offload 64 silent host,disk\n");
   EXPECT_THAT(Shown({"1=tcp://h:1;offload_chunk_tokens=0"}), testing::HasSubstr("=0"));
   EXPECT_THAT(Shown({"1=tcp://h:1;silent_tiers=gpu"}), testing::HasSubstr("=gpu"));
+}
+
+TEST(WorkerFlagsTest, AStoreMayBeShared) {
+  EngineRegistration of_all;
+  of_all.model = "m";
+  of_all.block_size = 16;
+  const auto bad = [&](const std::string& options) {
+    return !ParseWorkers({"1=tcp://h:1;" + options}, of_all).ok();
+  };
+  const auto parsed =
+      ParseWorkers({"1=tcp://h:1;store=files;silent_blocks=1000;silent_seconds=60"}, of_all);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const EngineRegistration& worker = parsed->front();
+  EXPECT_EQ(worker.silent_blocks, 1000u);
+  EXPECT_EQ(worker.silent_seconds, 60u);
+  EXPECT_EQ(StoreTiersOf(worker), TierMask(Tier::kDisk) | TierMask(Tier::kExternal));
+  EXPECT_EQ(LabelsOf(worker).at(0), (std::pair<std::string, std::string>("store", "files")));
+  EngineRegistration own = worker;
+  own.store_tiers = "all";
+  EXPECT_TRUE(StoreTiersOf(own).empty()) << "it is the store itself";
+  EXPECT_EQ(LabelsOf(own).at(0), (std::pair<std::string, std::string>("holds_store", "files")));
+  EXPECT_TRUE(bad("store_tiers=disk")) << "of no store";
+  EXPECT_TRUE(bad("store=s;store_tiers=gpu"));
+  EXPECT_TRUE(bad("silent_blocks=0"));
+}
+
+TEST(WorkerFlagsTest, RanksBehindAUrlMayBeginLater) {
+  EXPECT_EQ(Shown({"1:3=tcp://h:1;first_rank=2", "2:0=tcp://h:2;first_rank=0"}),
+            "1 3 tcp://h:1 16 from 2\n2 0 tcp://h:2 16\n");
+  EXPECT_THAT(Shown({"1:1=tcp://h:1;first_rank=2"}), testing::HasSubstr("first_rank"));
+  EXPECT_THAT(Shown({"1:1=tcp://h:1;first_rank=x"}), testing::HasSubstr("first_rank=x"));
 }
 
 TEST(WorkerFlagsTest, AHybridIsSaidToBeOne) {

@@ -15,9 +15,10 @@
 #include <thread>
 
 #include "indexer/base/await.h"
-#include "indexer/engines/stream_sink.h"
+#include "indexer/engines/stream_tracker.h"
+#include "indexer/engines/stream_worker.h"
+#include "indexer/engines/zmq_ingest.h"
 #include "indexer/engines/zmq_source.h"
-#include "indexer/engines/zmq_streams.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/service/connection_watch.h"
 
@@ -30,12 +31,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class NoSink : public StreamSink {
-  void Apply(std::string_view, Time) override {}
-  void Lost(Time) override {}
-  void Repaired() override {}
-  void Restarted(Time) override {}
-};
+std::unique_ptr<StreamWorker> NoWorker() {
+  return std::make_unique<StreamWorker>([](StreamTracker::Action::Kind, std::string_view) {});
+}
 
 // A port that is taken; it answers every connection with `greeting`, or not at all.
 class Stranger {
@@ -70,7 +68,7 @@ class Stranger {
 
 class ZmqConnectionTest : public ::testing::Test {
  protected:
-  ZmqConnectionTest() : streams_(Options()) { streams_.OpenGate(); }
+  ZmqConnectionTest() : ingest_(Options()) { ingest_.OpenGate(); }
 
   static ZmqIngestOptions Options() {
     ZmqIngestOptions options;
@@ -80,13 +78,12 @@ class ZmqConnectionTest : public ::testing::Test {
   }
 
   ZmqStreamId Add(const ZmqSource& source) {
-    const absl::StatusOr<ZmqStreamId> id =
-        streams_.Add(source, this, [](size_t) { return std::make_unique<NoSink>(); }, std::nullopt);
+    const absl::StatusOr<ZmqStreamId> id = ingest_.Add(source, this, NoWorker());
     EXPECT_TRUE(id.ok()) << id.status();
     return id.ok() ? *id : 0;
   }
   ConnectionStatus Connection(ZmqStreamId stream) {
-    return streams_.Stats(stream).value_or(ZmqStreamStats()).connection;
+    return ingest_.Stats(stream).value_or(ZmqStreamStats()).connection;
   }
   ConnectionStatus Await(ZmqStreamId stream, ConnectionState state) {
     EXPECT_TRUE(kvatlas::Await([&] { return Connection(stream).state == state; }, kLong))
@@ -94,7 +91,7 @@ class ZmqConnectionTest : public ::testing::Test {
     return Connection(stream);
   }
 
-  ZmqStreams streams_;
+  ZmqIngest ingest_;
 };
 
 TEST_F(ZmqConnectionTest, APortWhereNobodyListensIsUnreachable) {
@@ -103,6 +100,18 @@ TEST_F(ZmqConnectionTest, APortWhereNobodyListensIsUnreachable) {
   const ConnectionStatus status = Await(stream, ConnectionState::kUnreachable);
   EXPECT_EQ(status.ToString(), "unreachable: " + closed.endpoint() + ": Connection refused");
   EXPECT_FALSE(status.ever);
+}
+
+// vLLM at tcp://0.0.0.0:PORT: it connects its publisher there, and binds its replay socket.
+TEST_F(ZmqConnectionTest, AnEngineThatOnlyReplaysIsSaidToDialOut) {
+  ZmqTestEngine replays({.replay = true});
+  const Stranger closed("");
+  const ZmqStreamId stream = Add({.worker_name = "w",
+                                  .endpoint = closed.endpoint(),
+                                  .replay_endpoint = replays.replay_endpoint()});
+  EXPECT_THAT(Await(stream, ConnectionState::kUnreachable).reason,
+              AllOf(HasSubstr("Connection refused, while its replay endpoint accepts connections"),
+                    HasSubstr("\"endpoint\": \"tcp://*:PORT\"")));
 }
 
 TEST_F(ZmqConnectionTest, ANameWithoutAnAddressIsUnreachable) {
@@ -137,7 +146,7 @@ TEST_F(ZmqConnectionTest, AReplaySocketThatIsNotThereIsUnreachable) {
   std::optional<ConnectionStatus> replay;
   ASSERT_TRUE(kvatlas::Await(
       [&] {
-        replay = streams_.Stats(stream)->replay;
+        replay = ingest_.Stats(stream)->replay;
         return replay.has_value();
       },
       kLong));
@@ -149,7 +158,7 @@ TEST_F(ZmqConnectionTest, AReplaySocketThatAnswersIsConnected) {
   const ZmqStreamId stream = Add({.worker_name = "w",
                                   .endpoint = engine.endpoint(),
                                   .replay_endpoint = engine.replay_endpoint()});
-  const auto replay = [&] { return streams_.Stats(stream)->replay.value_or(ConnectionStatus()); };
+  const auto replay = [&] { return ingest_.Stats(stream)->replay.value_or(ConnectionStatus()); };
   EXPECT_TRUE(kvatlas::Await([&] { return replay().state == ConnectionState::kConnected; }, kLong))
       << replay().ToString();
 }

@@ -22,18 +22,32 @@
 #ifndef KVATLAS_INDEXER_ENGINES_ZMQ_INGEST_H_
 #define KVATLAS_INDEXER_ENGINES_ZMQ_INGEST_H_
 
+#include <atomic>
+#include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/mutex.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/stream_tracker.h"
 #include "indexer/engines/zmq_source.h"
+#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
+
+class StreamWorker;
+class ZmqLane;
+class ZmqNames;
+class ZmqShared;
+class ZmqStream;
+struct ZmqStreamSettings;
 
 class ZmqIngest {
  public:
@@ -43,9 +57,16 @@ class ZmqIngest {
   ZmqIngest(const ZmqIngest&) = delete;
   ZmqIngest& operator=(const ZmqIngest&) = delete;
 
+  // UNAVAILABLE: a socket of `ZmqIngestOptions::shared` cannot be bound. FAILED_PRECONDITION: it would be in clear.
+  const absl::Status& status() const { return status_; }
+
   // INVALID_ARGUMENT: bad endpoint, or one that only flags may name (`CheckZmqSource`). UNAVAILABLE: an address to bind cannot be had. With `resume` the stream goes on
   // from there: messages up to it are skipped, one beyond the next is a gap.
   absl::StatusOr<ZmqStreamId> Add(const ZmqSource& source, std::shared_ptr<EngineWorker> worker,
+                                  std::optional<StreamPosition> resume = std::nullopt);
+  // The same with what is done with its messages. Streams of one group share a lane, since they would wait for each other anyway.
+  absl::StatusOr<ZmqStreamId> Add(const ZmqSource& source, const void* group,
+                                  std::unique_ptr<StreamWorker> worker,
                                   std::optional<StreamPosition> resume = std::nullopt);
   void Remove(ZmqStreamId stream);
 
@@ -73,11 +94,48 @@ class ZmqIngest {
   void Stop();
 
   // Of its options.
-  const EngineAddresses& addresses() const;
+  const EngineAddresses& addresses() const { return options_.addresses; }
 
  private:
-  class Impl;
-  const std::unique_ptr<Impl> impl_;
+  struct Entry {
+    std::shared_ptr<ZmqStream> stream;
+    size_t lane = 0;
+    const void* group = nullptr;
+    std::shared_ptr<ZmqShared> shared = nullptr;  // it has `topic` of that
+    std::string topic = {};
+  };
+  struct Shared {
+    std::shared_ptr<ZmqShared> topics;
+    std::shared_ptr<ZmqStream> stream;
+    size_t lane = 0;
+  };
+
+  size_t LaneOf(const void* group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Entry> Find(ZmqStreamId stream) const;
+
+  absl::Status CheckPlain(const ZmqSource& source) const;
+  ZmqStreamSettings Settings() const;
+  absl::Status OpenShared(const ZmqSharedSocket& socket);
+
+  const ZmqIngestOptions options_;
+  const bool enforces_;  // the process has an access policy
+  CurveKeys curve_;
+  std::atomic<bool> gate_{false};
+  void* context_ = nullptr;
+  bool own_context_ = false;
+  std::vector<std::unique_ptr<ZmqLane>> lanes_;
+  std::unique_ptr<ZmqNames> names_;  // pokes lanes
+  // Immutable after the constructor.
+  absl::Status status_;
+  std::map<std::string, Shared> shared_;  // by endpoint
+
+  mutable Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  ZmqStreamId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<ZmqStreamId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::vector<size_t> lane_streams_ ABSL_GUARDED_BY(mutex_);  // how many, by lane
+  // Lane and streams of each group.
+  std::map<const void*, std::pair<size_t, size_t>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvatlas

@@ -32,9 +32,11 @@ constexpr size_t kBlockSize = 16;
 constexpr uint64_t kVocabulary = 150'000;
 
 // A holder that takes everything.
-class NullSink : public RankSink {
+class NoWriter : public HoldingsWriter {
  public:
-  absl::Status Apply(const Event&) override { return absl::OkStatus(); }
+  Applied Apply(std::span<const Event> events) override {
+    return {.events = events.size(), .changed = UINT64_MAX, .status = {}};
+  }
   void SetTrust(Trust) override {}
 };
 
@@ -127,10 +129,10 @@ void BM_Ingest(benchmark::State& state) {
     for (size_t i = 0; i < streams; ++i) {
       EngineWorkerOptions worker;
       worker.name = std::to_string(i);
-      const auto make_sink = [](uint32_t) { return std::make_unique<NullSink>(); };
+      const auto make_writer = [](uint32_t) { return std::make_shared<NoWriter>(); };
       const auto id =
           ingest->Add({.worker_name = worker.name, .endpoint = "tcp://127.0.0.1:0", .bind = true},
-                      std::make_shared<EngineWorker>(worker, make_sink));
+                      std::make_shared<EngineWorker>(worker, make_writer));
       if (!id.ok()) {
         state.SkipWithError("no stream");
         return;
@@ -179,8 +181,8 @@ BENCHMARK(BM_Ingest)
 void BM_IdleStreams(benchmark::State& state) {
   ZmqIngest ingest({});
   ingest.OpenGate();
-  const auto make_sink = [](uint32_t) { return std::make_unique<NullSink>(); };
-  const auto worker = std::make_shared<EngineWorker>(EngineWorkerOptions(), make_sink);
+  const auto make_writer = [](uint32_t) { return std::make_shared<NoWriter>(); };
+  const auto worker = std::make_shared<EngineWorker>(EngineWorkerOptions(), make_writer);
   for (int64_t i = 0; i < state.range(0); ++i) {
     const auto id =
         ingest.Add({.worker_name = "", .endpoint = "ipc:///tmp/kvatlas-no-engine"}, worker);

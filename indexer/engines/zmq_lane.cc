@@ -8,10 +8,12 @@ namespace {
 
 // How often replays' silence is looked at; real time, since it only paces a look at the clock.
 constexpr std::chrono::milliseconds kTickEvery(50);
+// A look at what libzmq holds of a stream takes some system calls.
+constexpr size_t kLooksPerTick = 256;
 
 }  // namespace
 
-ZmqLane::ZmqLane(size_t held_bytes_max) {
+ZmqLane::ZmqLane(size_t held_bytes_max, size_t message_bytes_max) : state_(message_bytes_max) {
   state_.held_bytes_max = held_bytes_max;
   thread_ = std::thread([this] { Run(); });
 }
@@ -21,6 +23,7 @@ ZmqLane::~ZmqLane() { Stop(); }
 void ZmqLane::Add(std::shared_ptr<ZmqStream> stream) {
   Post([this, stream = std::move(stream)] {
     stream->Attach(&state_);
+    stream->number = streams_added_++;
     streams_.emplace(stream.get(), stream);
     Queue(stream.get());
   });
@@ -123,6 +126,8 @@ void ZmqLane::Tick() {
   const auto now = std::chrono::steady_clock::now();
   if (now - ticked_at_ < kTickEvery) return;
   ticked_at_ = now;
+  ++state_.tick;
+  state_.look_every = 1 + streams_.size() / kLooksPerTick;
   for (const auto& [stream, owner] : streams_) {
     owner->Tick(&state_);
     if (owner->ready()) Queue(owner.get());

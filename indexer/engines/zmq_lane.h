@@ -27,7 +27,7 @@ namespace kvatlas {
 
 class ZmqLane {
  public:
-  explicit ZmqLane(size_t held_bytes_max);
+  ZmqLane(size_t held_bytes_max, size_t message_bytes_max);
   ~ZmqLane();  // Stop()
 
   ZmqLane(const ZmqLane&) = delete;
@@ -59,6 +59,7 @@ class ZmqLane {
   std::unordered_map<const ZmqStream*, std::shared_ptr<ZmqStream>> streams_;
   std::vector<ZmqStream*> queue_;  // streams that are to be served in the next round
   std::vector<ZmqStream*> round_;
+  size_t streams_added_ = 0;
   std::chrono::steady_clock::time_point ticked_at_;
 
   Mutex mutex_;

@@ -10,10 +10,20 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "indexer/base/mutex.h"
 #include "indexer/engines/endpoint_probe.h"
 
 namespace kvatlas {
+namespace {
+
+// vLLM 0.33, distributed/kv_events.py, `_is_bind_endpoint`: the replay socket is bound always, the publisher's at some endpoints alone.
+constexpr char kDialsOut[] =
+    ", while its replay endpoint accepts connections; vLLM binds its events' endpoint only where "
+    "it has a *, and connects to any other, 0.0.0.0 too: start it with \"endpoint\": "
+    "\"tcp://*:PORT\" in --kv-events-config";
+
+}  // namespace
 
 // The threads' own: it lives until the last of them has left.
 struct ZmqNames::State {
@@ -100,7 +110,10 @@ struct ZmqNames::State {
       probes = stream->ProbesWanted();
     for (const ZmqStream::Probe& probe : probes) {
       CountResolving(1);
-      const absl::Status reached = ProbeEndpoint(probe.endpoint, resolve, kProbeTimeout);
+      absl::Status reached = ProbeEndpoint(probe.endpoint, resolve, kProbeTimeout);
+      if (absl::IsUnavailable(reached) && !probe.replay_beside.empty() &&
+          ProbeEndpoint(probe.replay_beside, resolve, kProbeTimeout).ok())
+        reached = absl::UnavailableError(absl::StrCat(reached.message(), kDialsOut));
       CountResolving(-1);
       {
         MutexLock lock(&mutex);

@@ -10,9 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
-#include "indexer/engines/stream_sink.h"
+#include "indexer/engines/stream_tracker.h"
+#include "indexer/engines/stream_worker.h"
+#include "indexer/engines/zmq_ingest.h"
 #include "indexer/engines/zmq_source.h"
-#include "indexer/engines/zmq_streams.h"
 #include "indexer/service/security/curve.h"
 #include "indexer/service/security/pki.h"
 #include "indexer/service/security/security.h"
@@ -20,20 +21,16 @@
 namespace kvatlas {
 namespace {
 
-class NullSink : public StreamSink {
- public:
-  void Apply(std::string_view, Time) override {}
-  void Lost(Time) override {}
-  void Repaired() override {}
-  void Restarted(Time) override {}
-};
+std::unique_ptr<StreamWorker> NoWorker() {
+  return std::make_unique<StreamWorker>([](StreamTracker::Action::Kind, std::string_view) {});
+}
 
 // A process with an access policy, for as long as it lives.
 class UnderPolicy {
  public:
   UnderPolicy() {
     const absl::StatusOr<Pki> pki =
-        Pki::Create(testing::TempDir() + "/zmq_streams_" + std::to_string(getpid()), "t.example");
+        Pki::Create(testing::TempDir() + "/zmq_ingest_" + std::to_string(getpid()), "t.example");
     EXPECT_TRUE(pki.ok() && pki->WriteExamplePolicy().ok()) << pki.status();
     SecurityOptions options;
     options.tls = *pki->Issue({.identity = "leaf/a/-"});
@@ -50,9 +47,8 @@ TEST(ZmqPlainTest, UnderAPolicyEventsInClearStayOnThisMachine) {
   const auto add = [](const ZmqSource& source, bool plain_engines = false) {
     ZmqIngestOptions options;
     options.plain_engines = plain_engines;
-    ZmqStreams streams(options);
-    const auto sink = [](size_t) { return std::make_unique<NullSink>(); };
-    return streams.Add(source, nullptr, sink, std::nullopt).status();
+    ZmqIngest ingest(options);
+    return ingest.Add(source, nullptr, NoWorker()).status();
   };
   const ZmqSource here = {.worker_name = "w", .endpoint = "tcp://127.0.0.1:1"};
   const ZmqSource there = {.worker_name = "w", .endpoint = "tcp://10.255.255.1:1"};
@@ -74,12 +70,10 @@ TEST(ZmqPlainTest, UnderAPolicyEventsInClearStayOnThisMachine) {
 }
 
 TEST(ZmqPlainTest, WithoutAPolicyTheyAreTaken) {
-  ZmqStreams streams({});
-  const auto sink = [](size_t) { return std::make_unique<NullSink>(); };
-  EXPECT_TRUE(streams
-                  .Add({.worker_name = "w", .endpoint = "tcp://10.255.255.1:1"}, nullptr, sink,
-                       std::nullopt)
-                  .ok());
+  ZmqIngest ingest({});
+  EXPECT_TRUE(
+      ingest.Add({.worker_name = "w", .endpoint = "tcp://10.255.255.1:1"}, nullptr, NoWorker())
+          .ok());
 }
 
 TEST(ZmqPlainTest, KeysAreCheckedWhereAnEngineIsRegistered) {

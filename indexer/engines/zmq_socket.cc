@@ -112,8 +112,9 @@ ZmqFrames::~ZmqFrames() {
   for (zmq_msg_t& frame : frames_) zmq_msg_close(&frame);
 }
 
-ZmqFrames::Result ZmqFrames::Receive(const ZmqSocket& socket) {
+ZmqFrames::Result ZmqFrames::Receive(const ZmqSocket& socket, std::string* first) {
   count_ = 0;
+  bytes_ = 0;
   do {
     last_ = 1 - last_;
     // The later frames of a message are there when the first one is.
@@ -121,7 +122,8 @@ ZmqFrames::Result ZmqFrames::Receive(const ZmqSocket& socket) {
       if (errno == EINTR) continue;
       return errno == EAGAIN ? Result::kNothing : Result::kFailed;
     }
-    ++count_;
+    if (count_++ == 0 && first != nullptr) *first = Frame(last_);
+    bytes_ += zmq_msg_size(&frames_[last_]);
   } while (zmq_msg_more(&frames_[last_]) != 0);
   return Result::kMessage;
 }
@@ -131,6 +133,8 @@ std::optional<uint64_t> ZmqFrames::number() const {
   if (bytes.size() != sizeof(uint64_t)) return std::nullopt;
   return FromBigEndian(bytes);
 }
+
+int ZmqFrames::descriptor() const { return zmq_msg_get(&frames_[last_], ZMQ_SRCFD); }
 
 std::string_view ZmqFrames::Frame(size_t index) const {
   zmq_msg_t* frame = &frames_[index];
@@ -157,8 +161,9 @@ bool ZmqOrigin::IsOf(const ZmqFrames& frames) const {
 absl::Status ZmqMonitor::Watch(void* context, ZmqSocket* socket) {
   static std::atomic<uint64_t> names{0};
   const std::string name = "inproc://kvatlas-monitor-" + std::to_string(++names);
-  constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
-                          ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+  constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   if (zmq_socket_monitor(socket->get(), name.c_str(), kEvents) != 0) return ZmqError("zmq monitor");
   absl::StatusOr<ZmqSocket> events = ZmqSocket::Make(context, ZMQ_PAIR);
@@ -183,6 +188,17 @@ ZmqMonitor::Changes ZmqMonitor::Poll() {
     if (frames.count() != 2 || frames.before().size() < sizeof(uint16_t)) continue;
     uint16_t event;
     std::memcpy(&event, frames.before().data(), sizeof(event));
+    int32_t value = -1;  // of these three a descriptor
+    if (frames.before().size() >= sizeof(event) + sizeof(value))
+      std::memcpy(&value, frames.before().data() + sizeof(event), sizeof(value));
+    if (event == ZMQ_EVENT_CONNECTED || event == ZMQ_EVENT_ACCEPTED) {
+      held_.Connected(value);
+      continue;
+    }
+    if (event == ZMQ_EVENT_DISCONNECTED) {
+      held_.Disconnected(value);
+      changes.departed_fds.push_back(value);
+    }
     gave_up_ = event == ZMQ_EVENT_DISCONNECTED;
     if (event == ZMQ_EVENT_CONNECT_RETRIED) continue;
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {

@@ -20,10 +20,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/engines/zmq_held.h"
 #include "indexer/service/security/curve.h"
 
 namespace kvatlas {
@@ -88,14 +90,17 @@ class ZmqFrames {
   ZmqFrames(const ZmqFrames&) = delete;
   ZmqFrames& operator=(const ZmqFrames&) = delete;
 
-  // Takes one whole message, never waits. The views below are valid until the next call.
-  Result Receive(const ZmqSocket& socket);
+  // Takes one whole message, never waits. The views below are valid until the next call. `first`: the first frame is copied there.
+  Result Receive(const ZmqSocket& socket, std::string* first = nullptr);
 
   size_t count() const { return count_; }
+  size_t bytes() const { return bytes_; }  // of all its frames
   std::string_view payload() const { return Frame(last_); }
   std::string_view before() const { return Frame(1 - last_); }  // REQUIRES: count() > 1
   // `before()` as 8 bytes, big-endian, if it is that.
   std::optional<uint64_t> number() const;
+  // Of the connection that it came over, which is libzmq's; -1: it has none.
+  int descriptor() const;
 
  private:
   friend class ZmqOrigin;
@@ -105,6 +110,7 @@ class ZmqFrames {
   mutable std::array<zmq_msg_t, 2> frames_;
   size_t last_ = 0;
   size_t count_ = 0;
+  size_t bytes_ = 0;
 };
 
 // Over which connection a message came: of messages that wait in one socket, which are from before it was connected
@@ -144,6 +150,7 @@ class ZmqMonitor {
     bool strangers = false;
     // The library ended a connection and does not connect again: the peer broke the protocol, or sent more than it may.
     bool gave_up = false;
+    std::vector<int> departed_fds = {};  // connections that ended
   };
 
   // Before the socket binds or connects.
@@ -152,6 +159,8 @@ class ZmqMonitor {
   // ever for a reader: nothing of any other socket would move.
   void End(ZmqSocket* socket);
   int fd() const { return events_.fd(); }
+  // What is held of its connections, which come and go with `Poll`.
+  ZmqHeld& held() { return held_; }
   Changes Poll();
 
  private:
@@ -160,6 +169,7 @@ class ZmqMonitor {
   uint32_t failed_ = 0;  // handshakes whose disconnection is still to come
   bool strangers_ = false;
   bool gave_up_ = false;
+  ZmqHeld held_;
 };
 
 }  // namespace kvatlas

@@ -13,9 +13,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,12 +31,22 @@
 
 namespace kvatlas {
 
+// A socket that engines dial, each with a topic of its own (`zmq_shared.h`).
+struct ZmqSharedSocket {
+  std::string endpoint;       // bound, as flags name it: tcp://0.0.0.0:5557
+  std::string topic = "kv@";  // prefix
+  // Such a topic has messages and no stream. Called in a lane's thread: it must neither wait nor call the ingest. A source that binds
+  // this endpoint, with that topic, takes it.
+  std::function<void(const std::string& endpoint, const std::string& topic)> on_topic;
+};
+
 struct ZmqIngestOptions {
   uint32_t io_threads = 1;      // libzmq's, that read sockets
   uint32_t decode_threads = 0;  // lanes, at most 256; 0: as many as cores, at most 8
   // Held back in a lane for replays; beyond, streams that wait for one are not read.
   size_t lane_bytes_max = 64 << 20;
-  size_t message_bytes_max = 64 << 20;  // an engine that sends a larger one is disconnected
+  // An engine that sends a larger one is disconnected, and one of which more is held that no message was taken of.
+  size_t message_bytes_max = 64 << 20;
   // Per socket, messages: what waits beyond it waits in the engine, whose own bound is the one to be set.
   int receive_hwm = 256;
   Duration heartbeat =
@@ -50,6 +62,7 @@ struct ZmqIngestOptions {
   // Events in clear may cross a network. Else only loopback may do without a `server_key`, where this process has an access policy;
   // where it has none, a warning says so.
   bool plain_engines = false;
+  std::vector<ZmqSharedSocket> shared = {};
   // A libzmq context to share, since inproc:// reaches no other. Not owned.
   void* zmq_context = nullptr;
 };

@@ -5,7 +5,9 @@
 #include <string_view>
 #include <utility>
 
+#include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
+#include "indexer/service/process_memory.h"
 
 namespace kvatlas {
 namespace {
@@ -44,14 +46,29 @@ class ABSL_SCOPED_LOCKABLE ZmqStream::Visit {
 absl::StatusOr<std::shared_ptr<ZmqStream>> ZmqStream::Make(const ZmqStreamSettings& settings,
                                                            const ZmqSource& source,
                                                            const TrackerOptions& tracker,
-                                                           std::unique_ptr<StreamSink> sink) {
-  std::shared_ptr<ZmqStream> stream(new ZmqStream(settings, source, tracker, std::move(sink)));
+                                                           std::unique_ptr<StreamWorker> worker) {
+  std::shared_ptr<ZmqStream> stream(new ZmqStream(settings, source, tracker, std::move(worker)));
   if (absl::Status opened = stream->Open(); !opened.ok()) return opened;
   return stream;
 }
 
+absl::StatusOr<std::shared_ptr<ZmqStream>> ZmqStream::MakeShared(
+    const ZmqStreamSettings& settings, const ZmqSource& source, std::shared_ptr<ZmqShared> shared) {
+  std::shared_ptr<ZmqStream> stream(new ZmqStream(settings, source, {}, nullptr));
+  stream->shared_ = std::move(shared);
+  if (absl::Status opened = stream->Open(); !opened.ok()) return opened;
+  return stream;
+}
+
+std::shared_ptr<ZmqStream> ZmqStream::MakeFed(const ZmqStreamSettings& settings,
+                                              const ZmqSource& source,
+                                              const TrackerOptions& tracker,
+                                              std::unique_ptr<StreamWorker> worker) {
+  return std::shared_ptr<ZmqStream>(new ZmqStream(settings, source, tracker, std::move(worker)));
+}
+
 ZmqStream::ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
-                     const TrackerOptions& tracker, std::unique_ptr<StreamSink> sink)
+                     const TrackerOptions& tracker, std::unique_ptr<StreamWorker> worker)
     : settings_(settings),
       source_(source),
       live_target_(TargetOf(source, source.endpoint)),
@@ -61,7 +78,7 @@ ZmqStream::ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
         options.can_replay = !source.replay_endpoint.empty();
         return options;
       }()),
-      sink_(std::move(sink)),
+      worker_(std::move(worker)),
       live_watch_("engine events", source.endpoint,
                   {{"worker", source.worker_name}, {"rank", source.rank}}, settings.clock),
       replay_watch_("engine replay", source.replay_endpoint,
@@ -116,7 +133,7 @@ absl::Status ZmqStream::OpenLive() {
 
 // A socket of its own for each address, so that nothing of an earlier connection is counted as of this one.
 void ZmqStream::OpenLiveAgain(ZmqLaneState* lane) {
-  ServeMonitor();
+  ServeMonitor(lane);
   const std::string next = std::exchange(next_address_, "");
   if (connected_ || arrivals_ > 0) return;  // it came meanwhile
   if (!next.empty()) live_target_.address = next;
@@ -136,6 +153,7 @@ void ZmqStream::OpenLiveAgain(ZmqLaneState* lane) {
 
 void ZmqStream::Attach(ZmqLaneState* lane) {
   Visit visit(this);
+  if (!live_) return;  // it is fed
   absl::Status watched = lane->poller.Watch(live_.fd(), this, ZmqPoller::kLive);
   if (watched.ok()) watched = lane->poller.Watch(monitor_.fd(), this, ZmqPoller::kMonitor);
   if (!watched.ok()) Fail(std::string(watched.message()));
@@ -145,10 +163,12 @@ void ZmqStream::Attach(ZmqLaneState* lane) {
 void ZmqStream::Detach(ZmqLaneState* lane) {
   Visit visit(this);
   EndReplay(lane);
-  lane->poller.Unwatch(live_.fd());
-  lane->poller.Unwatch(monitor_.fd());
-  monitor_.End(&live_);
-  live_.Close();
+  if (live_) {
+    lane->poller.Unwatch(live_.fd());
+    lane->poller.Unwatch(monitor_.fd());
+    monitor_.End(&live_);
+    live_.Close();
+  }
   lane->held_bytes -= std::exchange(held_counted_, 0);
 }
 
@@ -162,7 +182,7 @@ ZmqStream::Turn ZmqStream::Serve(ZmqLaneState* lane) {
 ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
   if (!next_address_.empty()) OpenLiveAgain(lane);
   // A connection's arrival is known before what came over it is read.
-  if ((ready_ & ZmqPoller::kMonitor) != 0) ServeMonitor();
+  if ((ready_ & ZmqPoller::kMonitor) != 0) ServeMonitor(lane);
   ready_ &= ~ZmqPoller::kMonitor;
   if (!Running()) return Turn::kIdle;
   const Time now = settings_.clock->Now();
@@ -183,7 +203,7 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
   }
   // A full lane reads on only for streams that it does not wait for.
   const bool full = held_counted_ > 0 && lane->held_bytes >= lane->held_bytes_max && arrivals_ == 0;
-  if ((ready_ & ZmqPoller::kLive) != 0 && !full) {
+  if ((ready_ & ZmqPoller::kLive) != 0 && !full && live_) {
     if (ServeLive(lane, now)) {
       more = true;
     } else {
@@ -194,8 +214,13 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
   return more ? Turn::kMore : Turn::kIdle;
 }
 
-void ZmqStream::ServeMonitor() {
+void ZmqStream::ServeMonitor(ZmqLaneState* lane) {
+  if (!live_) return;  // `LookAtHeld` closed it
   const ZmqMonitor::Changes changes = monitor_.Poll();
+  if (shared_ != nullptr) {
+    connected_ = changes.connected;
+    return shared_->Departed(lane, changes.departed_fds, settings_.clock->Now());
+  }
   strangers_ = changes.strangers;
   if (!changes.gave_up || source_.bind) {
     gave_up_at_.reset();
@@ -231,6 +256,7 @@ bool ZmqStream::ServeReplay(ZmqLaneState* lane, Time now) {
     if (!replay_ || abandoned_.load(std::memory_order_relaxed)) return false;
     const ZmqFrames::Result received = lane->frames.Receive(replay_);
     if (received != ZmqFrames::Result::kMessage) return false;
+    replay_monitor_.held().Took(lane->frames.count(), lane->frames.bytes());
     if (replay_asked_at_.has_value()) {
       replay_asked_at_.reset();
       replay_watch_.Set(ConnectionState::kConnected);
@@ -255,15 +281,19 @@ bool ZmqStream::ServeReplay(ZmqLaneState* lane, Time now) {
 
 bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
   constexpr size_t kFrames = 3;  // topic, number, payload
+  if (shared_ != nullptr) shared_->FeedWaiting(lane, now);
   size_t bytes = 0;
   for (size_t messages = 0; messages < kTurnMessages && bytes < kTurnBytes; ++messages) {
     if (abandoned_.load(std::memory_order_relaxed)) return false;
-    const ZmqFrames::Result received = lane->frames.Receive(live_);
+    const ZmqFrames::Result received =
+        lane->frames.Receive(live_, shared_ == nullptr ? nullptr : &topic_);
     if (received == ZmqFrames::Result::kFailed) Fail(zmq_strerror(zmq_errno()));
     if (received != ZmqFrames::Result::kMessage) {
+      monitor_.held().Emptied();
       while (arrivals_ > 0) Arrive(lane, now);
       return false;
     }
+    monitor_.held().Took(lane->frames.count(), lane->frames.bytes());
     heard_at_ = now;
     if (arrivals_ > 0 && !origin_.IsOf(lane->frames)) Arrive(lane, now);
     if (!origin_.known() && lane->frames.count() > 1) origin_.Take(lane->frames);
@@ -271,12 +301,18 @@ bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
     const std::string_view payload = lane->frames.payload();
     bytes += payload.size();
     bytes_ += payload.size();
-    if (lane->frames.count() != kFrames || !number || *number == kEndOfReplay) {
+    if (lane->frames.count() != kFrames || !number || *number == kEndOfReplay ||
+        topic_.size() > ZmqShared::kTopicBytesMax) {
       ++bad_frames_;
       LogEvery(Limiter(), source_.worker_name, LogLevel::kWarning, "bad frames",
                {{"worker", source_.worker_name},
                 {"rank", source_.rank},
                 {"frames", lane->frames.count()}});
+      continue;
+    }
+    if (shared_ != nullptr) {
+      if (!shared_->IsKnown(topic_, lane->frames)) ServeMonitor(lane);
+      shared_->Take(lane, topic_, *number, monitor_.held(), now);
       continue;
     }
     tracker_.OnLive(*number, payload, now, &lane->actions);
@@ -285,11 +321,43 @@ bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
   return true;
 }
 
+void ZmqStream::Feed(ZmqLaneState* lane, uint64_t number, std::string_view payload, bool arrived,
+                     Time now) {
+  Visit visit(this);
+  if (!Running()) return;
+  started_ = true;
+  heard_at_ = now;
+  bytes_ += payload.size();
+  if (arrived || !connected_) {
+    if (connected_) tracker_.OnDisconnected(now, &lane->actions);
+    Perform(lane, now);
+    connected_ = true;
+    live_watch_.Set(ConnectionState::kConnected);
+    tracker_.OnConnected(/*current=*/true, now, &lane->actions);
+    Perform(lane, now);
+  }
+  tracker_.OnLive(number, payload, now, &lane->actions);
+  Perform(lane, now);
+  CountHeld(lane);
+}
+
+void ZmqStream::Depart(ZmqLaneState* lane, Time now) {
+  Visit visit(this);
+  if (!connected_) return;
+  connected_ = false;
+  live_watch_.Set(ConnectionState::kUnreachable,
+                  "the engine, or the network, ended the connection");
+  if (!Running()) return;
+  tracker_.OnDisconnected(now, &lane->actions);
+  Perform(lane, now);
+}
+
 void ZmqStream::Tick(ZmqLaneState* lane) {
   if (visitors_.load(std::memory_order_relaxed) > 0 || !mutex_.TryLock()) return;
   live_watch_.Tick();
+  if (number % lane->look_every == lane->tick % lane->look_every) LookAtHeld(lane);
   if (gave_up_at_.has_value() && Clock::Real().Now() - *gave_up_at_ >= kConnectAgainAfter) {
-    if (!strangers_) {
+    if (!strangers_ && live_) {
       live_watch_.Set(ConnectionState::kUnreachable,
                       absl::StrCat("it broke ZeroMQ's protocol, or sent more than ",
                                    settings_.socket.message_bytes_max, " bytes at once"));
@@ -305,31 +373,66 @@ void ZmqStream::Tick(ZmqLaneState* lane) {
   mutex_.Unlock();
 }
 
+bool ZmqStream::HoldsTooMuch(ZmqMonitor* monitor, bool replay) {
+  const uint64_t held = monitor->held().Bytes(Clock::Real().Now());
+  const auto message_bytes_max =
+      static_cast<uint64_t>(std::max<int64_t>(0, settings_.socket.message_bytes_max));
+  if (held <= kHeldSlack + (MemoryIsCritical() ? 0 : message_bytes_max)) return false;
+  CountConnectionEnded(EndedFor::kEngine);
+  LogEvery(Limiter(), source_.worker_name, LogLevel::kWarning, "engine connection closed",
+           {{"worker", source_.worker_name},
+            {"rank", source_.rank},
+            {"endpoint", replay ? source_.replay_endpoint : source_.endpoint},
+            {"reason", "too many bytes of which no message was taken"},
+            {"bytes", held}});
+  return true;
+}
+
+void ZmqStream::LookAtHeld(ZmqLaneState* lane) {
+  if (replay_) {
+    replay_monitor_.Poll();
+    // As without an answer.
+    if (HoldsTooMuch(&replay_monitor_, /*replay=*/true)) EndReplay(lane);
+  }
+  if (!live_ || !HoldsTooMuch(&monitor_, /*replay=*/false)) return;
+  if (source_.bind) return monitor_.held().CutConnections();
+  // libzmq keeps whole messages of a connection that has ended; with the socket all of it goes.
+  lane->poller.Unwatch(live_.fd());
+  lane->poller.Unwatch(monitor_.fd());
+  monitor_.End(&live_);
+  live_.Close();
+  monitor_ = ZmqMonitor();
+  departed_ = departed_ || connected_;
+  connected_ = false;
+  arrivals_ = 0;
+  origin_.Forget();
+  away_since_ = Clock::Real().Now();
+  gave_up_at_ = away_since_;
+  live_watch_.Set(ConnectionState::kUnreachable,
+                  "closed: more was held of it than a message may have, and no message taken");
+}
+
 void ZmqStream::Perform(ZmqLaneState* lane, Time now) {
   using Kind = StreamTracker::Action::Kind;
   for (const StreamTracker::Action& action : lane->actions) {
     switch (action.kind) {
-      case Kind::kApply:
-        sink_->Apply(action.payload, now);
-        break;
+      case Kind::kAskReplay:
+        AskReplay(lane, action.from);
+        continue;
+      case Kind::kEndReplay:
+        EndReplay(lane);
+        continue;
       case Kind::kLost:
         LogLost();
-        sink_->Lost(now);
-        break;
-      case Kind::kRepaired:
-        sink_->Repaired();
         break;
       case Kind::kRestarted:
         LogRestarted();
-        sink_->Restarted(now);
         break;
-      case Kind::kAskReplay:
-        AskReplay(lane, action.from);
-        break;
-      case Kind::kEndReplay:
-        EndReplay(lane);
+      case Kind::kApply:
+      case Kind::kRepaired:
         break;
     }
+    worker_->Perform(action.kind, action.payload, &lane->decoder, now);
   }
   lane->actions.clear();
 }
@@ -348,6 +451,8 @@ void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
   if (status.ok()) status = socket->Configure(settings_.socket);
   if (status.ok() && !source_.server_key.empty())
     status = socket->Encrypt(settings_.socket.curve, source_.server_key);
+  replay_monitor_ = ZmqMonitor();
+  if (status.ok()) status = replay_monitor_.Watch(settings_.context, &*socket);
   if (status.ok()) status = socket->Connect(endpoint);
   std::array<char, sizeof(from)> start;
   for (size_t i = 0; i < start.size(); ++i) start[i] = static_cast<char>(from >> (56 - 8 * i));
@@ -357,6 +462,7 @@ void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
   }
   if (status.ok()) status = lane->poller.Watch(socket->fd(), this, ZmqPoller::kReplay);
   if (!status.ok()) {  // as without an answer
+    if (socket.ok()) replay_monitor_.End(&*socket);
     last_error_ = std::string(status.message());
     replay_watch_.Set(ConnectionState::kUnreachable, last_error_);
     return;
@@ -369,6 +475,7 @@ void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
 void ZmqStream::EndReplay(ZmqLaneState* lane) {
   if (!replay_) return;
   lane->poller.Unwatch(replay_.fd());
+  replay_monitor_.End(&replay_);
   replay_.Close();
 }
 
@@ -472,10 +579,10 @@ std::vector<ZmqStream::Probe> ZmqStream::ProbesWanted() const {
   const Time now = Clock::Real().Now();
   std::vector<Probe> probes;
   const std::string live = live_target_.Endpoint();
+  const std::string replay = replay_target_.Endpoint();
   if (!source_.bind && !connected_ && arrivals_ == 0 && !live.empty() &&
       now - away_since_ >= kProbeAfter)
-    probes.push_back({.replay = false, .endpoint = live});
-  const std::string replay = replay_target_.Endpoint();
+    probes.push_back({.replay = false, .endpoint = live, .replay_beside = replay});
   if (replay_asked_at_.has_value() && !replay.empty() && now - *replay_asked_at_ >= kProbeAfter)
     probes.push_back({.replay = true, .endpoint = replay});
   return probes;
@@ -538,7 +645,6 @@ bool ZmqStream::SetAddresses(const std::string& name,
 
 ZmqStreamStats ZmqStream::Stats() const {
   Visit visit(this);
-  const StreamSinkStats sink = sink_->Stats();
   return {.status = StatusNow(),
           .last_error = last_error_,
           .connection = live_watch_.Get(),
@@ -550,8 +656,8 @@ ZmqStreamStats ZmqStream::Stats() const {
           .silent = std::max(Duration(0), settings_.clock->Now() - heard_at_),
           .bytes = bytes_,
           .bad_frames = bad_frames_,
-          .undecodable = sink.undecodable,
-          .lag_ms = sink.lag_ms,
+          .undecodable = worker_->undecodable(),
+          .lag_ms = worker_->lag_ms(),
           .queued_bytes = tracker_.stats().held_bytes,
           .tracker = tracker_.stats()};
 }

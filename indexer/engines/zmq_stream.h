@@ -1,11 +1,13 @@
 // What is one engine's stream? Its socket, who is at the other end, the numbers, and the replay when one runs.
 //
-//   SUB ─▶ ZmqFrames ─▶ StreamTracker ─▶ StreamSink          all in one lane's thread: nothing is handed over
+//   SUB ─▶ ZmqFrames ─▶ StreamTracker ─▶ StreamWorker        all in one lane's thread: nothing is handed over
 //   DEALER ─╯   monitor ─╯                                   or copied but what must wait for a replay
 //
 // *Threads*: `Serve` and `Tick` by the lane's thread; the rest by any. Who calls from elsewhere holds the stream's
 // mutex, and the lane then passes it by.
-// *Bounds*: a turn of `Serve`: `kTurnMessages` and `kTurnBytes` (and one message more) from each socket.
+// *Bounds*: a turn of `Serve`: `kTurnMessages` and `kTurnBytes` (and one message more) from each socket. What libzmq holds of a connection
+// (`zmq_held.h`): `message_bytes_max` and `kHeldSlack`, or `kHeldSlack` alone while memory is critical. Beyond it the connection is
+// ended, logged and counted, and made again a second later; what the engine said meanwhile is a gap.
 
 #ifndef KVATLAS_INDEXER_ENGINES_ZMQ_STREAM_H_
 #define KVATLAS_INDEXER_ENGINES_ZMQ_STREAM_H_
@@ -17,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,9 +27,10 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
-#include "indexer/engines/stream_sink.h"
 #include "indexer/engines/stream_tracker.h"
+#include "indexer/engines/stream_worker.h"
 #include "indexer/engines/zmq_poller.h"
+#include "indexer/engines/zmq_shared.h"
 #include "indexer/engines/zmq_socket.h"
 #include "indexer/engines/zmq_source.h"
 #include "indexer/service/address.h"
@@ -45,17 +49,23 @@ struct ZmqStreamSettings {
 
 // What the streams of one lane share; its thread's own.
 struct ZmqLaneState {
+  explicit ZmqLaneState(size_t message_bytes_max) : decoder(message_bytes_max) {}
   ZmqPoller poller;
   ZmqFrames frames;
   std::vector<StreamTracker::Action> actions;
+  LaneDecoder decoder;
   size_t held_bytes = 0;  // of all its streams
   size_t held_bytes_max = 0;
+  // What libzmq holds of a stream is looked at in one of so many ticks, which number this one is of.
+  size_t look_every = 1;
+  size_t tick = 0;
 };
 
 class ZmqStream {
  public:
   static constexpr size_t kTurnMessages = 64;
   static constexpr size_t kTurnBytes = 1 << 20;
+  static constexpr uint64_t kHeldSlack = 1 << 20;
 
   enum class Turn : uint8_t { kIdle, kMore, kBusy };  // kBusy: another thread is at it, come again
 
@@ -63,7 +73,15 @@ class ZmqStream {
   static absl::StatusOr<std::shared_ptr<ZmqStream>> Make(const ZmqStreamSettings& settings,
                                                          const ZmqSource& source,
                                                          const TrackerOptions& tracker,
-                                                         std::unique_ptr<StreamSink> sink);
+                                                         std::unique_ptr<StreamWorker> worker);
+  // A socket whose messages are of other streams, by their topics.
+  static absl::StatusOr<std::shared_ptr<ZmqStream>> MakeShared(const ZmqStreamSettings& settings,
+                                                               const ZmqSource& source,
+                                                               std::shared_ptr<ZmqShared> shared);
+  // One of these: without a socket, it is fed.
+  static std::shared_ptr<ZmqStream> MakeFed(const ZmqStreamSettings& settings,
+                                            const ZmqSource& source, const TrackerOptions& tracker,
+                                            std::unique_ptr<StreamWorker> worker);
   ~ZmqStream();
 
   // ---- The lane's thread ----
@@ -74,9 +92,14 @@ class ZmqStream {
   bool ready() const { return ready_ != 0; }
   Turn Serve(ZmqLaneState* lane);
   void Tick(ZmqLaneState* lane);
+  // The next message of a stream that is fed. `arrived`: it came over another connection than the one before.
+  void Feed(ZmqLaneState* lane, uint64_t number, std::string_view payload, bool arrived, Time now);
+  // The connection that its last message came over has ended.
+  void Depart(ZmqLaneState* lane, Time now);
 
-  // Place of the lane's own: in its list of streams to be served.
+  // Places of the lane's own: in its list of streams to be served, and in its ticks.
   bool queued = false;
+  size_t number = 0;
 
   // ---- Any thread ----
   absl::Status Pause();
@@ -95,6 +118,8 @@ class ZmqStream {
   struct Probe {
     bool replay = false;
     std::string endpoint;
+    std::string replay_beside =
+        {};  // of the same engine, where `endpoint` has its events; empty: none
   };
   std::vector<Probe> ProbesWanted() const;
   // What came of it: into `Stats` and the log.
@@ -127,7 +152,7 @@ class ZmqStream {
   class Visit;
 
   ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
-            const TrackerOptions& tracker, std::unique_ptr<StreamSink> sink);
+            const TrackerOptions& tracker, std::unique_ptr<StreamWorker> worker);
 
   static Target TargetOf(const ZmqSource& source, const std::string& endpoint);
   absl::Status Open();
@@ -140,7 +165,7 @@ class ZmqStream {
   Turn ServeLocked(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Connections that came are told when everything that came over the last one was read.
   void Arrive(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ServeMonitor() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ServeMonitor(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True: there may be more.
   bool ServeReplay(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ServeLive(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -148,6 +173,9 @@ class ZmqStream {
   void AskReplay(ZmqLaneState* lane, uint64_t from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndReplay(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountHeld(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends connections of which libzmq holds more than it may.
+  void LookAtHeld(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HoldsTooMuch(ZmqMonitor* monitor, bool replay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogRestarted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -173,8 +201,12 @@ class ZmqStream {
   ZmqSocket live_ ABSL_GUARDED_BY(mutex_);
   ZmqMonitor monitor_ ABSL_GUARDED_BY(mutex_);
   ZmqSocket replay_ ABSL_GUARDED_BY(mutex_);
+  ZmqMonitor replay_monitor_ ABSL_GUARDED_BY(mutex_);
   StreamTracker tracker_ ABSL_GUARDED_BY(mutex_);
-  const std::unique_ptr<StreamSink> sink_ ABSL_GUARDED_BY(mutex_);
+  // Null: of `MakeShared`.
+  const std::unique_ptr<StreamWorker> worker_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ZmqShared> shared_;  // of `MakeShared`; set before it is shared between threads
+  std::string topic_ ABSL_GUARDED_BY(mutex_);  // of its last message
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;

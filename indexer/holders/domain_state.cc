@@ -58,6 +58,7 @@ DomainState::DomainState(const HolderRegistryOptions& options, Domain domain, ui
       index_(std::move(index)),
       sides_(std::make_unique<SideIndex>(options.index.bytes_max, memory_)),
       observer_(options.observe ? options.observe(domain_, block_size) : nullptr),
+      pending_(options.pending),
       table_(std::make_shared<Table>()) {
   hybrids_.Start(index_.get(), sides_.get());
 }
@@ -80,8 +81,8 @@ HolderPtr DomainState::Find(const HolderId& id) const {
 absl::StatusOr<HolderPtr> DomainState::FindOrAdd(const HolderId& id) {
   if (HolderPtr holder = Find(id); holder != nullptr) return holder;
   absl::StatusOr<Added> added = Add(id, [&](HolderIndex number) {
-    return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_,
-                                    receiver_options_, id);
+    return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &pending_,
+                                    &counters_, receiver_options_, id);
   });
   if (!added.ok()) return added.status();
   return std::move(added->holder);
@@ -89,14 +90,14 @@ absl::StatusOr<HolderPtr> DomainState::FindOrAdd(const HolderId& id) {
 
 absl::StatusOr<HolderPtr> DomainState::AddLocal(const HolderInfo& info, Time now) {
   return AddNew(info.id, [&](HolderIndex number) {
-    return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_, info,
-                                    now);
+    return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &pending_,
+                                    &counters_, info, now);
   });
 }
 
 absl::StatusOr<HolderPtr> DomainState::AddRestored(const HolderId& id, const CacheLayout& layout) {
   return AddNew(id, [&](HolderIndex number) {
-    auto holder = std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_,
+    auto holder = std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &pending_,
                                            &counters_, receiver_options_, id);
     holder->BeginRestore(layout);
     return holder;
@@ -140,6 +141,7 @@ absl::StatusOr<DomainState::Added> DomainState::Add(
       auto table = std::make_shared<Table>(*table_);
       if (table->size() <= Raw(*number)) table->resize(Raw(*number) + 1);
       (*table)[Raw(*number)] = {added.holder, added.holder->info()};
+      if (IsStore(*(*table)[Raw(*number)].info)) has_stores_.store(true);
       table_ = std::move(table);
       // One that is restored has its classes already, which a question may have looked for before it was in the table.
       if (added.holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
@@ -160,6 +162,7 @@ void DomainState::RefreshInfo(const HolderPtr& holder) {
   }
   auto table = std::make_shared<Table>(*table_);
   (*table)[number].info = info;
+  if (IsStore(*info)) has_stores_.store(true);
   table_ = std::move(table);
 }
 
@@ -191,6 +194,7 @@ void DomainState::Forget(const HolderPtr& holder) {
   if (holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
   AddReceiverStats(holder->receiver_stats(), &gone_);
   holder->SetCharge(nullptr);
+  pending_.Forget(holder->number());
   to_sweep_.push_back(holder);
 }
 
@@ -215,6 +219,84 @@ uint64_t DomainState::Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept) {
   }
 }
 
+// A cell's replicas are holders of their own; who says none means any.
+HolderPtr DomainState::FindNamed(const HolderId& id) const {
+  MutexLock lock(&mutex_);
+  const auto at = holders_.lower_bound(id);
+  const bool found = at != holders_.end() && at->first.name == id.name &&
+                     at->first.rank == id.rank &&
+                     (at->first.replica == id.replica || id.replica.empty());
+  return found ? at->second : nullptr;
+}
+
+// A block names its whole prefix, so asking for it alone tells who has it. Asked after it was told: what is stored from then on
+// confirms by itself.
+absl::Status DomainState::Tell(uint64_t frontend, const Routed& routed, Time now) {
+  const HolderPtr holder = FindNamed(routed.worker);
+  if (holder == nullptr) return absl::NotFoundError("no holder " + ToString(routed.worker));
+  pending_.Tell(holder->number(), frontend, routed, now);
+  if (routed.blocks.empty() || !index_->MayHold(routed.blocks.back())) return absl::OkStatus();
+  std::vector<Overlap> overlaps;
+  index_->FindOverlaps({.blocks = routed.blocks.last(1)}, &overlaps);
+  const bool has_last = std::any_of(overlaps.begin(), overlaps.end(), [&](const Overlap& overlap) {
+    return overlap.holder == holder->number();
+  });
+  if (has_last) pending_.Confirm(frontend, routed.decision);
+  return absl::OkStatus();
+}
+
+std::vector<SessionAnswer> DomainState::Sessions(uint64_t session, size_t max, Time now) const {
+  std::vector<SessionAnswer> answers;
+  const std::shared_ptr<const Table> table = this->table();
+  const auto id_of = [&](HolderIndex number) -> const HolderId* {
+    const auto at = Raw(number);
+    return at < table->size() && (*table)[at].info != nullptr ? &(*table)[at].info->id : nullptr;
+  };
+  std::vector<Overlap> overlaps;
+  for (const SessionSeen& seen : pending_.Sessions(session, max)) {
+    const HolderId* const worker = id_of(seen.holder);
+    if (worker == nullptr) continue;
+    SessionAnswer answer{.session = seen.session,
+                         .domain = domain_,
+                         .block_size = block_size_,
+                         .worker = *worker,
+                         .age = now - seen.at,
+                         .prompts = seen.prompts,
+                         .blocks = seen.blocks};
+    const auto add = [&answer](const HolderId& at, uint32_t blocks) {
+      const bool is_known = std::any_of(answer.at.begin(), answer.at.end(),
+                                        [&](const auto& known) { return known.worker == at; });
+      if (!is_known) answer.at.push_back({.worker = at, .blocks = blocks});
+    };
+    for (auto sample = seen.samples.rbegin(); sample != seen.samples.rend(); ++sample) {
+      index_->FindOverlaps({.blocks = std::span(&sample->second, 1)}, &overlaps);
+      for (const Overlap& overlap : overlaps) {
+        const HolderId* const at = id_of(overlap.holder);
+        if (at != nullptr) add(*at, sample->first);
+      }
+    }
+    // Of what the worker had when the prompt was sent, no block is known here: a session of which this is the first prompt.
+    const bool knows_first = !seen.samples.empty() && seen.samples.front().first <= seen.first;
+    if (seen.first > 0 && !knows_first) add(*worker, seen.first);
+    std::stable_sort(answer.at.begin(), answer.at.end(),
+                     [](const auto& a, const auto& b) { return a.blocks > b.blocks; });
+    answers.push_back(std::move(answer));
+  }
+  return answers;
+}
+
+void DomainState::AddPending(std::span<const SequenceHash> blocks, uint64_t frontend,
+                             uint64_t session, OverlapAnswer* answer) const {
+  if (!pending_.MayFind(session)) return;
+  std::vector<std::pair<HolderIndex, uint32_t>> holders;
+  holders.reserve(answer->holders.size());
+  for (const HolderOverlap& overlap : answer->holders)
+    holders.emplace_back(overlap.number, overlap.blocks);
+  pending_.Find(blocks, holders, frontend, session, [&](size_t place, const Pending& pending) {
+    answer->holders[place].pending = pending;
+  });
+}
+
 OverlapAnswer DomainState::FindOverlaps(const OverlapQuery& query, bool all_holders, bool by_tier,
                                         bool held_only, Time now) const {
   const std::shared_ptr<const Table> table = this->table();
@@ -226,7 +308,98 @@ OverlapAnswer DomainState::FindOverlaps(const OverlapQuery& query, bool all_hold
   static thread_local std::vector<TierReach> reaches;
   reaches.clear();
   if (reaches_differ) FindReaches(query.blocks, table->size(), held_only, &reaches);
-  return AnswerOf(table, block_size_, overlaps, hybrids, all_holders, reaches, now);
+  OverlapAnswer answer = AnswerOf(table, block_size_, overlaps, hybrids, all_holders, reaches, now);
+  if (has_stores_.load()) AddLoadable(query, table, overlaps, hybrids, now, &answer);
+  return answer;
+}
+
+std::shared_ptr<const SharedStores> DomainState::StoresIn(
+    const std::shared_ptr<const Table>& table) const {
+  MutexLock lock(&mutex_);
+  if (stores_of_ != table) {
+    auto stores = std::make_shared<SharedStores>(StoresOf(*table));
+    stores_ = stores->all.empty() ? nullptr : std::move(stores);
+    stores_of_ = table;
+  }
+  return stores_;
+}
+
+namespace {
+
+// Without holders that were not heard for long. The trust of the rest, none of which is left: nothing.
+std::optional<Trust> KeepHeard(const Table& table, Time now, SharedStores::Store* store) {
+  std::optional<Trust> trust;
+  bool all = true;
+  for (uint32_t number = 0; number < table.size() && number < store->holders.size() * 64;
+       ++number) {
+    uint64_t& word = store->holders[number / 64];
+    const uint64_t bit = uint64_t{1} << (number % 64);
+    HolderOverlap described;
+    if ((word & bit) == 0) continue;
+    if (table[number].holder->Describe(now, &described) && described.trust != Trust::kStale) {
+      trust = std::max(trust.value_or(Trust::kExact), described.trust);
+    } else {
+      word &= ~bit;
+      all = false;
+    }
+  }
+  if (trust.has_value() && !all) trust = std::max(*trust, Trust::kDegraded);
+  return trust;
+}
+
+}  // namespace
+
+void DomainState::AddLoadable(const OverlapQuery& query, const std::shared_ptr<const Table>& table,
+                              std::span<const Overlap> overlaps,
+                              std::span<const HybridOverlap> hybrids, Time now,
+                              OverlapAnswer* answer) const {
+  const std::shared_ptr<const SharedStores> stores = StoresIn(table);
+  if (stores == nullptr) return;
+  std::erase_if(answer->holders,
+                [&](const HolderOverlap& overlap) { return stores->IsStore(Raw(overlap.number)); });
+  if (query.blocks.empty() || !query.tiers.Has(Tier::kExternal)) return;
+  // What the main class holds: chunks are looked at behind the store's part.
+  std::vector<uint32_t> own(table->size(), 0);
+  const size_t plain = overlaps.size() - hybrids.size();
+  for (size_t i = 0; i < overlaps.size(); ++i)
+    if (Raw(overlaps[i].holder) < own.size())
+      own[Raw(overlaps[i].holder)] = i < plain ? overlaps[i].blocks : hybrids[i - plain].held;
+  std::vector<uint32_t> reached = own;
+  std::vector<std::optional<Trust>> trusts(own.size());
+  for (SharedStores::Store store : stores->stores) {
+    const std::optional<Trust> trust = KeepHeard(*table, now, &store);
+    if (!trust.has_value()) continue;
+    ReachThrough(store, *index_, query, &reached);
+    for (const uint32_t worker : store.workers) {
+      reached[worker] = LoadableOf(*(*table)[worker].holder, query, own[worker], reached[worker]);
+      if (reached[worker] > own[worker]) trusts[worker] = trust;
+    }
+  }
+  std::vector<bool> is_told(own.size());
+  for (const HolderOverlap& overlap : answer->holders) is_told[Raw(overlap.number)] = true;
+  for (uint32_t number = 0; number < own.size(); ++number)
+    if (trusts[number].has_value() && !is_told[number])
+      AddAnswer(*table, {HolderIndex(number), 0}, now, answer);
+  for (HolderOverlap& overlap : answer->holders) {
+    const uint32_t number = Raw(overlap.number);
+    if (!trusts[number].has_value() || reached[number] <= overlap.blocks) continue;
+    overlap.loadable = reached[number];
+    overlap.loadable_trust = std::max(overlap.trust, *trusts[number]);
+  }
+}
+
+uint32_t DomainState::LoadableOf(const Holder& worker, const OverlapQuery& query, uint32_t own,
+                                 uint32_t reached) const {
+  const std::shared_ptr<const CacheLayout> layout = worker.layout();
+  if (layout == nullptr || reached == own) return reached;
+  if (!layout->sides.empty() || !layout->has_main || layout->main.drops_last) return own;
+  std::vector<uint64_t> only(Raw(worker.number()) / 64 + 1);
+  only.back() = uint64_t{1} << (Raw(worker.number()) % 64);
+  std::vector<Overlap> device;
+  index_->FindOverlaps(
+      {.blocks = query.blocks, .tiers = query.tiers & TierMask(Tier::kDevice), .only = only},
+      &device);
+  return LoadableBlocks(*layout, block_size_, device.empty() ? 0 : device.front().blocks, reached);
 }
 
 std::vector<HybridOverlaps::OfHolder> DomainState::Layouts() const {
@@ -257,7 +430,7 @@ std::optional<OverlapAnswer> DomainState::FindBest(const OverlapQuery& query, si
   static thread_local OverlapSteps steps;
   static thread_local std::vector<uint64_t> by_rank, seen;
   static thread_local std::vector<uint32_t> newcomers;
-  if (hybrids_.Any()) return std::nullopt;
+  if (hybrids_.Any() || has_stores_.load()) return std::nullopt;
   best_asked_.store(true, std::memory_order_relaxed);
   std::shared_ptr<const Table> table;
   std::shared_ptr<const LoadOrder> order;
@@ -336,7 +509,8 @@ void DomainState::VisitReaches(
   FindReaches(blocks, table->size(), held_only, &reaches);
   for (size_t i = 0; i < reaches.size(); ++i) {
     const TableEntry& entry = (*table)[i];
-    if (reaches[i].any > 0 && entry.holder != nullptr && entry.holder->Live(now))
+    if (reaches[i].any > 0 && entry.holder != nullptr && entry.holder->Live(now) &&
+        !(has_stores_.load(std::memory_order_relaxed) && IsStore(*entry.info)))
       visit(*entry.info, reaches[i]);
   }
 }
@@ -350,6 +524,7 @@ DomainStats DomainState::Stats(Time now) const {
   stats.blocks_stored = counters_.blocks_stored.load(std::memory_order_relaxed);
   stats.blocks_removed = counters_.blocks_removed.load(std::memory_order_relaxed);
   stats.bytes_received = counters_.bytes_received.load(std::memory_order_relaxed);
+  stats.pending = pending_.Stats();
   ReceiverStats sum;
   std::map<HolderId, HolderPtr> holders;
   {
@@ -359,6 +534,7 @@ DomainStats DomainState::Stats(Time now) const {
   }
   for (const auto& [id, holder] : holders) {
     stats.holders.push_back(holder->Stats(now));
+    stats.holders.back().pending = pending_.StatsOf(holder->number());
     AddReceiverStats(stats.holders.back().receiver, &sum);
   }
   stats.batches = sum.batches_applied;

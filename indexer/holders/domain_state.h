@@ -28,6 +28,8 @@
 #include "indexer/holders/holder_table.h"
 #include "indexer/holders/hybrid_overlaps.h"
 #include "indexer/holders/peer_quotas.h"
+#include "indexer/holders/pending_blocks.h"
+#include "indexer/holders/shared_stores.h"
 #include "indexer/index/index.h"
 #include "indexer/index/side_index.h"
 
@@ -58,6 +60,7 @@ class DomainState {
   std::shared_ptr<const Table> table() const;
 
   HolderPtr Find(const HolderId& id) const;
+  HolderPtr FindNamed(const HolderId& id) const;
 
   // RESOURCE_EXHAUSTED: too many holders. UNAVAILABLE: the domain was dropped.
   absl::StatusOr<HolderPtr> FindOrAdd(const HolderId& id);
@@ -86,6 +89,14 @@ class DomainState {
   // At most `blocks_max` blocks; returns how many are left of it. Counts holders swept in `*swept`.
   uint64_t Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept);
 
+  // NOT_FOUND: no such holder.
+  absl::Status Tell(uint64_t frontend, const Routed& routed, Time now);
+  PendingBlocks& pending() { return pending_; }
+  void AddPending(std::span<const SequenceHash> blocks, uint64_t frontend, uint64_t session,
+                  OverlapAnswer* answer) const;
+
+  std::vector<SessionAnswer> Sessions(uint64_t session, size_t max, Time now) const;
+
   OverlapAnswer FindOverlaps(const OverlapQuery& query, bool all_holders, bool by_tier,
                              bool held_only, Time now) const;
 
@@ -100,6 +111,16 @@ class DomainState {
   // Whole steps of the compact answer from the deepest on, the least loaded of the step that is too large, then the
   // least loaded of all others.
   std::optional<OverlapAnswer> FindBest(const OverlapQuery& query, size_t best, Time now) const;
+
+  // Of holders that are stores (`shared_stores.h`), which it takes out, and their workers, which it may add.
+  void AddLoadable(const OverlapQuery& query, const std::shared_ptr<const Table>& table,
+                   std::span<const Overlap> overlaps, std::span<const HybridOverlap> hybrids,
+                   Time now, OverlapAnswer* answer) const;
+  // What a worker of a store can load, of whose main class `own` blocks are its own and `reached` with the store's.
+  uint32_t LoadableOf(const Holder& worker, const OverlapQuery& query, uint32_t own,
+                      uint32_t reached) const;
+  // Of this table; null: no holder is a store.
+  std::shared_ptr<const SharedStores> StoresIn(const std::shared_ptr<const Table>& table) const;
 
   // For `FindBest`, while it is in use.
   void SortByLoad(Time now);
@@ -133,6 +154,7 @@ class DomainState {
   const std::unique_ptr<Index> index_;
   const std::unique_ptr<SideIndex> sides_;
   DomainObserver* const observer_;  // may be null
+  PendingBlocks pending_;
   DomainCounters counters_;
   HybridOverlaps hybrids_{block_size_, &counters_.layouts_version, [this] { return Layouts(); }};
 
@@ -142,6 +164,9 @@ class DomainState {
   std::shared_ptr<const LoadOrder> order_ ABSL_GUARDED_BY(mutex_);  // null: not lately asked for
   mutable std::atomic<bool> best_asked_{false};                     // since the last tick
   std::vector<HolderPtr> to_sweep_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_stores_{false};  // some holder was a store
+  mutable std::shared_ptr<const Table> stores_of_ ABSL_GUARDED_BY(mutex_);
+  mutable std::shared_ptr<const SharedStores> stores_ ABSL_GUARDED_BY(mutex_);  // of `stores_of_`
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<Time> empty_since_ ABSL_GUARDED_BY(mutex_);
   ReceiverStats gone_ ABSL_GUARDED_BY(mutex_);  // sums over holders that were forgotten

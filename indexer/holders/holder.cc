@@ -19,14 +19,22 @@ std::shared_ptr<const HolderInfo> WithVersion(HolderInfo info) {
   return std::make_shared<const HolderInfo>(std::move(info));
 }
 
+bool IsOfSide(const Event& event) {
+  const Stored* const stored = std::get_if<Stored>(&event);
+  const Removed* const removed = std::get_if<Removed>(&event);
+  return (stored != nullptr && stored->side != 0) || (removed != nullptr && removed->side != 0);
+}
+
 }  // namespace
 
 Holder::Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
-               DomainCounters* counters, const ReceiverOptions& options, HolderId id)
+               PendingBlocks* pending, DomainCounters* counters, const ReceiverOptions& options,
+               HolderId id)
     : index_(index),
       sides_(sides),
       number_(number),
       observer_(observer),
+      pending_(pending),
       counters_(counters),
       id_(std::move(id)),
       local_(false),
@@ -39,11 +47,12 @@ Holder::Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserve
 }
 
 Holder::Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
-               DomainCounters* counters, HolderInfo info, Time now)
+               PendingBlocks* pending, DomainCounters* counters, HolderInfo info, Time now)
     : index_(index),
       sides_(sides),
       number_(number),
       observer_(observer),
+      pending_(pending),
       counters_(counters),
       id_(info.id),
       local_(true),
@@ -178,6 +187,10 @@ void Holder::UpdateView(Time now) {
 
 void Holder::SetTrust(Trust trust, Time now) {
   MutexLock lock(&view_mutex_);
+  ShowTrust(trust, now);
+}
+
+void Holder::ShowTrust(Trust trust, Time now) {
   if (trust == view_.trust) return;
   if (trust == Trust::kExact) view_.exact_since = now;
   view_.trust = trust;
@@ -238,11 +251,14 @@ bool Holder::Sweep(uint64_t blocks_max) {
 
 // ---- A local one ----
 
-absl::Status Holder::ApplyLocal(const Event& event) {
+Applied Holder::ApplyLocal(std::span<const Event> events) {
   MutexLock lock(&mutex_);
-  if (retired_) return absl::FailedPreconditionError("the holder was forgotten");
-  last_changed_.store(0, std::memory_order_relaxed);
-  return Apply(event);
+  if (retired_) {
+    return {.events = 1,
+            .changed = 0,
+            .status = absl::FailedPreconditionError("the holder was forgotten")};
+  }
+  return ApplyInTurn(events);
 }
 
 void Holder::ForEachLocal(
@@ -255,7 +271,17 @@ void Holder::ForEachLocal(
   for (const Holding& holding : holdings) visit(holding.block, holding.parent, holding.local);
 }
 
-void Holder::SetLocalTrust(Trust trust, Time now) { SetTrust(trust, now); }
+void Holder::SetLocalTrust(Trust trust, Time now) {
+  MutexLock lock(&view_mutex_);
+  view_.told = trust;
+  if (reached()) ShowTrust(trust, now);
+}
+
+void Holder::SetLocalReached(bool reached, Time now) {
+  MutexLock lock(&view_mutex_);
+  reached_.store(reached, std::memory_order_relaxed);
+  ShowTrust(reached ? view_.told : Trust::kStale, now);
+}
 
 void Holder::SetLocalLayout(const CacheLayout& layout) {
   MutexLock lock(&mutex_);
@@ -340,19 +366,47 @@ std::optional<ReceiverPosition> Holder::StreamPosition() const {
 
 // ---- What the receiver learns ----
 
-// A query that combines main and side blocks tells by the version whether both were of one instant.
 absl::Status Holder::Apply(const Event& event) {
   const Stored* const stored = std::get_if<Stored>(&event);
-  const Removed* const removed = std::get_if<Removed>(&event);
-  const bool of_side =
-      (stored != nullptr && stored->side != 0) || (removed != nullptr && removed->side != 0);
-  if (!has_layout_ && !of_side) return ApplyToIndex(event);
+  const uint64_t blocks_max = stored == nullptr || stored->side != 0 ? 0 : BlocksMax();
+  if (blocks_max != 0 &&
+      blocks_.load(std::memory_order_relaxed) + stored->blocks.size() > blocks_max) {
+    counters_->blocks_stored.fetch_add(stored->blocks.size(), std::memory_order_relaxed);
+    return absl::ResourceExhaustedError("the holder has as many blocks as it may");
+  }
+  return ApplyInTurn({&event, 1}).status;
+}
+
+// A query that combines main and side blocks tells by the version whether both were of one instant.
+Applied Holder::ApplyInTurn(std::span<const Event> events) {
+  const bool has_sides =
+      has_layout_ ||
+      std::any_of(events.begin(), events.end(), [](const Event& event) { return IsOfSide(event); });
+  if (!has_sides) return ApplyToIndex(events);
   sides_->BeginWrite(number_);
-  absl::Status status = of_side ? ApplyToSides(event) : ApplyToIndex(event);
-  if (const Cleared* cleared = std::get_if<Cleared>(&event))
-    sides_->Clear(number_, cleared->tiers, CountSides());
+  Applied applied;
+  while (applied.events < events.size()) {
+    // To the next event that is not the index's alone.
+    const std::span<const Event> left = events.subspan(applied.events);
+    size_t count = 0;
+    while (count < left.size() && !IsOfSide(left[count]) &&
+           (count == 0 || !std::holds_alternative<Cleared>(left[count - 1])))
+      ++count;
+    Applied part = {.events = 1, .changed = 0, .status = {}};
+    if (count == 0) {
+      part.status = ApplyToSides(left[0]);
+    } else {
+      part = ApplyToIndex(left.first(count));
+    }
+    const Event& last = left[part.events - 1];
+    if (const Cleared* const cleared = std::get_if<Cleared>(&last))
+      sides_->Clear(number_, cleared->tiers, CountSides());
+    part.events += applied.events;
+    applied = std::move(part);
+    if (!GoesOn(last, applied)) break;
+  }
   sides_->EndWrite(number_);
-  return status;
+  return applied;
 }
 
 // Called with `mutex_` held, as all that changes side blocks.
@@ -427,31 +481,32 @@ Digest Holder::DigestNow() const {
   return digest;
 }
 
-absl::Status Holder::ApplyToIndex(const Event& event) {
-  if (const Stored* stored = std::get_if<Stored>(&event)) {
-    counters_->blocks_stored.fetch_add(stored->blocks.size(), std::memory_order_relaxed);
-    const uint8_t tier = TierMask(stored->tier).bits();
-    if ((counters_->tiers_seen.load(std::memory_order_relaxed) & tier) == 0)
-      counters_->tiers_seen.fetch_or(tier);  // before the index shows the block
-  } else if (const Removed* removed = std::get_if<Removed>(&event)) {
-    counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
-  }
-  const Stored* const stored = std::get_if<Stored>(&event);
-  const uint64_t blocks_max = stored == nullptr ? 0 : BlocksMax();
-  if (blocks_max != 0 &&
-      blocks_.load(std::memory_order_relaxed) + stored->blocks.size() > blocks_max)
-    return absl::ResourceExhaustedError("the holder has as many blocks as it may");
+Applied Holder::ApplyToIndex(std::span<const Event> events) {
+  uint8_t tiers = 0;
+  for (const Event& event : events)
+    if (const Stored* const stored = std::get_if<Stored>(&event))
+      tiers |= TierMask(stored->tier).bits();
+  if ((counters_->tiers_seen.load(std::memory_order_relaxed) & tiers) != tiers)
+    counters_->tiers_seen.fetch_or(tiers);  // before the index shows the blocks
   changes_.Clear();
-  absl::Status status = index_->Apply(number_, event, &changes_);
+  Applied applied = index_->ApplyAll(number_, events, &changes_);
   // One writer at a time: no need for a locked instruction.
   blocks_.store(
       blocks_.load(std::memory_order_relaxed) + static_cast<uint64_t>(changes_.held_delta()),
       std::memory_order_relaxed);
-  last_changed_.store(last_changed_.load(std::memory_order_relaxed) + changes_.blocks(),
-                      std::memory_order_relaxed);
-  if (observer_ != nullptr && !masked_ && !changes_.empty())
-    observer_->OnChanged(number_, changes_, stored);
-  return status;
+  uint64_t stored_blocks = 0, removed_blocks = 0;
+  const bool observed = observer_ != nullptr && !masked_;
+  for (size_t i = 0; i < applied.events; ++i) {
+    const Stored* const stored = std::get_if<Stored>(&events[i]);
+    (stored != nullptr ? stored_blocks : removed_blocks) += BlockCount(events[i]);
+    if (!observed) continue;
+    const ChangeLog::Part changes = changes_.OfEvent(i);
+    if (!changes.empty()) observer_->OnChanged(number_, changes, stored);
+  }
+  if (stored_blocks != 0) pending_->OnChanged(number_, changes_);
+  counters_->blocks_stored.fetch_add(stored_blocks, std::memory_order_relaxed);
+  counters_->blocks_removed.fetch_add(removed_blocks, std::memory_order_relaxed);
+  return applied;
 }
 
 uint64_t Holder::BlocksMax() const {

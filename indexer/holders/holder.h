@@ -5,7 +5,7 @@
 //     └──goodbye──▶ retired ◀──sweep_after──┘          retired: in no table; `Sweep` empties it, then its
 //                                                      number in the index is given back
 //
-// A local one (`local_holder.h`) has no receiver and no lease: who feeds it says whether it is masked.
+// A local one (`holder_handle.h`) has no receiver and no lease: who feeds it says whether it is masked.
 //
 // *Threads*: any. `mutex_` serialises messages, ticks and sweeps; `view_mutex_`, taken last and briefly,
 // guards what others see. Queries take neither.
@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -26,12 +27,14 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
+#include "indexer/base/holdings_writer.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/holders/peer_quotas.h"
+#include "indexer/holders/pending_blocks.h"
 #include "indexer/index/index.h"
 #include "indexer/index/side_index.h"
 #include "indexer/stream/link.h"
@@ -58,10 +61,11 @@ class Holder : private HoldingsSink {
  public:
   // All pointers outlive the holder; `observer` may be null. `number` is this holder's in `index` and `sides`.
   Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
-         DomainCounters* counters, const ReceiverOptions& options, HolderId id);
+         PendingBlocks* pending, DomainCounters* counters, const ReceiverOptions& options,
+         HolderId id);
   // A local one, live from the start.
   Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
-         DomainCounters* counters, HolderInfo info, Time now);
+         PendingBlocks* pending, DomainCounters* counters, HolderInfo info, Time now);
 
   const HolderId& id() const { return id_; }
   HolderIndex number() const { return number_; }
@@ -115,11 +119,11 @@ class Holder : private HoldingsSink {
   // ---- Of a local one ----
 
   // FAILED_PRECONDITION: retired.
-  absl::Status ApplyLocal(const Event& event);
-  // Blocks whose tiers the last one changed.
-  uint64_t LastChanged() const { return last_changed_.load(std::memory_order_relaxed); }
+  Applied ApplyLocal(std::span<const Event> events);
   void ForEachLocal(const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const;
   void SetLocalTrust(Trust trust, Time now);
+  void SetLocalReached(bool reached, Time now);
+  bool reached() const { return reached_.load(std::memory_order_relaxed); }
   void SetLocalLayout(const CacheLayout& layout);
   void SetLocalMasked(bool masked);
   void SetLocalLoad(const Load& load);
@@ -152,6 +156,7 @@ class Holder : private HoldingsSink {
   // What queries read; brought up to date after every message and tick.
   struct View {
     Trust trust = Trust::kExact;
+    Trust told = Trust::kExact;  // of a local one, by its reader
     Time exact_since{0};
     std::optional<Load> load;
     std::shared_ptr<const HolderInfo> info;
@@ -160,7 +165,8 @@ class Holder : private HoldingsSink {
   };
 
   absl::Status Apply(const Event& event) override;
-  absl::Status ApplyToIndex(const Event& event);
+  Applied ApplyInTurn(std::span<const Event> events);
+  Applied ApplyToIndex(std::span<const Event> events);
   absl::Status ApplyToSides(const Event& event);
   SideIndex::Changed CountSides();
   void SetLoad(const Load& load) override;
@@ -172,6 +178,7 @@ class Holder : private HoldingsSink {
   static constexpr size_t kLoadWords = 6;
 
   void SetTrust(Trust trust, Time now);
+  void ShowTrust(Trust trust, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(view_mutex_);
   void Mask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unmask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateView(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -186,22 +193,23 @@ class Holder : private HoldingsSink {
   SideIndex* const sides_;
   const HolderIndex number_;
   DomainObserver* const observer_;
+  PendingBlocks* const pending_;
   DomainCounters* const counters_;
   const HolderId id_;
   const bool local_;
-  const Duration lease_ttl_;               // a local one's never ends
-  const uint64_t blocks_max_;              // 0: no limit
-  PeerAllowance::Blocks allowed_;          // guarded by `mutex_`, as `pool_blocks_`
-  uint64_t pool_blocks_ = 0;               // by the load last heard; 0: none yet
-  std::atomic<uint64_t> blocks_{0};        // distinct
-  std::atomic<uint64_t> last_changed_{0};  // written under `mutex_`
-  std::atomic<uint64_t> side_blocks_{0};   // distinct; likewise
+  const Duration lease_ttl_;              // a local one's never ends
+  const uint64_t blocks_max_;             // 0: no limit
+  PeerAllowance::Blocks allowed_;         // guarded by `mutex_`, as `pool_blocks_`
+  uint64_t pool_blocks_ = 0;              // by the load last heard; 0: none yet
+  std::atomic<uint64_t> blocks_{0};       // distinct
+  std::atomic<bool> reached_{true};       // written under `view_mutex_`
+  std::atomic<uint64_t> side_blocks_{0};  // distinct; likewise
   // Written under `mutex_`; read by the sink's methods, which run under it too.
   Digest side_digest_;
   CacheLayout layout_;
   bool has_layout_ = false;  // it had side classes once: queries look at its version
   bool masked_ = false;
-  ChangeLog changes_;  // of the event that is being applied; keeps its memory
+  ChangeLog changes_;  // of the events that are being applied; keeps its memory
 
   mutable Mutex mutex_;
   StreamReceiver receiver_ ABSL_GUARDED_BY(mutex_);

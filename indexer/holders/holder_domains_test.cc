@@ -32,7 +32,7 @@ constexpr char kContract[] = "xxh3-chain-1:1337";
 
 class Ignored : public DomainObserver {
  public:
-  void OnChanged(HolderIndex, const ChangeLog&, const Stored*) override {}
+  void OnChanged(HolderIndex, const ChangeLog::Part&, const Stored*) override {}
   void OnLoad(HolderIndex, const std::optional<Load>&) override {}
 };
 

@@ -22,35 +22,6 @@ LogLimiter& StreamLog() {
   return limiter;
 }
 
-// Keeps its domain, and with it the index, as long as a stream feeds it.
-class LocalHolderImpl : public LocalHolder {
- public:
-  LocalHolderImpl(DomainPtr domain, HolderPtr holder, const Clock* clock)
-      : domain_(std::move(domain)), holder_(std::move(holder)), clock_(clock) {}
-
-  ~LocalHolderImpl() override {
-    holder_->Retire();
-    domain_->Forget(holder_);
-  }
-
-  absl::Status Apply(const Event& event) override { return holder_->ApplyLocal(event); }
-  uint64_t LastChanged() const override { return holder_->LastChanged(); }
-  void ForEachHeld(
-      const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const override {
-    holder_->ForEachLocal(visit);
-  }
-  void SetLayout(const CacheLayout& layout) override { holder_->SetLocalLayout(layout); }
-  void SetTrust(Trust trust) override { holder_->SetLocalTrust(trust, clock_->Now()); }
-  void SetLoad(const Load& load) override { holder_->SetLocalLoad(load); }
-  void SetMasked(bool masked) override { holder_->SetLocalMasked(masked); }
-  void Heard() override { holder_->Heard(clock_->Now()); }
-
- private:
-  const DomainPtr domain_;
-  const HolderPtr holder_;
-  const Clock* const clock_;
-};
-
 class RestoredHolderImpl : public RestoredHolder {
  public:
   RestoredHolderImpl(DomainPtr domain, HolderPtr holder, HolderImage image,
@@ -374,6 +345,7 @@ void HolderRegistry::Tick() {
     }
     to_sweep = domain->Sweep(to_sweep, &state_->holders_swept);
     domain->Maintain(state_->options.maintain_steps_per_tick);
+    domain->pending().Tick(now);
     domain->SortByLoad(now);
     const std::optional<Time> empty = domain->EmptySince(now);
     if (empty.has_value() && now - *empty >= state_->options.forget_domain_after)
@@ -391,6 +363,42 @@ absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   return state->FindOverlaps(query, all_holders, by_tier, held_only || state_->options.answer_held,
                              state_->options.clock->Now());
+}
+
+absl::Status HolderRegistry::Tell(const Domain& domain, uint64_t frontend, const Routed& routed) {
+  const DomainPtr state = state_->Find(domain);
+  if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
+  return state->Tell(frontend, routed, state_->options.clock->Now());
+}
+
+void HolderRegistry::End(const Domain& domain, uint64_t frontend, const RouteOver& over) {
+  const DomainPtr state = state_->Find(domain);
+  if (state != nullptr) state->pending().End(frontend, over, state_->options.clock->Now());
+}
+
+void HolderRegistry::Leave(uint64_t frontend) {
+  for (const DomainPtr& domain : state_->All()) domain->pending().Leave(frontend);
+}
+
+void HolderRegistry::AddPending(const Domain& domain, std::span<const SequenceHash> blocks,
+                                uint64_t frontend, uint64_t session, OverlapAnswer* answer) const {
+  const DomainPtr state = state_->Find(domain);
+  if (state != nullptr) state->AddPending(blocks, frontend, session, answer);
+}
+
+std::vector<SessionAnswer> HolderRegistry::Sessions(uint64_t session, size_t max) const {
+  std::vector<SessionAnswer> answers;
+  const Time now = state_->options.clock->Now();
+  for (const DomainPtr& domain : state_->All())
+    for (SessionAnswer& answer : domain->Sessions(session, max, now))
+      answers.push_back(std::move(answer));
+  return answers;
+}
+
+uint64_t HolderRegistry::PendingBytes() const {
+  uint64_t bytes = 0;
+  for (const DomainPtr& domain : state_->All()) bytes += domain->pending().bytes();
+  return bytes;
 }
 
 bool HolderRegistry::MayHold(const Domain& domain, SequenceHash block) const {
@@ -418,9 +426,9 @@ absl::Status HolderRegistry::VisitReaches(
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<LocalHolder>> HolderRegistry::AddLocal(const Domain& domain,
-                                                                      uint32_t block_size,
-                                                                      HolderInfo info) {
+absl::StatusOr<std::unique_ptr<HolderHandle>> HolderRegistry::AddLocal(const Domain& domain,
+                                                                       uint32_t block_size,
+                                                                       HolderInfo info) {
   if (absl::Status bad = CheckNames(domain, info.id, block_size); !bad.ok()) return bad;
   for (;;) {
     const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, StreamPeer());
@@ -428,7 +436,7 @@ absl::StatusOr<std::unique_ptr<LocalHolder>> HolderRegistry::AddLocal(const Doma
     absl::StatusOr<HolderPtr> holder = (*state)->AddLocal(info, state_->options.clock->Now());
     if (absl::IsUnavailable(holder.status())) continue;
     if (!holder.ok()) return holder.status();
-    return std::make_unique<LocalHolderImpl>(*state, *std::move(holder), state_->options.clock);
+    return std::make_unique<HolderHandle>(*state, *std::move(holder), state_->options.clock);
   }
 }
 

@@ -48,10 +48,12 @@
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
+#include "indexer/base/routed.h"
 #include "indexer/base/tier.h"
 #include "indexer/holders/domain_observer.h"
-#include "indexer/holders/local_holder.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/holders/peer_quotas.h"
+#include "indexer/holders/pending_blocks.h"
 #include "indexer/holders/refused_holders.h"
 #include "indexer/holders/tier_reach.h"
 #include "indexer/index/index.h"
@@ -75,6 +77,7 @@ struct HolderRegistryOptions {
   // `domains_max`.
   Duration forget_domain_after = std::chrono::minutes(10);
   PeerLimits peer = {};
+  PendingOptions pending = {};  // of each domain
   uint32_t domains_max = 1024;
   uint32_t holders_max = 1 << 16;  // per domain, those being swept included
   bool answer_held = false;        // every answer as with `held_only`
@@ -105,6 +108,11 @@ struct HolderOverlap {
   std::optional<Load> load;  // absent when never reported
   // Where it was asked for, and the holder has some of `blocks` only below its device tier.
   std::optional<TierReach> reach = {};
+  HolderIndex number{0};  // in the domain's index
+  Pending pending = {};   // where it was asked for
+  // `blocks`, or more where a store that it shares with others has more (`shared_stores.h`), and how sure that is.
+  uint32_t loadable = 0;
+  Trust loadable_trust = Trust::kExact;
 };
 
 struct OverlapAnswer {
@@ -132,6 +140,7 @@ struct HolderStats {
   ReceiverStats receiver;
   uint64_t behind_batches = 0;  // `StreamReceiver::behind`
   uint64_t snapshot_bytes = 0;  // memory for the snapshot that is being received
+  PendingStats pending = {};
 };
 
 struct DomainStats {
@@ -149,6 +158,25 @@ struct DomainStats {
   uint64_t digests_equal = 0;
   uint64_t digests_different = 0;
   std::vector<HolderStats> holders;
+  PendingStats pending = {};
+};
+
+// A session whose prompts frontends told of.
+struct SessionAnswer {
+  uint64_t session = 0;  // `SessionHash`
+  Domain domain = {};
+  uint32_t block_size = 0;
+  HolderId worker = {};  // where its last prompt went
+  Duration age{0};       // of that
+  uint64_t prompts = 0;
+  uint32_t blocks = 0;  // of the last prompt
+  // A worker with some of its prompts' blocks, and so deep at least; the deepest first. `worker` also by what it had when a first prompt
+  // was sent there.
+  struct At {
+    HolderId worker;
+    uint32_t blocks;
+  };
+  std::vector<At> at = {};
 };
 
 struct RegistryStats {
@@ -236,6 +264,26 @@ class HolderRegistry : public StreamAcceptor {
                                              bool all_holders = false, bool by_tier = false,
                                              bool held_only = false) const;
 
+  // ---- What is on its way (`pending_blocks.h`) ----
+
+  // NOT_FOUND: no such domain or holder.
+  absl::Status Tell(const Domain& domain, uint64_t frontend, const Routed& routed);
+  // What is not known is ignored.
+  void End(const Domain& domain, uint64_t frontend, const RouteOver& over);
+  // The frontend is no more. *Cost*: a look at each domain.
+  void Leave(uint64_t frontend);
+  // Adds to an answer to the same question what is pending at each holder; `frontend`, who asks, is told of its own prompts in
+  // `depth` alone. 0: no frontend. *Cost*: nothing where nothing is pending.
+  void AddPending(const Domain& domain, std::span<const SequenceHash> blocks, uint64_t frontend,
+                  uint64_t session, OverlapAnswer* answer) const;
+
+  // Of all domains, the latest of each first and at most `max` of each; of `session` alone unless it is 0. *Cost*: at most
+  // `PendingBlocks::kSessionSamples` questions of one block for each session.
+  std::vector<SessionAnswer> Sessions(uint64_t session, size_t max) const;
+
+  // Memory of what is pending, all domains together. *Cost*: a lock for each domain.
+  uint64_t PendingBytes() const;
+
   // Only the `best` live holders, best first: those that reach deepest; among equals, and among those that reach nowhere,
   // the ones with the least `QueuedPrefillBlocksPerWorker` as of the last `Tick`, then by name. Costs a constant for each of the best,
   // not for each there is. Nothing: it cannot be told so, ask `FindOverlaps`: the domain is unknown, has replicas, side
@@ -256,8 +304,8 @@ class HolderRegistry : public StreamAcceptor {
 
   // A holder that is fed in this process. Its domain is made when it is new. FAILED_PRECONDITION: the domain has
   // another block size. ALREADY_EXISTS: there is a live holder of that id. RESOURCE_EXHAUSTED: too many.
-  absl::StatusOr<std::unique_ptr<LocalHolder>> AddLocal(const Domain& domain, uint32_t block_size,
-                                                        HolderInfo info);
+  absl::StatusOr<std::unique_ptr<HolderHandle>> AddLocal(const Domain& domain, uint32_t block_size,
+                                                         HolderInfo info);
 
   // Forgets a domain that has no holders (those being swept aside), so that its block size may change. False: it
   // has some, or does not exist.

@@ -43,7 +43,7 @@ Digest DigestOf(const std::vector<SequenceHash>& blocks) {
 // What an observer was told, put together.
 class Mirror : public DomainObserver {
  public:
-  void OnChanged(HolderIndex holder, const ChangeLog& changes, const Stored* run) override {
+  void OnChanged(HolderIndex holder, const ChangeLog::Part& changes, const Stored* run) override {
     changes.ForEachBlock(
         [&](SequenceHash block, Position position, TierMask before, TierMask after) {
           Change(holder, block, position, before, after, run);

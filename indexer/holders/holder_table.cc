@@ -22,11 +22,13 @@ void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAn
     described.holder = info.get();
     answer->keeps.push_back(std::move(info));
   }
-  described.blocks = described.held = overlap.blocks;
+  described.number = overlap.holder;
+  described.blocks = described.held = described.loadable = overlap.blocks;
   if (hybrid != nullptr) {
     described.held = hybrid->held;
     if (hybrid->written && described.trust == Trust::kExact) described.trust = Trust::kDegraded;
   }
+  described.loadable_trust = described.trust;
   if (number < reaches.size() && reaches[number].device < overlap.blocks)
     described.reach = reaches[number];
 }

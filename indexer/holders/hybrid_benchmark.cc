@@ -17,8 +17,8 @@
 
 #include "indexer/base/cache_class.h"
 #include "indexer/base/event.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/holders/holder_registry.h"
-#include "indexer/holders/local_holder.h"
 
 namespace kvatlas {
 namespace {
@@ -42,7 +42,7 @@ class Fleet {
       const std::vector<SequenceHash> blocks(prompt_.begin(),
                                              prompt_.begin() + static_cast<ptrdiff_t>(held));
       for (const Domain& domain : {plain_, hybrid_}) {
-        std::unique_ptr<LocalHolder> holder = *registry_.AddLocal(
+        std::unique_ptr<HolderHandle> holder = *registry_.AddLocal(
             domain, kBlockSize,
             {.id = {"w" + std::to_string(i), 0, ""}, .address = "", .labels = {}});
         if (!holder->Apply(Stored{.blocks = blocks}).ok()) std::abort();
@@ -77,7 +77,7 @@ class Fleet {
   const Domain plain_{"plain", ""}, hybrid_{"hybrid", ""};
   const std::vector<SequenceHash> prompt_;
   HolderRegistry registry_{HolderRegistryOptions()};
-  std::vector<std::unique_ptr<LocalHolder>> holders_;
+  std::vector<std::unique_ptr<HolderHandle>> holders_;
 };
 
 void BM_PlainAndWindow(benchmark::State& state) {

@@ -5,6 +5,8 @@
 //   run        blocks at consecutive positions whose tiers changed alike, in the order of the changes; where blocks were
 //              removed one by one not always of one sequence
 //
+// Of events that are applied together the index says where each one's changes end (`EndEvent`).
+//
 // *Truth*: in order; all of it together leads from what the holder had before to what it has after.
 // *Cost*: 8 bytes a block and 24 a run; a run is copied at once. Memory is kept for the next event, up to some 100 KiB.
 // *Threads*: one at a time.
@@ -42,11 +44,16 @@ class ChangeLog {
     if (runs_.capacity() > kKeptBlocks) runs_ = {};
     runs_.clear();
     blocks_.clear();
+    ends_.clear();
   }
+
+  // What is added from now on is another event's.
+  void EndEvent() { ends_.push_back(runs_.size()); }
 
   // Appends a block: to the last run where it goes on there.
   void Add(SequenceHash block, Position position, TierMask before, TierMask after) {
-    if (runs_.empty() || !runs_.back().GoesOn(position, blocks_.size(), before, after))
+    if (runs_.size() == (ends_.empty() ? 0 : ends_.back()) ||
+        !runs_.back().GoesOn(position, blocks_.size(), before, after))
       runs_.push_back({blocks_.size(), position, before, after});
     blocks_.push_back(block);
   }
@@ -70,6 +77,29 @@ class ChangeLog {
             .blocks = std::span(blocks_).subspan(runs_[i].first, end - runs_[i].first)};
   }
 
+  // The runs of one event, or all of them.
+  class Part {
+   public:
+    Part(const ChangeLog& log) : Part(log, 0, log.size()) {}
+    Part(const ChangeLog& log, size_t from, size_t to) : log_(&log), from_(from), to_(to) {}
+    bool empty() const { return from_ == to_; }
+    size_t size() const { return to_ - from_; }
+    Run operator[](size_t i) const { return (*log_)[from_ + i]; }
+    template <typename Visit>
+    void ForEachBlock(Visit visit) const {
+      for (size_t i = 0; i < size(); ++i) VisitRun((*this)[i], visit);
+    }
+
+   private:
+    const ChangeLog* log_;
+    size_t from_;
+    size_t to_;
+  };
+  // REQUIRES: `EndEvent` was called so often and once more.
+  Part OfEvent(size_t event) const {
+    return {*this, event == 0 ? 0 : ends_[event - 1], ends_[event]};
+  }
+
   // Blocks that began to be held in some tier, less those that ceased to be.
   int64_t held_delta() const {
     int64_t delta = 0;
@@ -85,14 +115,16 @@ class ChangeLog {
   // Calls visit(block, position, before, after) for every block.
   template <typename Visit>
   void ForEachBlock(Visit visit) const {
-    for (size_t i = 0; i < size(); ++i) {
-      const Run run = (*this)[i];
-      for (size_t k = 0; k < run.blocks.size(); ++k)
-        visit(run.blocks[k], run.position + static_cast<Position>(k), run.before, run.after);
-    }
+    Part(*this).ForEachBlock(visit);
   }
 
  private:
+  template <typename Visit>
+  static void VisitRun(const Run& run, Visit& visit) {
+    for (size_t k = 0; k < run.blocks.size(); ++k)
+      visit(run.blocks[k], run.position + static_cast<Position>(k), run.before, run.after);
+  }
+
   struct Entry {
     size_t first;  // in `blocks_`
     Position position;
@@ -108,6 +140,7 @@ class ChangeLog {
 
   std::vector<Entry> runs_;
   std::vector<SequenceHash> blocks_;
+  std::vector<size_t> ends_;  // of events, in `runs_`
 };
 
 }  // namespace kvatlas

@@ -6,6 +6,16 @@ namespace kvatlas {
 
 // What every structure can do, because it can `FindOverlaps`.
 
+Applied Index::ApplyAll(HolderIndex holder, std::span<const Event> events, ChangeLog* changes) {
+  return ApplyInOrder(events, [&](const Event& event, uint64_t* changed) {
+    const size_t before = changes->blocks();
+    const absl::Status status = Apply(holder, event, changes);
+    *changed = changes->blocks() - before;
+    changes->EndEvent();
+    return status;
+  });
+}
+
 bool Index::Sweep(HolderIndex holder, size_t, ChangeLog* changes) {
   Apply(holder, Cleared{}, changes).IgnoreError();
   return false;

@@ -38,6 +38,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/event.h"
+#include "indexer/base/holdings_writer.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
@@ -168,6 +169,10 @@ class Index {
   // it returns, also where a part of the event was refused.
   // NOT_FOUND: no such holder. RESOURCE_EXHAUSTED: a bound was reached, the rest of the event is dropped.
   virtual absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) = 0;
+
+  // Several events of a holder in order, as if `Apply` were called for each, up to where `GoesOn` ends them. `changes` is told where
+  // each one's changes end. A structure with a lock takes it once for many. REQUIRES: at least one event; `changes` is not null.
+  virtual Applied ApplyAll(HolderIndex holder, std::span<const Event> events, ChangeLog* changes);
 
   // Takes some blocks out of a holder, at least one and about `blocks_max`, so that a big holder can be
   // cleared in bounded steps; false when nothing was left. This class's own takes them all at once.

@@ -51,6 +51,9 @@ class ShardedIndex : public Index {
   absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override {
     return ShardOf(holder)->Apply(Inside(holder), event, changes);
   }
+  Applied ApplyAll(HolderIndex holder, std::span<const Event> events, ChangeLog* changes) override {
+    return ShardOf(holder)->ApplyAll(Inside(holder), events, changes);
+  }
   bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override {
     return ShardOf(holder)->Sweep(Inside(holder), blocks_max, changes);
   }

@@ -11,7 +11,7 @@
 #include "indexer/base/cache_class_text.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
-#include "indexer/holders/local_holder.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/leaf/http_explain.h"
 
 namespace kvatlas {
@@ -74,7 +74,7 @@ class CacheStripsTest : public testing::Test {
 
   HolderRegistry registry_{HolderRegistryOptions()};
   CacheLayout layout_;
-  std::unique_ptr<LocalHolder> holder_;
+  std::unique_ptr<HolderHandle> holder_;
   std::string json_;
 };
 

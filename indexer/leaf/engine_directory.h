@@ -2,7 +2,7 @@
 // reads it, keeps its holders in the registry, and lists, pauses and removes it.
 //
 //   Register ─▶ EngineWorker (one per instance) ◀─ ZmqIngest (one stream per rank)
-//                    └─ RankSink per rank ─▶ HolderRegistry::AddLocal
+//                    └─ a holder per rank ─▶ HolderRegistry::AddLocal
 //
 // *Truth*: an instance belongs to one domain (model, routing group). The first registration of a domain fixes its block
 // size; when its last instance goes, the domain goes too. The texts of refusals are those of Dynamo's indexer, since
@@ -41,6 +41,7 @@ struct EngineListener {
   std::string server_key = {};
   bool bind = false;
   bool from_flags = false;  // never of another process's word
+  std::string url = {};     // where requests for this rank go; empty: where the instance's
   // Of a snapshot: whether its writer had it from its flags. Nothing: a writer that did not say so yet.
   std::optional<bool> told_from_flags = {};
   ZmqStreamStats stream;
@@ -63,6 +64,11 @@ struct EngineEntry {
   std::string silent_tiers;
   std::string additional_salt;
   std::string url;
+  uint32_t first_rank = 0;
+  uint32_t silent_blocks = 0;
+  uint32_t silent_seconds = 0;
+  std::string store;
+  std::string store_tiers;
   std::vector<EngineListener> listeners;             // by rank
   ListenerStatus status = ListenerStatus::kPending;  // failed > pending > active > paused
   EngineWorkerStats worker;

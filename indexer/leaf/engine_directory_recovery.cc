@@ -108,9 +108,13 @@ size_t EngineDirectory::Unsettled() {
           state_->IsBehind(listener->second, awaited.contains(rank), since_opened))
         behind.insert(rank);
     }
-    unsettled += behind.empty() ? 0 : 1;
+    // What its replay did not reach back to may have removed some of what the checkpoint had.
+    const std::vector<EngineRankStats> ranks = instance->worker->Stats().ranks;
+    const bool in_doubt = std::any_of(ranks.begin(), ranks.end(),
+                                      [](const EngineRankStats& rank) { return rank.settling; });
+    unsettled += in_doubt || !behind.empty();
     MutexLock lock(&state_->mutex);
-    instance->resumed = std::move(behind);
+    if (!in_doubt) instance->resumed = std::move(behind);
   }
   return unsettled;
 }

@@ -31,6 +31,7 @@ namespace kvatlas {
 
 struct Listener {
   ZmqSource source;
+  std::string url;  // of its registration
   ZmqStreamId stream = 0;
 };
 
@@ -91,6 +92,7 @@ struct EngineDirectory::State {
       : options(std::move(given)),
         registry(registry),
         ingest(ingest),
+        stores(registry),
         hidden(options.start_hidden) {}
 
   // ---- Under the mutex ----
@@ -221,7 +223,11 @@ struct EngineDirectory::State {
     instance->busy = true;
     instance->holders = std::make_shared<RankHolders>(
         registry, domain, learns ? kProvisionalBlockSize : instance->block_size.load(),
-        registration.instance, hide, registration.url);
+        registration.instance, hide, LabelsOf(registration),
+        StoreTiersOf(registration).empty() ? RankStore()
+                                           : RankStore{.holders = &stores,
+                                                       .name = registration.store,
+                                                       .tiers = StoreTiersOf(registration)});
     EngineWorkerOptions worker = options.worker;
     SetRegistered(registration, &worker);
     worker.block_size = learns ? 0 : instance->block_size.load();
@@ -239,7 +245,7 @@ struct EngineDirectory::State {
     };
     instance->worker = std::make_shared<EngineWorker>(
         std::move(worker),
-        [holders = instance->holders](uint32_t rank) { return holders->MakeSink(rank); });
+        [holders = instance->holders](uint32_t rank) { return holders->HolderOf(rank); });
     return instance;
   }
 
@@ -279,14 +285,14 @@ struct EngineDirectory::State {
   // The holder and the stream of one rank.
   absl::StatusOr<Listener> Listen(const Instance& instance, const EngineRegistration& of) {
     if (instance.block_size != 0) {
-      absl::Status held = instance.holders->Add(of.rank);
+      absl::Status held = instance.holders->Add(of.rank, of.url);
       if (absl::IsFailedPrecondition(held)) {
         const absl::StatusOr<uint32_t> size = registry->BlockSizeOf(instance.domain);
         if (size.ok()) held = Mismatch(instance.domain, *size, instance.block_size);
       }
       if (!held.ok()) return held;
     }
-    Listener listener{.source = SourceOf(of)};
+    Listener listener{.source = SourceOf(of), .url = of.url};
     const absl::StatusOr<ZmqStreamId> stream = ingest->Add(listener.source, instance.worker);
     if (!stream.ok()) {
       instance.holders->Remove(of.rank);
@@ -351,6 +357,11 @@ struct EngineDirectory::State {
         .silent_tiers = instance.of.silent_tiers,
         .additional_salt = instance.of.additional_salt,
         .url = instance.of.url,
+        .first_rank = instance.of.first_rank,
+        .silent_blocks = instance.of.silent_blocks,
+        .silent_seconds = instance.of.silent_seconds,
+        .store = instance.of.store,
+        .store_tiers = instance.of.store_tiers,
         .listeners = {},
         .worker = {}};
     for (const auto& [rank, listener] : listeners) {
@@ -361,6 +372,7 @@ struct EngineDirectory::State {
                                  .server_key = listener.source.server_key,
                                  .bind = listener.source.bind,
                                  .from_flags = listener.source.from_flags,
+                                 .url = listener.url,
                                  .stream = {}});
     }
     return entry;
@@ -490,6 +502,7 @@ struct EngineDirectory::State {
       options.lease_ttl / 10, std::chrono::milliseconds(50), std::chrono::seconds(1));
   HolderRegistry* const registry;
   ZmqIngest* const ingest;
+  StoreHolders stores;
 
   Mutex tick_mutex;  // before all others
   mutable Mutex mutex;

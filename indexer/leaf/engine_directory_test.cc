@@ -46,13 +46,15 @@ class EngineDirectoryTest : public testing::Test {
     directory_->Open();
   }
 
-  // The label `url` of a holder, by its name.
-  std::string UrlOf(const std::string& holder) {
-    const absl::StatusOr<HolderDump> dump = registry_.Dump({"m", ""}, {holder, 0, ""});
+  std::string LabelOf(const std::string& label, const std::string& holder, uint32_t rank) {
+    const absl::StatusOr<HolderDump> dump = registry_.Dump({"m", ""}, {holder, rank, ""});
     if (!dump.ok()) return std::string(dump.status().message());
     for (const auto& [name, value] : dump->holder->labels)
-      if (name == "url") return value;
+      if (name == label) return value;
     return "";
+  }
+  std::string UrlOf(const std::string& holder, uint32_t rank = 0) {
+    return LabelOf("url", holder, rank);
   }
 
   static EngineRegistration Of(const std::string& instance, uint32_t rank = 0,
@@ -108,6 +110,32 @@ TEST_F(EngineDirectoryTest, ARegisteredUrlIsALabelOfEveryRank) {
   registration = Of("3");
   registration.url = std::string(5000, 'x');
   EXPECT_THAT(Register(registration), HasSubstr("url is longer than"));
+}
+
+TEST_F(EngineDirectoryTest, EachRankHasTheUrlThatItWasRegisteredWith) {
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    EngineRegistration registration = Of("1", rank);
+    if (rank < 2) registration.url = "http://10.0.0.1:800" + std::to_string(rank);
+    EXPECT_EQ(Register(registration), "ok");
+  }
+  EXPECT_EQ(UrlOf("1", 0), "http://10.0.0.1:8000");
+  EXPECT_EQ(UrlOf("1", 1), "http://10.0.0.1:8001");
+  EXPECT_EQ(UrlOf("1", 2), "http://10.0.0.1:8000") << "which says none";
+  const EngineEntry entry = directory_->List()[0];
+  EXPECT_EQ(entry.listeners[1].url, "http://10.0.0.1:8001");
+}
+
+// Each of several servers of a pod is asked for its ranks by numbers from 0.
+TEST_F(EngineDirectoryTest, TheFirstRankBehindAUrlIsTheLowestThatSaysIt) {
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    EngineRegistration registration = Of("1", rank);
+    registration.url = "http://10.0.0.1:800" + std::to_string(rank / 2);
+    EXPECT_EQ(Register(registration), "ok");
+  }
+  EXPECT_EQ(LabelOf("first_rank", "1", 0), "");
+  EXPECT_EQ(LabelOf("first_rank", "1", 1), "");
+  EXPECT_EQ(LabelOf("first_rank", "1", 2), "2");
+  EXPECT_EQ(LabelOf("first_rank", "1", 3), "2");
 }
 
 TEST_F(EngineDirectoryTest, RefusesInTheWordsOfDynamosIndexer) {

@@ -30,6 +30,11 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.offload_chunk_tokens = entry.offload_chunk_tokens;
   registration.silent_tiers = entry.silent_tiers;
   registration.url = entry.url;
+  registration.first_rank = entry.first_rank;
+  registration.silent_blocks = entry.silent_blocks;
+  registration.silent_seconds = entry.silent_seconds;
+  registration.store = entry.store;
+  registration.store_tiers = entry.store_tiers;
   registration.engine_type = entry.engine_type;
   registration.source = entry.source;
   if (listener == nullptr) return registration;
@@ -40,6 +45,7 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.server_key = listener->server_key;
   registration.bind = listener->bind;
   registration.from_flags = listener->from_flags;
+  if (!listener->url.empty()) registration.url = listener->url;
   return registration;
 }
 
@@ -51,7 +57,8 @@ bool IsSameEngine(const EngineEntry& now, const EngineEntry& then) {
          now.counts_copies == then.counts_copies && now.eagle_drop == then.eagle_drop &&
          now.chunk_tokens == then.chunk_tokens && now.window_tokens == then.window_tokens &&
          now.hybrid == then.hybrid && now.offload_chunk_tokens == then.offload_chunk_tokens &&
-         now.silent_tiers == then.silent_tiers;
+         now.silent_tiers == then.silent_tiers && now.store == then.store &&
+         now.store_tiers == then.store_tiers;
 }
 
 bool IsSameStream(const EngineListener& now, const EngineListener& then) {

@@ -348,7 +348,12 @@ class HttpApi::Impl {
         .hybrid = body.hybrid,
         .offload_chunk_tokens = body.offload_chunk_tokens.value_or(0),
         .silent_tiers = body.silent_tiers.value_or(""),
+        .silent_blocks = body.silent_blocks.value_or(0),
+        .silent_seconds = body.silent_seconds.value_or(0),
+        .store = body.store.value_or(""),
+        .store_tiers = body.store_tiers.value_or(""),
         .url = body.url.value_or(""),
+        .first_rank = body.first_rank.value_or(0),
         .engine_type = body.engine_type.value_or(""),
     });
     return status.ok() ? Ok(201) : Error(status);

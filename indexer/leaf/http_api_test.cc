@@ -178,6 +178,87 @@ TEST_F(HttpApiTest, WhatARegistrationSaysOfTiersBesideTheDeviceCounts) {
   EXPECT_EQ(rank["any"], 8);
 }
 
+// Chunks of two blocks: what host memory has alone is not loaded behind a part that is on the device.
+TEST_F(HttpApiTest, LessThanAChunkIsNotLoadedBehindTheDevice) {
+  StartLeaf();
+  ASSERT_EQ(
+      client_
+          ->Post("/register", R"({"instance_id":7,"endpoint":")" + engine_.endpoint() +
+                                  R"(","model_name":"m","block_size":4,"offload_chunk_tokens":8})")
+          .status,
+      201);
+  engine_.WaitForSubscribers();
+  Publish("7", {Store({1}, std::nullopt, 0, "GPU"), Store({1, 2}, std::nullopt, 0, "CPU")});
+  const std::string query = std::string(R"({"model_name":"m","token_ids":)") + kPrompt + "}";
+  const json rank = Ask("/query?detail=1", query)["detail"]["7"]["0"];
+  EXPECT_EQ(rank["device"], 4);
+  EXPECT_EQ(rank["host"], 8) << "alone";
+  EXPECT_EQ(rank["any"], 4);
+}
+
+// A folder that two engines share: one wrote, the other can load it.
+TEST_F(HttpApiTest, WhatOneEngineAnnouncesOfASharedStoreTheOtherCanLoad) {
+  StartLeaf();
+  ZmqTestEngine reader({});
+  const auto registered = [&](int instance, const std::string& endpoint, const std::string& more) {
+    return client_
+        ->Post("/register", R"({"instance_id":)" + std::to_string(instance) + R"(,"endpoint":")" +
+                                endpoint + R"(","model_name":"m","block_size":4)" + more + "}")
+        .status;
+  };
+  EXPECT_EQ(registered(7, engine_.endpoint(), R"(,"store_tiers":"disk")"), 400) << "of no store";
+  ASSERT_EQ(registered(7, engine_.endpoint(), R"(,"store":"files")"), 201);
+  ASSERT_EQ(registered(8, reader.endpoint(), R"(,"store":"files")"), 201);
+  engine_.WaitForSubscribers();
+  Publish("7",
+          {Store({1, 2}, std::nullopt, 0, "GPU"), Store({1, 2, 3}, std::nullopt, 0, "STORAGE")});
+  const std::string query = std::string(R"({"model_name":"m","token_ids":)") + kPrompt + "}";
+  json answer = Ask("/query?detail=1", query);
+  EXPECT_EQ(answer["scores"], json::parse(R"({"7":{"0":8}})"));
+  json rank = answer["detail"]["7"]["0"];
+  EXPECT_EQ(rank["any"], 8) << "its own";
+  EXPECT_EQ(rank["trust"], "exact");
+  EXPECT_EQ(rank["loadable"], 12);
+  EXPECT_EQ(rank["loadable_trust"], "degraded");
+  rank = answer["detail"]["8"]["0"];
+  EXPECT_EQ(rank["any"], 0);
+  EXPECT_EQ(rank["loadable"], 12);
+  EXPECT_EQ(answer["detail"].size(), 2u) << "the store is no worker";
+  // The files stay when the engine's own cache is cleared, and when it is gone.
+  MsgpackWriter cleared;
+  cleared.Array(1).Text("AllBlocksCleared");
+  Publish("7", {cleared.bytes()});
+  rank = Ask("/query?detail=1", query)["detail"]["7"]["0"];
+  EXPECT_EQ(rank["any"], 0);
+  EXPECT_EQ(rank["loadable"], 12);
+  ASSERT_EQ(client_->Post("/unregister", R"({"instance_id":7,"model_name":"m"})").status, 200);
+  EXPECT_EQ(Ask("/query?detail=1", query)["detail"]["8"]["0"]["loadable"], 12);
+  ASSERT_EQ(client_->Post("/unregister", R"({"instance_id":8,"model_name":"m"})").status, 200);
+  EXPECT_EQ(client_->Post("/query", query).status, 404) << "and the store with the last one";
+}
+
+// A store that says itself what it holds, as Mooncake's does: a stream without requests.
+TEST_F(HttpApiTest, AStreamMayBeTheStoresOwn) {
+  StartLeaf();
+  ZmqTestEngine reader({});
+  const auto registered = [&](int instance, const std::string& endpoint, const std::string& more) {
+    return client_
+        ->Post("/register", R"({"instance_id":)" + std::to_string(instance) + R"(,"endpoint":")" +
+                                endpoint + R"(","model_name":"m","block_size":4,"store":"s")" +
+                                more + "}")
+        .status;
+  };
+  ASSERT_EQ(registered(7, engine_.endpoint(), R"(,"store_tiers":"all")"), 201);
+  ASSERT_EQ(registered(8, reader.endpoint(), ""), 201);
+  engine_.WaitForSubscribers();
+  Publish("7", {Store({1, 2}, std::nullopt, 0, "CPU")});
+  const std::string query = std::string(R"({"model_name":"m","token_ids":)") + kPrompt + "}";
+  const json answer = Ask("/query?detail=1", query);
+  EXPECT_EQ(answer["detail"].size(), 1u);
+  EXPECT_EQ(answer["detail"]["8"]["0"]["loadable"], 8);
+  EXPECT_EQ(answer["detail"]["8"]["0"]["any"], 0);
+}
+
 TEST_F(HttpApiTest, LowerTiersAloneAreInstancesWithoutAScore) {
   StartLeaf();
   Register("7");

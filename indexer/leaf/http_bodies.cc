@@ -152,6 +152,11 @@ bool RegisterBody::Read(JsonReader* reader) {
       {"server_key", false},
       {"offload_chunk_tokens", false},
       {"silent_tiers", false},
+      {"first_rank", false},
+      {"store", false},
+      {"store_tiers", false},
+      {"silent_blocks", false},
+      {"silent_seconds", false},
   };
   return reader->ReadStruct("RegisterRequest", 9, kFields, [&](size_t field) {
     switch (field) {
@@ -197,6 +202,16 @@ bool RegisterBody::Read(JsonReader* reader) {
         return reader->ReadOptional(&offload_chunk_tokens);
       case 22:
         return reader->ReadOptional(&silent_tiers);
+      case 23:
+        return reader->ReadOptional(&first_rank);
+      case 24:
+        return reader->ReadOptional(&store);
+      case 25:
+        return reader->ReadOptional(&store_tiers);
+      case 26:
+        return reader->ReadOptional(&silent_blocks);
+      case 27:
+        return reader->ReadOptional(&silent_seconds);
       default:
         return ReadIgnored(reader);
     }

@@ -72,6 +72,11 @@ struct RegisterBody {
   bool hybrid = false;
   std::optional<uint32_t> offload_chunk_tokens;
   std::optional<std::string> silent_tiers;
+  std::optional<uint32_t> first_rank;
+  std::optional<uint32_t> silent_blocks;
+  std::optional<uint32_t> silent_seconds;
+  std::optional<std::string> store;
+  std::optional<std::string> store_tiers;
 
   bool Read(JsonReader* reader);
 };

@@ -47,6 +47,11 @@ void AppendDetailFields(const RankDetail& detail, uint64_t block_size, std::stri
                   ",\"trust\":\"");
   *out += TrustName(detail.trust);
   absl::StrAppend(out, "\",\"age_ms\":", Milliseconds<int64_t>(detail.age));
+  if (detail.loadable > detail.any) {
+    absl::StrAppend(out, ",\"loadable\":", detail.loadable * block_size, ",\"loadable_trust\":\"");
+    *out += TrustName(detail.loadable_trust);
+    *out += '"';
+  }
   if (detail.load.has_value()) {
     *out += ",\"load\":";
     AppendLoad(*detail.load, out);
@@ -75,6 +80,8 @@ std::string_view TrustName(Trust trust) {
       return "degraded";
     case Trust::kStale:
       return "stale";
+    case Trust::kGuessed:
+      return "guessed";
   }
   return "unknown";
 }
@@ -91,8 +98,11 @@ void AddRankDetails(const HolderRegistry& registry, const Domain& domain,
       RankDetail& detail = (*ranks)[overlap.holder->id.name][overlap.holder->id.rank];
       uint32_t& depth = place(&detail);
       depth = std::max(depth, overlap.blocks);
-      detail.any = std::max(detail.any, overlap.blocks);
       detail.held = std::max(detail.held, overlap.held);
+      if (overlap.loadable > detail.loadable) {
+        detail.loadable = overlap.loadable;
+        detail.loadable_trust = overlap.loadable_trust;
+      }
       detail.trust = overlap.trust;
       detail.age = overlap.age;
       detail.load = overlap.load;
@@ -102,6 +112,7 @@ void AddRankDetails(const HolderRegistry& registry, const Domain& domain,
     ask(TierMask(static_cast<Tier>(tier)),
         [tier](RankDetail* detail) -> uint32_t& { return detail->tiers[tier]; });
   }
+  // Not the most of the tiers: of chunks one tier alone may load what it does not load behind a part that is on the device.
   ask(TierMask::All(), [](RankDetail* detail) -> uint32_t& { return detail->any; });
 }
 

@@ -38,6 +38,8 @@ struct RankDetail {
   std::array<uint32_t, kTiers> tiers = {};  // in that tier alone
   uint32_t any = 0;                         // each block in any
   uint32_t held = 0;                        // likewise, of the main class alone
+  uint32_t loadable = 0;  // `any`, or more with what stores have (`shared_stores.h`)
+  Trust loadable_trust = Trust::kExact;
   Trust trust = Trust::kExact;
   Duration age{0};
   std::optional<Load> load;

@@ -23,8 +23,8 @@
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/engines/page_names.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/holders/holder_registry.h"
-#include "indexer/holders/local_holder.h"
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/kv_indexer_service.h"
 #include "indexer/service/arena_messages.h"
@@ -107,7 +107,7 @@ class Fleet {
   HolderRegistry registry_;
   std::unique_ptr<PageNames> names_;
   std::unique_ptr<KvIndexer> indexer_;
-  std::vector<std::unique_ptr<LocalHolder>> holders_;
+  std::vector<std::unique_ptr<HolderHandle>> holders_;
   std::vector<wire::MatchExternalKvPrefixRequest> requests_;
   std::vector<std::string> bytes_;
 };

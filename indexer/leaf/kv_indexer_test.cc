@@ -19,7 +19,7 @@
 #include "indexer/base/tier.h"
 #include "indexer/engines/decoder_test_util.h"
 #include "indexer/engines/zmq_test_engine.h"
-#include "indexer/holders/local_holder.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/kv_indexer_service.h"
 #include "indexer/leaf/leaf.h"
@@ -95,13 +95,14 @@ class KvIndexerTest : public testing::Test {
     for (uint64_t i = 1; i <= 9; ++i) names_->Name(100 + i, SequenceHash{i}, true);
   }
 
-  std::unique_ptr<LocalHolder> Add(const std::string& name, uint32_t rank,
-                                   const std::vector<std::pair<std::string, std::string>>& labels) {
+  std::unique_ptr<HolderHandle> Add(
+      const std::string& name, uint32_t rank,
+      const std::vector<std::pair<std::string, std::string>>& labels) {
     return *registry_.AddLocal(kDomain, 2,
                                {.id = {name, rank, ""}, .address = "", .labels = labels});
   }
   // Blocks `from` … `to`; block i is called 100 + i and stands at i - 1.
-  static void Store(LocalHolder* holder, uint64_t from, uint64_t to, Tier tier = Tier::kDevice) {
+  static void Store(HolderHandle* holder, uint64_t from, uint64_t to, Tier tier = Tier::kDevice) {
     Stored run;
     run.tier = tier;
     run.position = static_cast<Position>(from - 1);
@@ -198,7 +199,7 @@ TEST_F(KvIndexerTest, SaysOfWhomItIsNotSure) {
   const auto a = Add("a", 0, {{"url", "u"}});
   const auto b = Add("b,\xc3\xa4 =%", 1, {{"url", "u"}});
   const auto c = Add("c", 0, {});
-  for (LocalHolder* holder : {a.get(), b.get(), c.get()}) Store(holder, 1, 1);
+  for (HolderHandle* holder : {a.get(), b.get(), c.get()}) Store(holder, 1, 1);
   Ask(Hashes(1, 1));
   EXPECT_EQ(trust_, "");
   b->SetTrust(Trust::kDegraded);
@@ -211,7 +212,7 @@ TEST_F(KvIndexerTest, SaysOfWhomItIsNotSure) {
 }
 
 TEST_F(KvIndexerTest, WhatItSaysOfTrustIsBounded) {
-  std::vector<std::unique_ptr<LocalHolder>> holders;
+  std::vector<std::unique_ptr<HolderHandle>> holders;
   for (uint32_t i = 0; i < 200; ++i) {
     holders.push_back(Add(std::string(30, '\x01'), i, {{"url", "u"}}));
     Store(holders.back().get(), 1, 1);

@@ -19,6 +19,7 @@
 #include "indexer/leaf/engine_metrics.h"
 #include "indexer/leaf/engine_stats.h"
 #include "indexer/leaf/http_api.h"
+#include "indexer/leaf/http_sessions.h"
 #include "indexer/leaf/kv_indexer_service.h"
 #include "indexer/leaf/leaf_service.h"
 #include "indexer/leaf/mooncake_api.h"
@@ -204,6 +205,8 @@ void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) 
     parent->set_waypoints_announced(stats.waypoints_announced);
     parent->set_waypoints_withdrawn(stats.waypoints_withdrawn);
     parent->set_bytes_sent(stats.bytes_sent);
+    parent->set_last_batch(stats.last_batch);
+    parent->set_acknowledged(stats.acknowledged);
     parent->set_waypoints_held(stats.waypoints_held);
     parent->set_waypoints_covered(stats.waypoints_covered);
     parent->set_waypoints_waiting(stats.waypoints_waiting);
@@ -219,6 +222,8 @@ void FillCheckpoint(const CheckpointOptions& options, const CheckpointStats& sta
   checkpoint->set_written(stats.written);
   checkpoint->set_failed(stats.failed);
   if (!stats.last_error.ok()) checkpoint->set_last_error(stats.last_error.ToString());
+  if (!stats.restore_error.ok())
+    checkpoint->set_restore_error(std::string(stats.restore_error.message()));
   checkpoint->set_age_ms(stats.age.has_value() ? int64_t{Milliseconds(*stats.age)} : -1);
   checkpoint->set_bytes(stats.last.counts.bytes);
   checkpoint->set_every_ms(Milliseconds(options.every));
@@ -305,6 +310,7 @@ struct Leaf::Parts {
                  &registry, &directory) {
     memory.AddPart("index", [this] { return IndexBytes(registry); });
     memory.AddPart("names", [this] { return NameBytes(directory); });
+    memory.AddPart("pending", [this] { return registry.PendingBytes(); });
     memory.AddPart("snapshots", [this] { return SnapshotBytes(registry); });
     memory.AddPart("bodies", [this] { return BodyBytes(); });
     memory_watch.Tick();
@@ -312,6 +318,7 @@ struct Leaf::Parts {
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
     grpc.Register(&kv_indexer, "kv_indexer.v1.KVIndexer");
     service.AddHttp(&http);
+    AddSessionsHttp(&registry, &http);
     page = std::make_unique<Ui>(Pages(options), &http);
     AddCheckpointHttp(checkpointer.get(), &http);
     api.AddRoutes(http.server());
@@ -381,6 +388,10 @@ struct Leaf::Parts {
     if (absl::Status bad = checkpointer->Open(); !bad.ok()) return bad;
     const absl::Status status = checkpointer->Restore().status();
     if (!status.ok()) Log(LogLevel::kWarning, "starts without a checkpoint", {{"reason", status}});
+    if (absl::IsDataLoss(status))
+      readiness.Lost(absl::StrCat(status.message(),
+                                  "; workers have --ready_after to come, and those that were "
+                                  "registered over HTTP are to be registered again"));
     for (const Domain& domain : registry.Domains()) {
       const std::vector<HolderId> holders = registry.HoldersOf(domain);
       restored[domain].insert(holders.begin(), holders.end());
@@ -589,6 +600,7 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   Parts& parts = *leaf->parts_;
   if (options.kv_indexer.domain.has_value() && parts.page_names == nullptr)
     return absl::ResourceExhaustedError("no address space for the KV indexer's names");
+  if (!parts.ingest.status().ok()) return OfFlag("workers", parts.ingest.status());
   if (absl::Status status = parts.api.Open(); !status.ok()) return OfFlag("access_log", status);
   if (absl::Status status = parts.http.Start(); !status.ok()) return OfFlag("http", status);
   for (auto& server : parts.mooncake_http)
@@ -600,9 +612,6 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
                                                       : options.advertise);
   if (absl::Status status = parts.StartEngines(options); !status.ok()) return status;
   if (absl::Status status = parts.StartRedis(options); !status.ok()) return OfFlag("redis", status);
-  if (options.parents.empty() && !options.parents_may_come)
-    Log(LogLevel::kInfo, "no parents: no hierarchy hears of this cell",
-        {{"hint", "--parents HOST:PORT of a kvatlas-hierarchy, where there are several cells"}});
   parts.timer = std::thread([&parts] { parts.RunTimer(); });
   return leaf;
 }
@@ -615,6 +624,7 @@ std::vector<Address> Leaf::mooncake_addresses() const {
   return addresses;
 }
 const HolderRegistry& Leaf::registry() const { return parts_->registry; }
+HolderRegistry& Leaf::registry() { return parts_->registry; }
 void Leaf::CountQuery() { parts_->service.CountQuery(); }
 EngineDirectory& Leaf::engines() { return parts_->directory; }
 Readiness Leaf::readiness() { return parts_->Ready(); }

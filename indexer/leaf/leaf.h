@@ -118,6 +118,7 @@ class Leaf {
   Address http_address() const;
   std::vector<Address> mooncake_addresses() const;
   const HolderRegistry& registry() const;
+  HolderRegistry& registry();
   // Who asks `registry` in this process says so, for `queries` of the status.
   void CountQuery();
   EngineDirectory& engines();

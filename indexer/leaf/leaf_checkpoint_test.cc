@@ -237,6 +237,58 @@ TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsEnginesAreCaughtUpWith) {
   EXPECT_EQ(answer->holders.size(), 2u);
 }
 
+// Its blocks of before may have been evicted meanwhile.
+TEST(LeafCheckpointTest, ALeafIsNotReadyWhileWhatAReplayDidNotReachBackToIsInDoubt) {
+  const std::string directory = CheckpointDirectory();
+  PoolEngine engine({.seed = 44, .replay = true, .ring = 10});
+  LeafOptions options = Options(directory);
+  options.registry.receiver.repair_timeout = std::chrono::hours(1);
+  options.engines.ready_after = std::chrono::hours(1);
+  std::unique_ptr<Leaf> leaf = Start(options);
+  ASSERT_TRUE(leaf->engines().Register(engine.Registration("1")).ok());
+  engine.sockets().WaitForSubscribers();
+  engine.Run(100);
+  ASSERT_TRUE(IsExact(*leaf, engine, "1"));
+  ASSERT_TRUE(leaf->Checkpoint().ok());
+  leaf.reset();
+  engine.Run(50, /*lost=*/true);
+  const auto suspects = [&] {
+    uint64_t blocks = 0;
+    for (const EngineEntry& entry : leaf->engines().List())
+      for (const EngineRankStats& rank : entry.worker.ranks) blocks += rank.suspects;
+    return blocks;
+  };
+  leaf = Start(options);
+  ASSERT_TRUE(Eventually([&] { return suspects() > 0; }));
+  EXPECT_FALSE(leaf->readiness().ready);
+  EXPECT_EQ(leaf->readiness().reason, "1 workers are not caught up with");
+  leaf.reset();
+  options.registry.receiver.repair_timeout = milliseconds(100);
+  leaf = Start(options);
+  EXPECT_TRUE(Eventually([&] { return leaf->readiness().ready; })) << leaf->readiness().reason;
+  EXPECT_EQ(suspects(), 0u);
+  EXPECT_EQ(engine.Compare(leaf->registry(), "1", /*under=*/true), "");
+}
+
+TEST(LeafCheckpointTest, ALeafThatCanReadNoneOfItsCheckpointsSaysSo) {
+  const std::string directory = CheckpointDirectory();
+  std::unique_ptr<Leaf> leaf = Start(Options(directory));
+  ASSERT_TRUE(leaf->Checkpoint().ok());
+  leaf.reset();
+  for (const auto& file : std::filesystem::directory_iterator(directory))
+    if (file.path().filename().string().starts_with("checkpoint-"))
+      std::filesystem::resize_file(file.path(), 20);
+  LeafOptions options = Options(directory);
+  options.engines.ready_after = std::chrono::hours(1);
+  leaf = Start(options);
+  EXPECT_FALSE(leaf->readiness().ready);
+  EXPECT_THAT(leaf->readiness().reason, HasSubstr("none of the checkpoints in " + directory));
+  leaf.reset();
+  options.engines.ready_after = milliseconds(1);
+  leaf = Start(options);
+  EXPECT_TRUE(Eventually([&] { return leaf->readiness().ready; })) << leaf->readiness().reason;
+}
+
 TEST(LeafCheckpointTest, AnEngineThatIsGoneIsWaitedForAsLongAsALease) {
   const std::string directory = CheckpointDirectory();
   auto engine = std::make_unique<PoolEngine>(PoolEngineOptions{.seed = 43, .replay = true});

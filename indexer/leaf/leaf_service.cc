@@ -90,7 +90,7 @@ std::vector<const HolderOverlap*> Best(std::span<const HolderOverlap> overlaps, 
   order.reserve(overlaps.size());
   for (const HolderOverlap& overlap : overlaps) order.push_back(&overlap);
   const auto better = [](const HolderOverlap* a, const HolderOverlap* b) {
-    if (a->blocks != b->blocks) return a->blocks > b->blocks;
+    if (a->loadable != b->loadable) return a->loadable > b->loadable;
     return a->holder->id < b->holder->id;
   };
   if (best == 0 || best >= order.size()) {
@@ -110,6 +110,14 @@ void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   worker->set_trust(ToProto(overlap.trust));
   worker->set_age_ms(Milliseconds(overlap.age));
   if (overlap.load.has_value()) ToProto(*overlap.load, worker->mutable_load());
+  if (overlap.loadable > overlap.blocks) {
+    worker->set_loadable_blocks(overlap.loadable);
+    worker->set_loadable_trust(ToProto(overlap.loadable_trust));
+  }
+  worker->set_pending_blocks(overlap.pending.depth);
+  worker->set_pending_prefill_blocks(overlap.pending.blocks);
+  worker->set_pending_requests(overlap.pending.requests);
+  worker->set_session(overlap.pending.session);
   if (!overlap.reach.has_value()) return;
   const TierBlocks tiers = TierBlocksOf(*overlap.reach, overlap.blocks);
   worker->set_host_blocks(tiers.host);
@@ -132,7 +140,7 @@ void FillLabels(std::span<const HolderOverlap* const> workers, uint64_t known,
 
 }  // namespace
 
-LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
+LeafService::LeafService(LeafIdentity identity, HolderRegistry* registry,
                          std::function<void(v1::StatsResponse*)> fill_rest, Metrics* metrics)
     : identity_(std::move(identity)),
       registry_(registry),
@@ -140,12 +148,21 @@ LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
       fill_rest_(std::move(fill_rest)),
       refused_(metrics->AddCounter("kvatlas_leaf_find_overlaps_refused_total",
                                    "Questions that were refused.")),
+      told_unknown_(metrics->AddCounter(
+          "kvatlas_leaf_told_unknown_total",
+          "Routed prompts that frontends told of, of workers or domains that are not known here.")),
+      told_(security_.get(), registry),
       seconds_(metrics->AddHistogram("kvatlas_leaf_find_overlaps_seconds",
                                      "Time to answer which workers hold how much.")),
       streams_([this](const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response) {
         return Answer({}, request, response);
       }) {
   SetMessageAllocatorFor_FindOverlaps(&messages_);
+  constexpr int kFindOverlapsStream = 1;  // of the service's methods
+  MarkMethodCallback(kFindOverlapsStream,
+                     Streams::MethodHandler([this](grpc::CallbackServerContext* context) {
+                       return OpenStream(context);
+                     }));
   AddHolderMetrics(registry, "kvatlas_leaf", metrics);
 }
 
@@ -158,17 +175,12 @@ grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext*
   return reactor;
 }
 
-grpc::ServerBidiReactor<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse>*
-LeafService::FindOverlapsStream(grpc::CallbackServerContext* context) {
-  if (!security_->enforces()) return streams_.Open();
-  const std::shared_ptr<const Identity> asker = IdentityOf(security_.get(), *context);
-  return streams_.Open(
-      [this, asker](const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response) {
-        absl::Status over =
-            security_->Take(*asker, QuotaKind::kQueries, 1, request.domain().tenant());
-        return over.ok() ? Answer(*asker, request, response) : over;
-      },
-      security_->UnreadOf(asker, [context] { context->TryCancel(); }));
+LeafService::Streams::Reactor* LeafService::OpenStream(grpc::CallbackServerContext* context) {
+  return told_.Open(
+      &streams_, context,
+      [this](const Identity& asker, const v1::FindOverlapsRequest& request,
+             v1::FindOverlapsResponse* response) { return Answer(asker, request, response); },
+      [this](int unknown) { told_unknown_.Increment(unknown); });
 }
 
 absl::Status LeafService::Answer(const Identity& asker, const v1::FindOverlapsRequest& request,
@@ -206,6 +218,8 @@ absl::Status LeafService::Find(const Identity& asker, const v1::FindOverlapsRequ
       registry_->FindOverlaps(domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers(),
                               request.by_tier(), request.held());
   if (!answer.ok()) return answer.status();
+  if (request.pending())
+    registry_->AddPending(domain, *sequence, request.frontend(), request.session(), &*answer);
   const std::vector<const HolderOverlap*> workers = Best(answer->holders, request.best());
   response->set_blocks(static_cast<uint32_t>(sequence->size()));
   response->set_block_size(answer->block_size);

@@ -22,6 +22,7 @@
 #include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/security/security.h"
+#include "indexer/transport/told_wire.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 
 namespace kvatlas {
@@ -34,18 +35,15 @@ struct LeafIdentity {
   HashContract contract;
 };
 
-class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
-                        v1::Leaf::WithCallbackMethod_FindOverlapsStream<v1::Leaf::Service>> {
+class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::Service> {
  public:
   // `fill_rest` adds what is known of the streams upward and of the engines behind holders; may be empty.
-  LeafService(LeafIdentity identity, const HolderRegistry* registry,
+  LeafService(LeafIdentity identity, HolderRegistry* registry,
               std::function<void(v1::StatsResponse*)> fill_rest, Metrics* metrics);
 
   grpc::ServerUnaryReactor* FindOverlaps(grpc::CallbackServerContext* context,
                                          const v1::FindOverlapsRequest* request,
                                          v1::FindOverlapsResponse* response) override;
-  grpc::ServerBidiReactor<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse>*
-  FindOverlapsStream(grpc::CallbackServerContext* context) override;
   grpc::Status Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                     grpc::ServerWriter<v1::DumpResponse>* writer) override;
   grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
@@ -70,6 +68,9 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
   void Stop() { streams_.Stop(); }
 
  private:
+  using Streams = AnswerStreams<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse>;
+
+  Streams::Reactor* OpenStream(grpc::CallbackServerContext* context);
   absl::Status Answer(const Identity& asker, const v1::FindOverlapsRequest& request,
                       v1::FindOverlapsResponse* response);
   absl::Status Find(const Identity& asker, const v1::FindOverlapsRequest& request,
@@ -79,13 +80,15 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
 
   ArenaMessages<v1::FindOverlapsRequest, v1::FindOverlapsResponse> messages_;
   const LeafIdentity identity_;
-  const HolderRegistry* const registry_;
+  HolderRegistry* const registry_;
   const std::shared_ptr<Security> security_;
   const std::function<void(v1::StatsResponse*)> fill_rest_;
   std::atomic<uint64_t> queries_{0};
   Counter refused_;
+  Counter told_unknown_;
+  ToldStreams told_;
   Histogram seconds_;
-  AnswerStreams<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse> streams_;
+  Streams streams_;
 };
 
 }  // namespace kvatlas

@@ -25,7 +25,9 @@
 #include "indexer/holders/registry_summary.h"
 #include "indexer/index/index.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
+#include "indexer/leaf/dialed_workers.h"
 #include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/found_workers.h"
 #include "indexer/leaf/http_api.h"
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/leaf.h"
@@ -51,6 +53,9 @@ struct Flags {
   WaypointSchedule schedule = WaypointSchedule::Standard();
   std::vector<std::string> labels;  // NAME=VALUE
   EngineFlags engines;
+  std::vector<PodWorkers> pods;
+  std::vector<DialedEntry> dialed;
+  DialedTopics topics;  // of these
   std::string redis;
   uint32_t redis_shards = 1;
   std::string kv_indexer_model;
@@ -63,7 +68,11 @@ struct Flags {
 void DeclareEngines(FlagSet& flags, Flags* f) {
   LeafEngineOptions& engines = f->leaf.engines;
   flags.Group("Engines");
-  f->engines.Declare(flags, "engines to listen to");
+  f->engines.found_prefixes = {"k8s:", "kv@="};
+  f->engines.Declare(
+      flags,
+      "engines to listen to, k8s:NAMESPACE/LABEL=VALUE[;model=M][;http=PORT] for the "
+      "pods of these labels, or");
   flags.Group("Recovery");
   flags.Add("peers", &engines.recovery.peers,
             "URLs of replicas, or of Dynamo's indexers, to recover from at the start");
@@ -117,9 +126,11 @@ void DeclareKvIndexer(FlagSet& flags, Flags* f) {
                   "that full attention holds",
                   {"reusable", "held"});
   flags.Group("SGLang");
-  flags.Add("kv_indexer_model", &f->kv_indexer_model,
-            "MODEL[=TENANT] that kv_indexer.v1.KVIndexer answers for, SGLang's interface on the "
-            "gRPC port; empty: none, and no memory for names of pages");
+  flags
+      .Add("kv_indexer_model", &f->kv_indexer_model,
+           "MODEL[=TENANT] that kv_indexer.v1.KVIndexer answers for, SGLang's interface on the "
+           "gRPC port; empty: none, and no memory for names of pages")
+      .Check([](const std::string& model) { return ParseKvIndexerModel(model).status(); });
   flags.Add("kv_indexer_names", &kv_indexer.names.names_max,
             "pages of that model whose names are kept", 1u, uint64_t{1} << 31);
   flags.Add("kv_indexer_disk", &kv_indexer.counts_disk,
@@ -173,8 +184,10 @@ void Declare(FlagSet& flags, Flags* f) {
            "dns:HOST:PORT, or k8s:SERVICE[.NAMESPACE][:PORT], or redis://HOST:PORT where they "
            "announce themselves")
       .List();
-  flags.Add("schedule", &f->schedule_name,
-            "waypoints that parents are told, as in their --schedule and the frontends'");
+  flags
+      .Add("schedule", &f->schedule_name,
+           "waypoints that parents are told, as in their --schedule and the frontends'")
+      .Check([](const std::string& name) { return WaypointSchedule::Parse(name).status(); });
   flags.Group("Index");
   flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
   flags.Add("index_shards", &f->index_shards,
@@ -196,6 +209,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("max_blocks", &registry.index.blocks_max, "distinct blocks per domain; 0: no limit");
   flags.Add("max_bytes", &registry.index.bytes_max,
             "memory of a domain's index, in bytes (atlas); 0: no limit");
+  flags.Add("pending_bytes", &registry.pending.bytes_max,
+            "memory of a domain for prompts that frontends said they sent; 0: none is remembered");
   flags.Add("max_workers", &registry.holders_max, "worker ranks per domain", 1);
   flags.Add("max_domains", &registry.domains_max, "models, of each tenant", 1);
   flags.Add("forget_domain_after", &registry.forget_domain_after,
@@ -264,8 +279,27 @@ absl::Status Finish(Flags* flags) {
   auto workers = flags->engines.Workers();
   if (!workers.ok()) return workers.status();
   flags->leaf.engines.workers = *std::move(workers);
+  for (const std::string& entry : flags->engines.Found()) {
+    if (DialedEntry::IsEntry(entry)) {
+      auto dialed = DialedEntry::Parse(entry, flags->engines.of_all);
+      if (!dialed.ok()) return OfFlag("workers", dialed.status());
+      for (const std::string& endpoint : dialed->endpoints)
+        flags->leaf.engines.ingest.shared.push_back(flags->topics.Socket(endpoint));
+      flags->dialed.push_back(*std::move(dialed));
+      continue;
+    }
+    auto pods = PodWorkers::Parse(entry, flags->engines.of_all);
+    if (!pods.ok()) return OfFlag("workers", pods.status());
+    flags->pods.push_back(*std::move(pods));
+  }
   for (const std::string& peer : flags->leaf.engines.recovery.peers)
     if (absl::Status bad = HttpUrl::Parse(peer).status(); !bad.ok()) return OfFlag("peers", bad);
+  if (!flags->dialed.empty()) {
+    flags->leaf.engines.named = [flags](const EngineEntry&, const EngineListener& listener) {
+      return std::any_of(flags->dialed.begin(), flags->dialed.end(),
+                         [&](const DialedEntry& entry) { return entry.Names(listener); });
+    };
+  }
   if (absl::Status bad = flags->engines.ReadInto(&flags->leaf.engines.ingest); !bad.ok())
     return bad;
   auto read = ReadLabels(flags->labels);
@@ -315,6 +349,8 @@ void AddExamples(FlagSet& flags) {
                 "a cell whose engines have publishers, below a hierarchy node");
   flags.Example("kvatlas-leaf --workers='0=tcp://127.0.0.1:5557' --model_name=m --block_size=16",
                 "listens to the KV events of a vLLM engine");
+  flags.Example("kvatlas-leaf --workers='k8s:llm/app=vllm;model=m;block_size=auto'",
+                "listens to the pods of a Deployment of vLLM");
   flags.Example("kvatlas-leaf --config=leaf.toml --check",
                 "what a file says, before it counts; SIGHUP reads it again");
 }
@@ -339,9 +375,17 @@ int Main(int argc, char** argv) {
   flags.leaf.parents_may_come = parents->finds();
   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags.leaf);
   if (!leaf.ok()) return service.Fail(leaf.status());
+  absl::StatusOr<std::unique_ptr<FoundWorkers>> found =
+      FoundWorkers::Start(flags.pods, &(*leaf)->engines(), flags.leaf.engines.ingest.addresses);
+  if (!found.ok()) return service.Fail(found.status());
+  auto dialed = std::make_unique<DialedWorkers>(flags.dialed, &flags.topics, &(*leaf)->engines());
   absl::StatusOr<std::unique_ptr<Announcer>> announcer =
       StartAnnouncing(flags.announce, RecordOf(flags.leaf, **leaf));
   if (!announcer.ok()) return service.Fail(announcer.status());
+  if (*announcer != nullptr && flags.parents.empty()) {
+    Log(LogLevel::kInfo, "no parents: no hierarchy hears of this cell",
+        {{"hint", "--parents HOST:PORT of a kvatlas-hierarchy, where there are several cells"}});
+  }
   std::vector<std::pair<std::string, Address>> listening = {{"grpc", (*leaf)->grpc_address()},
                                                             {"http", (*leaf)->http_address()}};
   for (const Address& mooncake : (*leaf)->mooncake_addresses())
@@ -354,6 +398,8 @@ int Main(int argc, char** argv) {
   service.OnStopSignal([&] { (*leaf)->SetNotReady(); });
   service.OnWatchdog([&] { return (*leaf)->live(); });
   Serve(service, **leaf, *parents, announcer->get());
+  found->reset();
+  dialed.reset();
   (*leaf)->Stop(service.stop_deadline());
   return 0;
 }

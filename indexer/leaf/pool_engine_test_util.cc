@@ -37,7 +37,11 @@ bool Eventually(const std::function<bool()>& condition) {
 
 PoolEngine::PoolEngine(PoolEngineOptions options)
     : options_(options),
-      sockets_({.replay = options.replay, .ring = options.ring}),
+      sockets_({.endpoint = options.dial.empty() ? "tcp://127.0.0.1:*" : options.dial,
+                .dial = !options.dial.empty(),
+                .topic = options.topic,
+                .replay = options.replay,
+                .ring = options.ring}),
       random_(options.seed) {}
 
 EngineRegistration PoolEngine::Registration(const std::string& instance) const {

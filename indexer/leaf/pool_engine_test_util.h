@@ -38,6 +38,9 @@ struct PoolEngineOptions {
   uint32_t rank = 0;
   bool digests = false;     // 32-byte hashes
   size_t blocks_max = 300;  // of the pool
+  // A socket that it dials, with this topic; empty: it listens.
+  std::string dial = {};
+  std::string topic = {};
 };
 
 class PoolEngine {

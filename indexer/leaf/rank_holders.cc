@@ -1,57 +1,57 @@
 #include "indexer/leaf/rank_holders.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "indexer/service/log.h"
 
 namespace kvatlas {
-namespace {
-
-class HolderSink : public RankSink {
- public:
-  // `owner` outlives it.
-  HolderSink(RankHolders* owner, uint32_t rank, std::shared_ptr<LocalHolder> holder)
-      : owner_(owner), rank_(rank), holder_(std::move(holder)) {}
-  absl::Status Apply(const Event& event) override {
-    if (!std::exchange(reached_, true)) owner_->SetReached(rank_);
-    return holder_->Apply(event);
-  }
-  void SetTrust(Trust trust) override { owner_->SetTrust(rank_, trust); }
-  void SetLayout(const CacheLayout& layout) override { holder_->SetLayout(layout); }
-  std::optional<uint64_t> LastChanged() const override { return holder_->LastChanged(); }
-  void ForEachHeld(
-      const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const override {
-    holder_->ForEachHeld(visit);
-  }
-
- private:
-  RankHolders* const owner_;
-  const uint32_t rank_;
-  const std::shared_ptr<LocalHolder> holder_;
-  bool reached_ = false;
-};
-
-}  // namespace
-
 RankHolders::RankHolders(HolderRegistry* registry, Domain domain, uint32_t block_size,
-                         std::string instance, bool hidden, const std::string& url)
+                         std::string instance, bool hidden,
+                         std::vector<std::pair<std::string, std::string>> labels, RankStore store)
     : registry_(registry),
       domain_(std::move(domain)),
       block_size_(block_size),
       instance_(std::move(instance)),
-      hidden_(hidden) {
-  if (!url.empty()) labels_.emplace_back("url", url);
+      labels_(std::move(labels)),
+      store_(std::move(store)),
+      hidden_(hidden) {}
+
+// Servers of a pod that each have ranks of their own are asked for these by numbers from 0.
+std::vector<std::pair<std::string, std::string>> RankHolders::LabelsOf(uint32_t rank) const {
+  std::vector<std::pair<std::string, std::string>> labels = labels_;
+  const auto own = urls_.find(rank);
+  if (own == urls_.end()) return labels;
+  const auto url = std::find_if(labels.begin(), labels.end(),
+                                [](const auto& label) { return label.first == "url"; });
+  if (url != labels.end() && url->second == own->second) return labels;
+  std::erase_if(labels, [](const auto& label) {
+    return label.first == "url" || label.first == "first_rank";
+  });
+  labels.emplace_back("url", own->second);
+  const auto first = std::find_if(urls_.begin(), urls_.end(), [&](const auto& of_rank) {
+    return of_rank.second == own->second;
+  });
+  if (first->first != 0) labels.emplace_back("first_rank", std::to_string(first->first));
+  return labels;
 }
 
 absl::StatusOr<RankHolders::Rank*> RankHolders::FindOrAdd(uint32_t rank) {
   const auto it = ranks_.find(rank);
   if (it != ranks_.end()) return &it->second;
-  absl::StatusOr<std::unique_ptr<LocalHolder>> holder = registry_->AddLocal(
-      domain_, block_size_, {.id = {instance_, rank, ""}, .address = "", .labels = labels_});
+  if (store_.holders != nullptr && store_holder_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<HolderHandle>> store =
+        store_.holders->Of(domain_, block_size_, store_.name);
+    if (!store.ok()) return store.status();
+    store_holder_ = *std::move(store);
+  }
+  absl::StatusOr<std::unique_ptr<HolderHandle>> holder = registry_->AddLocal(
+      domain_, block_size_, {.id = {instance_, rank, ""}, .address = "", .labels = LabelsOf(rank)});
   if (!holder.ok()) return holder.status();
   Rank& added = ranks_[rank];
   added.holder = *std::move(holder);
-  added.holder->SetTrust(Trust::kStale);
+  added.holder->SetReached(false);
+  if (store_holder_ != nullptr) added.holder->ShareStore(store_holder_, store_.tiers);
   ShowOrMask(&added);
   return &added;
 }
@@ -63,31 +63,40 @@ void RankHolders::ShowOrMask(Rank* rank) {
   rank->holder->SetMasked(mask);
 }
 
-absl::Status RankHolders::Add(uint32_t rank) {
+absl::Status RankHolders::Add(uint32_t rank, const std::string& url) {
   MutexLock lock(&mutex_);
+  if (!url.empty()) urls_[rank] = url;
   return FindOrAdd(rank).status();
 }
 
-absl::StatusOr<std::unique_ptr<RankSink>> RankHolders::MakeSink(uint32_t rank) {
+absl::StatusOr<std::shared_ptr<HolderHandle>> RankHolders::HolderOf(uint32_t rank) {
   MutexLock lock(&mutex_);
   const absl::StatusOr<Rank*> found = FindOrAdd(rank);
   if (!found.ok()) return found.status();
-  return std::make_unique<HolderSink>(this, rank, (*found)->holder);
+  return (*found)->holder;
 }
 
 void RankHolders::Remove(uint32_t rank) {
   MutexLock lock(&mutex_);
   ranks_.erase(rank);
+  urls_.erase(rank);
+  if (ranks_.empty()) store_holder_.reset();
 }
 
 void RankHolders::RemoveAll() {
   MutexLock lock(&mutex_);
   ranks_.clear();
+  urls_.clear();
+  store_holder_.reset();
 }
 
 void RankHolders::Drop() {
   MutexLock lock(&mutex_);
-  for (auto& [number, rank] : ranks_) rank.holder.reset();
+  for (auto& [number, rank] : ranks_) {
+    rank.reached = rank.holder->reached();
+    rank.holder.reset();
+  }
+  store_holder_.reset();
 }
 
 void RankHolders::AddAgain(uint32_t block_size) {
@@ -103,9 +112,7 @@ void RankHolders::AddAgain(uint32_t block_size) {
       continue;
     }
     (*added)->alive = rank.alive;
-    (*added)->reached = rank.reached;
-    (*added)->trust = rank.trust;
-    if (rank.reached) (*added)->holder->SetTrust(rank.trust);
+    if (rank.reached) (*added)->holder->SetReached(true);
     ShowOrMask(*added);
   }
 }
@@ -113,16 +120,10 @@ void RankHolders::AddAgain(uint32_t block_size) {
 void RankHolders::SetReached(uint32_t rank) {
   MutexLock lock(&mutex_);
   const auto it = ranks_.find(rank);
-  if (it == ranks_.end() || std::exchange(it->second.reached, true)) return;
-  if (it->second.holder != nullptr) it->second.holder->SetTrust(it->second.trust);
-}
-
-void RankHolders::SetTrust(uint32_t rank, Trust trust) {
-  MutexLock lock(&mutex_);
-  const auto it = ranks_.find(rank);
   if (it == ranks_.end()) return;
-  it->second.trust = trust;
-  if (it->second.reached && it->second.holder != nullptr) it->second.holder->SetTrust(trust);
+  it->second.reached = true;
+  if (it->second.holder != nullptr && !it->second.holder->reached())
+    it->second.holder->SetReached(true);
 }
 
 void RankHolders::SetLoad(uint32_t rank, const Load& load) {

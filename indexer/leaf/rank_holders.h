@@ -4,7 +4,7 @@
 // *Truth*: a rank is hidden, that is in no answer, while it is told so: before the gate opens, and when its stream has
 // been gone for longer than the lease. It is as it was when shown again. One whose engine was never reached is stale, whatever its
 // worker says of it: there was nothing to be sure of.
-// *Threads*: any. *Lifetime*: the registry outlives it, and it outlives its sinks.
+// *Threads*: any. *Lifetime*: the registry outlives it, and its holders.
 
 #ifndef KVATLAS_INDEXER_LEAF_RANK_HOLDERS_H_
 #define KVATLAS_INDEXER_LEAF_RANK_HOLDERS_H_
@@ -22,27 +22,39 @@
 #include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
-#include "indexer/engines/engine_worker.h"
+#include "indexer/base/tier.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/holders/holder_registry.h"
-#include "indexer/holders/local_holder.h"
+#include "indexer/leaf/store_holders.h"
 
 namespace kvatlas {
 
+// Blocks of these tiers are held by a store that others share; not by the rank that announces them.
+struct RankStore {
+  StoreHolders* holders = nullptr;  // null: there is none
+  std::string name = {};
+  TierMask tiers = {};
+};
+
 class RankHolders {
  public:
-  // With `hidden` ranks start hidden, until `SetHidden(false)`. `url` is a label of each unless it is empty.
+  // With `hidden` ranks start hidden, until `SetHidden(false)`. `labels`: of each; a rank may say another url than
+  // they do, and the first rank behind it is then the lowest that says it.
   RankHolders(HolderRegistry* registry, Domain domain, uint32_t block_size, std::string instance,
-              bool hidden, const std::string& url = "");
+              bool hidden, std::vector<std::pair<std::string, std::string>> labels,
+              RankStore store = {});
 
-  // The holder exists from now on. As `HolderRegistry::AddLocal`; OK when it did already.
-  absl::Status Add(uint32_t rank);
-  // What an `EngineWorker` asks for: the rank's sink, its holder made when it is new.
-  absl::StatusOr<std::unique_ptr<RankSink>> MakeSink(uint32_t rank);
-  // The holder goes with the last of this and its sink.
+  // The holder exists from now on. As `HolderRegistry::AddLocal`; OK when it did already. `url`: where requests for this rank go, unless
+  // it is empty.
+  absl::Status Add(uint32_t rank, const std::string& url = "");
+  // What an `EngineWorker` asks for: the rank's holder, made when it is new.
+  absl::StatusOr<std::shared_ptr<HolderHandle>> HolderOf(uint32_t rank);
+  // The holder goes with the last of this and its worker's rank.
   void Remove(uint32_t rank);
   void RemoveAll();
 
-  // Another block size from now on, in two steps: all holders of a domain go before the first comes again. REQUIRES: no sinks.
+  // Another block size from now on, in two steps: all holders of a domain go before the first comes again. REQUIRES: no worker has
+  // one.
   void Drop();
   void AddAgain(uint32_t block_size);
 
@@ -55,19 +67,18 @@ class RankHolders {
   void SetAlive(uint32_t rank, bool heard, bool alive);
   // Its engine was reached: from now on its trust is what its worker says. Idempotent.
   void SetReached(uint32_t rank);
-  // What a rank's worker says of it.
-  void SetTrust(uint32_t rank, Trust trust);
   // How busy it is. Nothing when there is no such rank.
   void SetLoad(uint32_t rank, const Load& load);
 
  private:
   struct Rank {
-    std::shared_ptr<LocalHolder> holder;
+    std::shared_ptr<HolderHandle> holder;
     bool alive = true;
-    bool masked = false;  // as the holder was told
-    bool reached = false;
-    Trust trust = Trust::kExact;  // as the worker says
+    bool masked = false;   // as the holder was told
+    bool reached = false;  // between `Drop` and `AddAgain`: it was
   };
+  std::vector<std::pair<std::string, std::string>> LabelsOf(uint32_t rank) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Rank*> FindOrAdd(uint32_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowOrMask(Rank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -75,11 +86,14 @@ class RankHolders {
   const Domain domain_;
   uint32_t block_size_ ABSL_GUARDED_BY(mutex_);
   const std::string instance_;
-  std::vector<std::pair<std::string, std::string>> labels_;  // immutable
+  const std::vector<std::pair<std::string, std::string>> labels_;
+  const RankStore store_;
 
   mutable Mutex mutex_;  // before a holder's own
+  std::shared_ptr<HolderHandle> store_holder_ ABSL_GUARDED_BY(mutex_);
   bool hidden_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, Rank> ranks_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::string> urls_ ABSL_GUARDED_BY(mutex_);  // of ranks that say one
 };
 
 }  // namespace kvatlas

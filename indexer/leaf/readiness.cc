@@ -11,6 +11,11 @@ void ReadinessGate::Recovering(std::string what) {
   recovering_ = std::move(what);
 }
 
+void ReadinessGate::Lost(std::string what) {
+  MutexLock lock(&mutex_);
+  lost_ = std::move(what);
+}
+
 void ReadinessGate::Recovered() {
   MutexLock lock(&mutex_);
   recovering_.clear();
@@ -24,6 +29,7 @@ Readiness ReadinessGate::Get() {
     if (ready_) return {.ready = true, .reason = ""};
     if (!recovering_.empty()) return {.ready = false, .reason = recovering_};
     late = Late();
+    if (!lost_.empty() && !late) return {.ready = false, .reason = lost_};
   }
   const uint64_t workers = options_.workers_min == 0 ? 0 : options_.workers();
   if (workers < options_.workers_min) {
@@ -43,7 +49,7 @@ Readiness ReadinessGate::Get() {
 bool ReadinessGate::MayReport() {
   if (Get().ready) return true;
   MutexLock lock(&mutex_);
-  return recovering_.empty() && (options_.workers_min == 0 || Late());
+  return recovering_.empty() && ((options_.workers_min == 0 && lost_.empty()) || Late());
 }
 
 bool ReadinessGate::Late() const {

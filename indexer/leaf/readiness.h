@@ -1,5 +1,5 @@
 // May this leaf be asked? Ready once what it knew before is recovered, the stated number of workers is there, and those, and the ones that a
-// checkpoint brought back, are caught up with, or that took `ready_after`. Ready it stays.
+// checkpoint brought back, are caught up with, or that took `ready_after`; so long it waits too where what it knew is lost. Ready it stays.
 //
 // *Threads*: any.
 
@@ -34,6 +34,8 @@ class ReadinessGate {
 
   // What recovery is doing; before `Recovered`.
   void Recovering(std::string what);
+  // What it knew cannot be read, and why: workers that it does not know may come. Before `Recovered`.
+  void Lost(std::string what);
   void Recovered();
 
   Readiness Get();
@@ -47,6 +49,7 @@ class ReadinessGate {
   const ReadinessOptions options_;
   Mutex mutex_;
   std::string recovering_ ABSL_GUARDED_BY(mutex_) = "starting";  // empty: done
+  std::string lost_ ABSL_GUARDED_BY(mutex_);                     // empty: nothing
   Time recovered_at_ ABSL_GUARDED_BY(mutex_){0};
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -63,6 +63,17 @@ TEST_F(ReadinessTest, WorkersThatNeverAreHoldItBackForSoLongOnly) {
   EXPECT_TRUE(gate.Get().ready);
 }
 
+TEST_F(ReadinessTest, WhereWhatItKnewIsLostWorkersHaveSoLongToCome) {
+  ReadinessGate gate = Gate(0);
+  gate.Lost("no checkpoint could be read");
+  gate.Recovered();
+  EXPECT_EQ(gate.Get().reason, "no checkpoint could be read");
+  EXPECT_FALSE(gate.MayReport()) << "it would say that its cell holds nothing";
+  clock_.Advance(std::chrono::seconds(30));
+  EXPECT_TRUE(gate.Get().ready);
+  EXPECT_TRUE(gate.MayReport());
+}
+
 TEST_F(ReadinessTest, ReadyItStays) {
   ReadinessGate gate = Gate(1);
   gate.Recovered();

@@ -30,6 +30,11 @@ constexpr std::string_view kServerKeys = "server_keys:";
 constexpr std::string_view kFromFlags = "from_flags:";
 // Written where something of it is said.
 constexpr std::string_view kOffload = "offload:";
+constexpr std::string_view kFirstRank = "first_rank:";
+constexpr std::string_view kStore = "store:";
+constexpr std::string_view kSilent = "silent:";
+// Behind it, a url for each listener, where they are not all the instance's.
+constexpr std::string_view kRankUrls = "rank_urls:";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -336,6 +341,26 @@ std::string InstanceBytes(const EngineEntry& entry) {
     Put(&bytes, entry.offload_chunk_tokens);
     PutText(&bytes, entry.silent_tiers);
   }
+  if (entry.first_rank != 0) {
+    bytes += kFirstRank;
+    Put(&bytes, entry.first_rank);
+  }
+  if (!entry.store.empty()) {
+    bytes += kStore;
+    PutText(&bytes, entry.store);
+    PutText(&bytes, entry.store_tiers);
+  }
+  if (entry.silent_blocks != 0 || entry.silent_seconds != 0) {
+    bytes += kSilent;
+    Put(&bytes, entry.silent_blocks);
+    Put(&bytes, entry.silent_seconds);
+  }
+  if (std::any_of(listeners.begin(), listeners.end(), [&](const EngineListener& one) {
+        return !one.url.empty() && one.url != entry.url;
+      })) {
+    bytes += kRankUrls;
+    for (const EngineListener& listener : listeners) PutText(&bytes, listener.url);
+  }
   return bytes;
 }
 
@@ -387,6 +412,17 @@ EngineEntry TakeInstance(Taker* from) {
     entry.offload_chunk_tokens = from->Take<uint32_t>();
     entry.silent_tiers = TakeRegistered(from);
   }
+  if (from->TakePrefix(kFirstRank)) entry.first_rank = from->Take<uint32_t>();
+  if (from->TakePrefix(kStore)) {
+    entry.store = TakeRegistered(from);
+    entry.store_tiers = TakeRegistered(from);
+  }
+  if (from->TakePrefix(kSilent)) {
+    entry.silent_blocks = from->Take<uint32_t>();
+    entry.silent_seconds = from->Take<uint32_t>();
+  }
+  if (from->TakePrefix(kRankUrls))
+    for (EngineListener& listener : entry.listeners) listener.url = TakeRegistered(from);
   return entry;
 }
 

@@ -44,10 +44,16 @@ class Recorder : public SnapshotVisitor {
     if (entry.offload_chunk_tokens != 0)
       text += " offload " + std::to_string(entry.offload_chunk_tokens);
     if (!entry.silent_tiers.empty()) text += " silent " + entry.silent_tiers;
+    if (!entry.store.empty()) text += " store " + entry.store + " " + entry.store_tiers;
+    if (entry.silent_blocks + entry.silent_seconds != 0)
+      text += " keeps " + std::to_string(entry.silent_blocks) + " for " +
+              std::to_string(entry.silent_seconds);
+    if (entry.first_rank != 0) text += " from " + std::to_string(entry.first_rank);
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic +
               (listener.server_key.empty() ? "" : " key " + listener.server_key) +
+              (listener.url.empty() || listener.url == entry.url ? "" : " url " + listener.url) +
               (listener.told_from_flags.value_or(false) ? " of flags" : "") + "]";
     told = told && std::all_of(entry.listeners.begin(), entry.listeners.end(), [](const auto& one) {
              return one.told_from_flags.has_value() && !one.from_flags;
@@ -219,9 +225,22 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   registration.hybrid = true;
   registration.offload_chunk_tokens = 64;
   registration.silent_tiers = "host,disk";
+  registration.rank = 3;
+  registration.first_rank = 2;
+  registration.store = "files";
+  registration.store_tiers = "external";
+  registration.silent_blocks = 1000;
+  registration.silent_seconds = 60;
   registration.server_key = keys.public_key;
   registration.from_flags = true;
   ASSERT_TRUE(directory_->Register(registration).ok());
+  EngineRegistration second = registration;
+  second.rank = 4;
+  second.endpoint = "tcp://127.0.0.1:9";
+  second.server_key = "";
+  second.from_flags = false;
+  second.url = "http://h:8001";
+  ASSERT_TRUE(directory_->Register(second).ok());
   hybrid.WaitForSubscribers();
   hybrid.Publish(HybridPromptPayload());
   const auto names_of = [](const EngineDirectory& directory) {
@@ -242,12 +261,13 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   ASSERT_TRUE(Read(Snapshot(), &told).ok());
   EXPECT_EQ(told.names, names_of(*directory_));
   EXPECT_THAT(told.ranks,
-              testing::Contains("2/0 of 0 1 groups, side 1 kind 1 of 4 window 8, side 2 kind 2 of "
+              testing::Contains("2/0 of 3 1 groups, side 1 kind 1 of 4 window 8, side 2 kind 2 of "
                                 "4 window 0"));
   EXPECT_THAT(told.instances,
               testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid offload 64 silent "
-                                "host,disk [0 " +
-                                hybrid.endpoint() + "   key " + keys.public_key + " of flags]"));
+                                "host,disk store files external keeps 1000 for 60 from 2 [3 " +
+                                hybrid.endpoint() + "   key " + keys.public_key +
+                                " of flags] [4 tcp://127.0.0.1:9   url http://h:8001]"));
   EXPECT_TRUE(told.told) << "where it came from, and nothing is trusted for it";
 
   Replica replica(&ingest_);

@@ -1,10 +1,12 @@
 // How does a service answer many questions over one call? A stream whose requests each carry a few questions, and whose
 // responses carry their answers.
 //
-//   StartRead ─▶ OnReadDone ─▶ AnswerSome ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
+//   StartRead ─▶ OnReadDone ─▶ what is told is heard
+//                    ╰──────▶ AnswerSome ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
 //       ╰───────────◀──────────────┴──── while fewer than kAnswersQueuedMax responses are unwritten
 //
-// *Truth*: the first response is empty and goes out at once, so that the caller knows that questions are taken. Then every
+// *Truth*: what a request tells is heard before its questions are answered; it has no answer. The first response is empty and goes out at
+// once, so that the caller knows that questions are taken. Then every
 // question has an answer, in their order; those of one request come together, in more than one response when they are large.
 // *Threads*: gRPC's; questions of one stream are answered one after the other, those of several at once.
 // *Cost*: per request no call, no stream and, as long as request and response fit an arena, nothing of the heap.
@@ -18,7 +20,7 @@
 //       [this](const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response) {
 //         return Answer(request, response);
 //       }};
-//   … FindOverlapsStream(grpc::CallbackServerContext*) override { return streams_.Open(); }
+//   MarkMethodCallback(1, decltype(streams_)::MethodHandler([this](auto*) { return streams_.Open(); }));
 //   streams_.Stop();      // so that the server's stop need not wait for callers
 //   server.Stop(grace);
 
@@ -43,6 +45,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/arena_messages.h"
+#include "indexer/service/bounded_message.h"
 
 namespace kvatlas {
 
@@ -56,9 +59,17 @@ class AnswerStreams {
  public:
   using Request = std::decay_t<decltype(std::declval<StreamRequest>().questions(0).request())>;
   using Response = std::decay_t<decltype(std::declval<StreamResponse>().answers(0).response())>;
-  using Reactor = grpc::ServerBidiReactor<StreamRequest, StreamResponse>;
+  using Incoming = BoundedMessage<StreamRequest>;
+  using Reactor = grpc::ServerBidiReactor<Incoming, StreamResponse>;
+  // Of the method, for `Service::MarkMethodCallback`; `open` returns what `Open` does.
+  static auto* MethodHandler(std::function<Reactor*(grpc::CallbackServerContext*)> open) {
+    return new grpc::internal::CallbackBidiHandler<Incoming, StreamResponse>(std::move(open));
+  }
   // Any thread; it does not wait for anybody.
   using Handler = std::function<absl::Status(const Request& request, Response* response)>;
+
+  // What a request tells, beside its questions. Any thread; several at once.
+  using Hear = std::function<void(const StreamRequest& request)>;
 
   explicit AnswerStreams(Handler handler) : handler_(std::move(handler)) {}
   // REQUIRES: the server has stopped.
@@ -69,11 +80,13 @@ class AnswerStreams {
 
   // What a method returns to gRPC.
   Reactor* Open() { return Open(handler_); }
+  // `hear` of this stream alone goes with it.
+  Reactor* OpenHearing(Hear hear) { return Open(handler_, nullptr, std::move(hear)); }
   // What a response of so many bytes takes until it is sent. Null where it may not be sent: then the call has been cancelled.
   using Unread = std::function<std::shared_ptr<const void>(size_t bytes)>;
-  // The same with a handler for this stream alone, which knows who asks; `unread` may be null.
-  Reactor* Open(Handler handler, Unread unread = nullptr) {
-    return new Stream(this, std::move(handler), std::move(unread));
+  // The same with a handler for this stream alone, which knows who asks; `unread` and `hear` may be null: what is told is ignored.
+  Reactor* Open(Handler handler, Unread unread = nullptr, Hear hear = nullptr) {
+    return new Stream(this, std::move(handler), std::move(unread), std::move(hear));
   }
 
   // Ends those that are open, and from now on every new one, with UNAVAILABLE. What has been answered still goes out; what was
@@ -94,8 +107,11 @@ class AnswerStreams {
 
   class Stream : public Reactor {
    public:
-    Stream(AnswerStreams* owner, Handler handler, Unread unread)
-        : owner_(owner), handler_(std::move(handler)), unread_(std::move(unread)) {
+    Stream(AnswerStreams* owner, Handler handler, Unread unread, Hear hear)
+        : owner_(owner),
+          handler_(std::move(handler)),
+          unread_(std::move(unread)),
+          hear_(std::move(hear)) {
       Next next;
       {
         MutexLock lock(&owner_->mutex_);
@@ -110,11 +126,14 @@ class AnswerStreams {
     }
 
     void OnReadDone(bool ok) override {
+      const StreamRequest& request = *reading_into_->request();
+      const bool takes = ok && !bounded_.too_many && request.questions_size() <= kQuestionsMax &&
+                         request.told_size() <= kQuestionsMax;
+      if (takes && hear_ != nullptr && request.told_size() > 0) hear_(request);
       Next next;
       {
         MutexLock lock(&mutex_);
         Holder* const read = std::exchange(reading_into_, nullptr);
-        const bool takes = ok && read->request()->questions_size() <= kQuestionsMax;
         if (takes && read->request()->questions_size() > 0) {
           asking_ = read;
           asked_at_ = 0;
@@ -221,7 +240,10 @@ class AnswerStreams {
     // After `Finish` this may be gone; not while it answers.
     void Do(Next next) {
       while (true) {
-        if (next.read != nullptr) this->StartRead(next.read);
+        if (next.read != nullptr) {
+          bounded_ = {.into = next.read};
+          this->StartRead(&bounded_);
+        }
         if (next.write != nullptr) this->StartWrite(next.write);
         if (next.finish) this->Finish(next.end);
         if (!next.answer) return;
@@ -252,9 +274,11 @@ class AnswerStreams {
     AnswerStreams* const owner_;
     const Handler handler_;
     const Unread unread_;
+    const Hear hear_;
     Mutex mutex_;                     // inside the owner's
     Holder* reading_into_ = nullptr;  // guarded while no read is under way; else of the reader
     Holder* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // its questions are yet to be answered
+    Incoming bounded_;                                  // of the reader
     int asked_at_ = 0;                                  // from this one on; of who answers
     bool answering_ ABSL_GUARDED_BY(mutex_) = false;
     bool read_all_ ABSL_GUARDED_BY(mutex_) = false;

@@ -12,13 +12,26 @@
 #include <optional>
 #include <utility>
 
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
-#include <toml++/toml.h>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/service/nearest_name.h"
+
+namespace kvatlas {
+namespace {
+
+// In the place of an assertion of toml++, of which some texts make one fail: such a text is refused, in every build.
+struct NoToml {};
+[[noreturn]] void RefuseToml() { throw NoToml(); }
+
+}  // namespace
+}  // namespace kvatlas
+
+// It would assume what it asserts.
+#undef NDEBUG
+#define TOML_ASSERT(holds) (static_cast<bool>(holds) ? void() : ::kvatlas::RefuseToml())
+#define TOML_EXCEPTIONS 1
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
 
 namespace kvatlas {
 namespace {
@@ -44,14 +57,13 @@ std::optional<std::string> ScalarText(const toml::node& node) {
 // Reads one file's table.
 class Reader {
  public:
-  Reader(const std::string& name, const std::string& section, bool only_section)
-      : name_(name), section_(section), only_section_(only_section) {}
+  Reader(const std::string& section, bool only_section)
+      : section_(section), only_section_(only_section) {}
 
-  absl::StatusOr<std::vector<ConfigEntry>> Read(const toml::table& file) {
-    absl::Status bad = ReadTable(file, /*top=*/true);
-    if (const toml::table* own = file[section_].as_table(); own != nullptr && bad.ok())
-      bad = ReadTable(*own, /*top=*/false);
-    if (!bad.ok()) return bad;
+  std::vector<ConfigEntry> Read(const toml::table& file) {
+    ReadTable(file, /*top=*/true);
+    if (const toml::table* own = file[section_].as_table(); own != nullptr)
+      ReadTable(*own, /*top=*/false);
     std::vector<ConfigEntry> entries;
     for (auto& [key, entry] : entries_) entries.push_back(std::move(entry));
     std::stable_sort(entries.begin(), entries.end(),
@@ -60,12 +72,14 @@ class Reader {
   }
 
  private:
-  absl::Status Bad(int line, std::string_view why) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name_, ":", line, ": ", absl::string_view(why.data(), why.size())));
-  }
-
   static int LineOf(const toml::key& key) { return static_cast<int>(key.source().begin.line); }
+
+  // The first thing that is wrong with the entry.
+  static void Bad(int line, std::string why, ConfigEntry* entry) {
+    if (!entry->problem.empty()) return;
+    entry->line = line;
+    entry->problem = std::move(why);
+  }
 
   bool IsSection(const toml::key& key, const toml::node& value) const {
     const std::vector<std::string>& sections = ConfigSections();
@@ -73,61 +87,54 @@ class Reader {
                                                                    key.str()) != sections.end());
   }
 
-  absl::Status ReadTable(const toml::table& table, bool top) {
+  void ReadTable(const toml::table& table, bool top) {
     std::map<std::string, ConfigEntry> entries;
     for (const auto& [key, value] : table) {
       if (top && (only_section_ || IsSection(key, value))) continue;
-      ConfigEntry entry{Underscored(key.str()), "", false, LineOf(key)};
-      if (absl::Status bad = SetText(value, &entry); !bad.ok()) return bad;
-      const int line = entry.line;
-      if (!entries.emplace(entry.key, std::move(entry)).second)
-        return Bad(line, absl::StrCat("key ", std::string(key.str()), " is there twice"));
+      ConfigEntry entry{.key = Underscored(key.str()), .text = "", .line = LineOf(key)};
+      SetText(value, &entry);
+      const int line = LineOf(key);
+      const auto [at, is_new] = entries.emplace(entry.key, entry);
+      if (!is_new) Bad(line, "is there twice", &at->second);
     }
     for (auto& [key, entry] : entries) entries_[key] = std::move(entry);
-    return absl::OkStatus();
   }
 
-  absl::Status SetText(const toml::node& value, ConfigEntry* entry) const {
+  static void SetText(const toml::node& value, ConfigEntry* entry) {
     entry->is_list = value.is_array() || value.is_table();
     if (const toml::array* array = value.as_array()) {
-      for (const toml::node& element : *array) {
-        if (absl::Status bad = AddElement("", element, entry); !bad.ok()) return bad;
-      }
-      return absl::OkStatus();
-    }
-    if (const toml::table* table = value.as_table()) {
+      for (const toml::node& element : *array) AddElement("", element, entry);
+    } else if (const toml::table* table = value.as_table()) {
       for (const auto& [name, element] : *table) {
         if (name.str().find('=') != std::string_view::npos || name.empty())
-          return Bad(LineOf(name), absl::StrCat(entry->key, ": a name is empty, or has a '='"));
-        const std::string prefix = std::string(name.str()) + "=";
-        if (absl::Status bad = AddElement(prefix, element, entry); !bad.ok()) return bad;
+          return Bad(LineOf(name), "a name is empty, or has a '='", entry);
+        AddElement(std::string(name.str()) + "=", element, entry);
       }
-      return absl::OkStatus();
+    } else if (const std::optional<std::string> text = ScalarText(value); text.has_value()) {
+      entry->text = *text;
+    } else {
+      Bad(entry->line, "dates and times are no values here; write a string", entry);
     }
-    const std::optional<std::string> text = ScalarText(value);
-    if (!text.has_value())
-      return Bad(entry->line, entry->key + ": dates and times are no values here; write a string");
-    entry->text = *text;
-    return absl::OkStatus();
   }
 
-  absl::Status AddElement(const std::string& prefix, const toml::node& element,
-                          ConfigEntry* entry) const {
+  static void AddElement(const std::string& prefix, const toml::node& element, ConfigEntry* entry) {
     const int line = static_cast<int>(element.source().begin.line);
     const std::optional<std::string> text = ScalarText(element);
     if (!text.has_value()) {
-      return Bad(line, entry->key + ": an element is a string, a number or a boolean" +
-                           (prefix.empty() ? "" : ", and no section has this name"));
+      return Bad(line,
+                 absl::StrCat("an element is a string, a number or a boolean",
+                              prefix.empty() ? "" : ", and no section has this name"),
+                 entry);
     }
-    if ((prefix + *text).empty()) return Bad(line, entry->key + ": has an empty element");
+    if ((prefix + *text).empty()) return Bad(line, "has an empty element", entry);
     if ((prefix + *text).find(',') != std::string::npos)
-      return Bad(line, absl::StrCat(entry->key, ": \"", prefix, *text, "\" has a comma, which ",
-                                    "separates elements: make it two"));
+      return Bad(line,
+                 absl::StrCat("\"", prefix, *text,
+                              "\" has a comma, which separates elements: ", "make it two"),
+                 entry);
     absl::StrAppend(&entry->text, entry->text.empty() ? "" : ",", prefix, *text);
-    return absl::OkStatus();
   }
 
-  const std::string& name_;
   const std::string& section_;
   const bool only_section_;
   std::map<std::string, ConfigEntry> entries_;
@@ -175,13 +182,14 @@ const std::vector<std::string>& ConfigSections() {
 absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text, const std::string& name,
                                                      const std::string& section,
                                                      bool only_section) {
-  const toml::parse_result parsed = toml::parse(text, name);
-  if (!parsed) {
-    const toml::parse_error& error = parsed.error();
+  try {
+    return Reader(section, only_section).Read(toml::parse(text, name));
+  } catch (const toml::parse_error& error) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ":", error.source().begin.line, ": ", std::string(error.description())));
+  } catch (const NoToml&) {
+    return absl::InvalidArgumentError(name + ": is no TOML");
   }
-  return Reader(name, section, only_section).Read(parsed.table());
 }
 
 absl::StatusOr<std::vector<ConfigEntry>> ReadConfigFile(const std::string& path,

@@ -34,6 +34,8 @@ struct ConfigEntry {
   std::string text;  // as a flag would take it; of a list, the elements with commas between them
   bool is_list = false;
   int line = 0;
+  std::string problem =
+      {};  // not empty: what is wrong with its value, or that the key is there twice
 
   friend bool operator==(const ConfigEntry&, const ConfigEntry&) = default;
 };
@@ -42,7 +44,7 @@ struct ConfigEntry {
 const std::vector<std::string>& ConfigSections();
 
 // What `section`'s process is told, each key once. `only_section`: not what is outside of sections. INVALID_ARGUMENT, beginning with
-// "NAME:LINE: ": no TOML, a key twice, a table that is neither a section nor a list, a date.
+// "NAME:LINE: ": no TOML. What is wrong with one entry is in it: a table that is neither a section nor a list, a date.
 absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text, const std::string& name,
                                                      const std::string& section,
                                                      bool only_section = false);

@@ -21,10 +21,16 @@ std::vector<ConfigEntry> Entries(std::string_view text, bool only_section = fals
   return entries.ok() ? *entries : std::vector<ConfigEntry>();
 }
 
+// As it is told: what is no TOML, or what is wrong with an entry.
 std::string Wrong(std::string_view text) {
   const auto entries = ParseConfig(text, "f.toml", "leaf");
-  EXPECT_FALSE(entries.ok()) << text;
-  return std::string(entries.status().message());
+  if (!entries.ok()) return std::string(entries.status().message());
+  for (const ConfigEntry& entry : *entries) {
+    if (!entry.problem.empty())
+      return "f.toml:" + std::to_string(entry.line) + ": " + entry.key + ": " + entry.problem;
+  }
+  ADD_FAILURE() << text;
+  return "";
 }
 
 TEST(ConfigFileTest, EveryKindOfValueIsTextAsAFlagTakesIt) {
@@ -73,6 +79,12 @@ TEST(ConfigFileTest, MistakesNameTheirLine) {
   EXPECT_THAT(Wrong("[labels]\n'a=b' = 'c'\n"), HasSubstr("has a '='"));
   EXPECT_THAT(Wrong("\xff = 1"), StartsWith("f.toml:1: "));
   EXPECT_THAT(Wrong("a = " + std::string(100000, '[')), StartsWith("f.toml:1: "));
+}
+
+TEST(ConfigFileTest, EveryEntryThatIsWrongIsSaidToBe) {
+  const auto entries = Entries("a = 1979-05-27\nb = 'good'\nc = [1979-05-27, '']\nd = ['x,y']\n");
+  ASSERT_EQ(entries.size(), 4u);
+  for (const ConfigEntry& entry : entries) EXPECT_EQ(entry.problem.empty(), entry.key == "b");
 }
 
 TEST(ConfigFileTest, AFileIsReadWhole) {

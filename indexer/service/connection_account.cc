@@ -1,12 +1,15 @@
 #include "indexer/service/connection_account.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <string>
@@ -49,6 +53,12 @@ Peer PeerOf(const sockaddr_storage& address) {
   return {std::move(host), ntohs(v6.sin6_port)};
 }
 
+Address AddressOf(const Peer& peer) {
+  char text[INET6_ADDRSTRLEN] = "";
+  inet_ntop(peer.host.size() == 4 ? AF_INET : AF_INET6, peer.host.data(), text, sizeof(text));
+  return {text, peer.port};
+}
+
 // 0: not an open socket. The number may be another connection's by now, which the answer tells. The system call itself: of the
 // library's function ThreadSanitizer would say that it races with the close of the other one's descriptor.
 ino_t InodeOf(int fd) {
@@ -65,6 +75,19 @@ struct TcpInfo {
   uint64_t bytes_received = 0;
 };
 static_assert(sizeof(tcp_info) == 104);
+
+// What its owner has read of it so far; nothing: not known.
+std::optional<uint64_t> BytesRead(int fd) {
+  TcpInfo info;
+  socklen_t size = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || size < sizeof(info))
+    return std::nullopt;
+  int unread = 0;
+  if (ioctl(fd, SIOCINQ, &unread) != 0) return std::nullopt;
+  return info.bytes_received - std::min<uint64_t>(info.bytes_received, unread);
+}
+
+std::array<std::atomic<uint64_t>, 3> ended_for;
 
 absl::Status ErrorStatus(int error) { return absl::UnavailableError(strerror(error)); }
 
@@ -185,7 +208,9 @@ class ConnectionAccount {
                 .listener = listener,
                 .peer = peer,
                 .busy = busy,
-                .on_reserve = *on_reserve};
+                .on_reserve = *on_reserve,
+                .may_send = listener->options_.may_send,
+                .progressed_at = Clock::Real().Now()};
     Count(entry, 1);
     young_.insert(listener);
     entries_.emplace(fd, std::move(entry));
@@ -198,6 +223,44 @@ class ConnectionAccount {
       if (entry.peer == peer && !entry.closed) return ShutDown(fd, entry);
     }
     return false;
+  }
+
+  std::vector<ConnectionListener::Sender> Senders(const ConnectionListener* listener,
+                                                  uint64_t at_least) {
+    std::vector<ConnectionListener::Sender> found;
+    MutexLock lock(&mutex_);
+    const Time now = Clock::Real().Now();
+    for (const auto& [fd, entry] : entries_) {
+      if (entry.listener != listener || entry.closed) continue;
+      const std::optional<uint64_t> bytes = BytesRead(fd);
+      if (!bytes.has_value()) continue;
+      const uint64_t free =
+          static_cast<uint64_t>((now - entry.progressed_at) / std::chrono::seconds(1)) *
+          kBytesPerSecondFree;
+      const uint64_t counted = *bytes - std::min(*bytes, entry.bytes_at_progress + free);
+      if (counted <= at_least || InodeOf(fd) != entry.inode) continue;
+      found.push_back({.fd = fd,
+                       .number = entry.number,
+                       .peer = AddressOf(entry.peer),
+                       .bytes = *bytes,
+                       .since = counted,
+                       .may_send = entry.may_send,
+                       .progress = entry.progress,
+                       .id = entry.owners_id});
+    }
+    return found;
+  }
+
+  void Progressed(const ConnectionListener::Sender& sender, uint64_t may_send) {
+    MutexLock lock(&mutex_);
+    const auto found = entries_.find(sender.fd);
+    if (found == entries_.end() || found->second.number != sender.number) return;
+    Entry& entry = found->second;
+    entry.bytes_at_progress = sender.bytes;
+    entry.progressed_at = Clock::Real().Now();
+    entry.may_send = may_send;
+    entry.progress = sender.progress;
+    entry.owners_id = sender.id;
   }
 
   // Gives the descriptor in reserve up for one connection, which is closed.
@@ -219,6 +282,12 @@ class ConnectionAccount {
     ConnectionListener::Busy busy;
     bool on_reserve = false;
     bool closed = false;  // by us; its owner has yet to close it
+    // As in `ConnectionListener::Sender`.
+    uint64_t may_send = 0;
+    uint64_t bytes_at_progress = 0;
+    Time progressed_at{0};
+    int64_t progress = 0;
+    int64_t owners_id = 0;
   };
   struct Limits {
     size_t connections_max = 0;
@@ -303,7 +372,7 @@ class ConnectionAccount {
     });
     // A look at many takes its time: others get four times as much.
     const Time done = Clock::Real().Now();
-    look_at_ = done + std::max(kLookEvery, 4 * (done - now));
+    look_at_ = done + std::max(kAccountLooksEvery, 4 * (done - now));
   }
 
   // Closes the one that was silent for longest of those that `may_go`.
@@ -473,9 +542,41 @@ ConnectionListener::Counts ConnectionListener::counts() const {
           .made_room = made_room_.load(std::memory_order_relaxed)};
 }
 
-bool CloseConnectionFrom(const Address& peer) {
+std::vector<ConnectionListener::Sender> ConnectionListener::Senders(uint64_t at_least) {
+  return ConnectionAccount::Get().Senders(this, at_least);
+}
+
+void ConnectionListener::Progressed(const Sender& sender, uint64_t may_send) {
+  ConnectionAccount::Get().Progressed(sender, may_send);
+}
+
+bool CloseConnectionFrom(const Address& peer, EndedFor reason) {
   const absl::StatusOr<Resolved> found = Resolve(peer, AI_NUMERICHOST);
-  return found.ok() && ConnectionAccount::Get().CloseFrom(PeerOf(found->address));
+  if (!found.ok() || !ConnectionAccount::Get().CloseFrom(PeerOf(found->address))) return false;
+  CountConnectionEnded(reason);
+  return true;
+}
+
+void CountConnectionEnded(EndedFor reason) {
+  ended_for[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+}
+
+WatchedSocket WatchSocket(int fd) { return {.fd = fd, .inode = InodeOf(fd)}; }
+
+std::optional<uint64_t> BytesRead(const WatchedSocket& socket) {
+  if (socket.inode == 0 || InodeOf(socket.fd) != socket.inode) return std::nullopt;
+  return BytesRead(socket.fd);
+}
+
+void CutSocket(const WatchedSocket& socket) {
+  const int copy = fcntl(socket.fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return;
+  if (InodeOf(copy) == socket.inode) shutdown(copy, SHUT_RDWR);
+  close(copy);
+}
+
+uint64_t ConnectionsEnded(EndedFor reason) {
+  return ended_for[static_cast<size_t>(reason)].load(std::memory_order_relaxed);
 }
 
 namespace {

@@ -15,7 +15,7 @@
 // connection: a queue of connections that are not accepted would be a listener that is deaf.
 // *Threads*: any; a listener's `Accept` one at a time.
 // *Cost*: accepting takes a short lock; without room up to one look (two system calls) at each connection, at most every
-// `kLookEvery`.
+// `kAccountLooksEvery`.
 // *Bounds*: `connections_max` per listener, and those derived from RLIMIT_NOFILE, which the first listener raises to what is
 // allowed.
 // *Lifetime*: sockets belong to who accepted them and may be closed by them at any time: the account remembers a socket by its
@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,7 +46,7 @@ namespace kvatlas {
 
 inline constexpr Duration kSilenceMin = std::chrono::milliseconds(100);
 inline constexpr Duration kMuteMin = std::chrono::milliseconds(10);
-inline constexpr Duration kLookEvery = std::chrono::milliseconds(10);
+inline constexpr Duration kAccountLooksEvery = std::chrono::milliseconds(10);
 // Of `Outcome::kFull`: after so long the listener tries again.
 inline constexpr Duration kFullPause = std::chrono::milliseconds(5);
 
@@ -58,7 +59,14 @@ struct ConnectionListenerOptions {
   // What the peer says before it is greeted, as in TLS; empty: nothing.
   std::string hello = {};
   Duration user_timeout = Duration::zero();  // TCP_USER_TIMEOUT; 0: the system's
+  uint64_t may_send = 0;                     // `Sender::may_send` at first
 };
+
+// Pings of a connection that is kept open for long are not held against it: what it may send in a second beside `may_send`.
+inline constexpr uint64_t kBytesPerSecondFree = 64;
+
+// Why one was ended, for `kvatlas_connections_ended_total`.
+enum class EndedFor : uint8_t { kCalls, kBytes, kEngine };
 
 // Raises RLIMIT_NOFILE to what is allowed, at most 2^20, once. Returns the limit.
 size_t RaiseDescriptorLimit();
@@ -107,6 +115,23 @@ class ConnectionListener {
 
   Counts counts() const;
 
+  // A connection that has sent something since its last progress, of which its owner knows.
+  struct Sender {
+    int fd = -1;
+    uint64_t number = 0;  // of the connection
+    Address peer;
+    uint64_t bytes = 0;     // that its owner has read, ever
+    uint64_t since = 0;     // of these, since its last progress
+    uint64_t may_send = 0;  // before its owner looks whether it has progressed
+    // Of the owner's, as of its last progress; 0 before.
+    int64_t progress = 0;
+    int64_t id = 0;
+  };
+  // Those that have sent more than `at_least` since. Two system calls for each connection.
+  std::vector<Sender> Senders(uint64_t at_least);
+  // It has got somewhere with all it has sent, and may send so much more.
+  void Progressed(const Sender& sender, uint64_t may_send);
+
  private:
   friend class ConnectionAccount;
   Accepted Admit(int fd, bool with_busy);
@@ -122,7 +147,21 @@ class ConnectionListener {
 
 // Closes the connection from this IP address and port, at any listener, and drops what it has sent and was not read yet; false:
 // there is none, or it was closed before.
-bool CloseConnectionFrom(const Address& peer);
+bool CloseConnectionFrom(const Address& peer, EndedFor reason);
+// How many were, in this process, those that others ended included.
+uint64_t ConnectionsEnded(EndedFor reason);
+void CountConnectionEnded(EndedFor reason);
+
+// A TCP connection that another part of this process has: its number may be another one's later.
+struct WatchedSocket {
+  int fd = -1;
+  uint64_t inode = 0;
+};
+WatchedSocket WatchSocket(int fd);
+// What its owner has read of it, ever; nothing: not known, or it is gone.
+std::optional<uint64_t> BytesRead(const WatchedSocket& socket);
+// Its owner sees its end.
+void CutSocket(const WatchedSocket& socket);
 
 // Do the listeners of this process that greet, such as gRPC's, take connections? Connects to each as everybody does, beyond
 // the bounds of the account, and waits for its greeting. OK, or which one does not, and why. Two descriptors for a moment.

@@ -141,8 +141,8 @@ TEST_F(ConnectionAccountTest, OneThatIsClosedTwiceIsCountedOnce) {
   socklen_t size = sizeof(own);
   ASSERT_EQ(getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
   const Address peer{"127.0.0.2", ntohs(own.sin_port)};
-  EXPECT_TRUE(CloseConnectionFrom(peer));
-  EXPECT_FALSE(CloseConnectionFrom(peer));
+  EXPECT_TRUE(CloseConnectionFrom(peer, EndedFor::kCalls));
+  EXPECT_FALSE(CloseConnectionFrom(peer, EndedFor::kCalls));
   EXPECT_TRUE(Ends(client));
   EXPECT_EQ(Come("127.0.0.2").second.outcome, Outcome::kAccepted);
 }
@@ -157,7 +157,7 @@ TEST_F(ConnectionAccountTest, WhatAClosedOneHasSentIsNotRead) {
   sockaddr_in own = {};
   socklen_t size = sizeof(own);
   ASSERT_EQ(getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
-  EXPECT_TRUE(CloseConnectionFrom({"127.0.0.2", ntohs(own.sin_port)}));
+  EXPECT_TRUE(CloseConnectionFrom({"127.0.0.2", ntohs(own.sin_port)}, EndedFor::kCalls));
   EXPECT_TRUE(Ends(owned));
 }
 
@@ -207,9 +207,61 @@ TEST_F(ConnectionAccountTest, AConnectionIsClosedByItsPeersAddress) {
   sockaddr_in own = {};
   socklen_t size = sizeof(own);
   getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size);
-  EXPECT_TRUE(CloseConnectionFrom({"127.0.0.2", ntohs(own.sin_port)}));
+  const uint64_t before = ConnectionsEnded(EndedFor::kBytes);
+  EXPECT_TRUE(CloseConnectionFrom({"127.0.0.2", ntohs(own.sin_port)}, EndedFor::kBytes));
   EXPECT_TRUE(Ends(client));
-  EXPECT_FALSE(CloseConnectionFrom({"127.0.0.9", 1}));
+  EXPECT_FALSE(CloseConnectionFrom({"127.0.0.9", 1}, EndedFor::kBytes));
+  EXPECT_EQ(ConnectionsEnded(EndedFor::kBytes), before + 1);
+}
+
+// In such steps that what is free in a second does not matter.
+TEST_F(ConnectionAccountTest, WhoSendsIsListedUntilItProgresses) {
+  constexpr size_t kStep = 40'000;
+  Listen({.may_send = 5});
+  auto [client, accepted] = Come("127.0.0.2");
+  const Fd owned(accepted.fd);
+  const auto send_and_read = [&, fd = client.get()](int steps) {
+    for (; steps > 0; --steps) {
+      const std::string bytes(kStep, '.');
+      ASSERT_EQ(send(fd, bytes.data(), kStep, MSG_NOSIGNAL), static_cast<ssize_t>(kStep));
+      char buffer[kStep];
+      size_t got = 0;
+      for (pollfd ready = {owned.get(), POLLIN, 0}; got < kStep && poll(&ready, 1, 60'000) > 0;)
+        got += static_cast<size_t>(recv(owned.get(), buffer, sizeof(buffer), 0));
+      ASSERT_EQ(got, kStep);
+    }
+  };
+  send_and_read(2);
+  EXPECT_TRUE(listener_.Senders(2 * kStep).empty());
+  send_and_read(1);
+  std::vector<ConnectionListener::Sender> senders = listener_.Senders(2 * kStep);
+  ASSERT_EQ(senders.size(), 1u);
+  EXPECT_EQ(senders[0].peer.host, "127.0.0.2");
+  EXPECT_EQ(senders[0].bytes, 3 * kStep);
+  EXPECT_GT(senders[0].since, 2 * kStep);
+  EXPECT_EQ(senders[0].may_send, 5u);
+  senders[0].progress = 7;
+  listener_.Progressed(senders[0], 6);
+  send_and_read(3);
+  EXPECT_TRUE(listener_.Senders(3 * kStep).empty());
+  send_and_read(1);
+  senders = listener_.Senders(3 * kStep);
+  ASSERT_EQ(senders.size(), 1u);
+  EXPECT_GT(senders[0].since, 3 * kStep);
+  EXPECT_EQ(senders[0].may_send, 6u);
+  EXPECT_EQ(senders[0].progress, 7);
+}
+
+// What waits in the system's buffer costs this process nothing, and its owner may be slow.
+TEST_F(ConnectionAccountTest, WhatWasNotReadIsNotCounted) {
+  Listen({});
+  auto [client, accepted] = Come("127.0.0.2");
+  const Fd owned(accepted.fd);
+  const std::string bytes(40'000, '.');
+  ASSERT_EQ(send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 40'000);
+  pollfd ready = {owned.get(), POLLIN, 0};
+  poll(&ready, 1, 60'000);
+  EXPECT_TRUE(listener_.Senders(1).empty());
 }
 
 TEST_F(ConnectionAccountTest, AListenerThatDoesNotAcceptIsNamed) {

@@ -93,7 +93,7 @@ absl::StatusOr<Address> ParseAddress(const std::string& text) { return Address::
 }  // namespace
 
 FlagSet::FlagSet(std::string program, std::string about)
-    : program_(std::move(program)), about_(std::move(about)) {}
+    : program_(std::move(program)), about_(std::move(about)), command_(program_) {}
 
 FlagSet::Flag& FlagSet::Flag::Check(std::function<absl::Status(const std::string&)> check) {
   checks.push_back(std::move(check));
@@ -134,6 +134,11 @@ void FlagSet::ReadConfig(std::string section, std::function<std::set<std::string
   const std::string group = std::exchange(group_, kLastGroup);
   Add("config", &config_path_, "TOML file of these settings; a flag or a variable wins over it");
   group_ = group;
+}
+
+void FlagSet::CommonGroup(const std::string& heading) {
+  common_groups_.insert(heading);
+  Group(heading);
 }
 
 void FlagSet::Example(std::string command, std::string does) {

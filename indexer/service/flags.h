@@ -99,6 +99,10 @@ class FlagSet {
 
   // The heading of --help under which flags are that are added from now on. One that comes back goes on.
   void Group(std::string heading) { group_ = std::move(heading); }
+  // The same, of a heading that many programs have: in --help such follow the program's own.
+  void CommonGroup(const std::string& heading);
+  // How the program is called, where that is not its name: "kvatlas serve". For --help and errors of flags.
+  void CalledAs(std::string command) { command_ = std::move(command); }
   // The last heading of --help, whenever it comes: what all processes have.
   static constexpr char kLastGroup[] = "Process";
   // A command line for the end of --help, and what it does.
@@ -164,6 +168,7 @@ class FlagSet {
   std::string Refusal(std::string_view message) const;
 
   const std::string& program() const { return program_; }
+  const std::string& command() const { return command_; }
   // By topic; or of one topic, or one flag; or, of "man" and "markdown", as `ManPage` and `Markdown`. Nothing: there is no such.
   std::string Help() const;
   std::optional<std::string> Help(std::string topic) const;
@@ -248,7 +253,9 @@ class FlagSet {
 
   const std::string program_;
   const std::string about_;
+  std::string command_;
   std::string group_;
+  std::set<std::string> common_groups_;
   std::deque<Flag> flags_;  // addresses stay
   std::vector<std::pair<std::string, std::string>> examples_;
   std::vector<std::string>* words_ = nullptr;

@@ -22,21 +22,21 @@ constexpr size_t kTextColumn = 34;  // of a flag's description
 constexpr size_t kColumnsMax = 118;
 
 // `text` from `column` on, in lines of at most `kColumnsMax`; the cursor is at `at`.
-std::string Wrapped(std::string_view text, size_t at) {
+std::string Wrapped(std::string_view text, size_t at, size_t column = kTextColumn) {
   std::string lines;
-  if (at >= kTextColumn) {
+  if (at >= column) {
     lines = "\n";
     at = 0;
   }
-  lines.append(kTextColumn - at, ' ');
-  at = kTextColumn;
+  lines.append(column - at, ' ');
+  at = column;
   for (const absl::string_view word :
        absl::StrSplit(absl::string_view(text.data(), text.size()), ' ', absl::SkipEmpty())) {
-    if (at > kTextColumn && at + 1 + word.size() > kColumnsMax) {
-      lines += "\n" + std::string(kTextColumn, ' ');
-      at = kTextColumn;
+    if (at > column && at + 1 + word.size() > kColumnsMax) {
+      lines += "\n" + std::string(column, ' ');
+      at = column;
     }
-    if (at > kTextColumn) {
+    if (at > column) {
       lines += ' ';
       ++at;
     }
@@ -71,8 +71,11 @@ std::vector<std::string> FlagSet::Groups() const {
     if (std::find(groups.begin(), groups.end(), flag.group) == groups.end())
       groups.push_back(flag.group);
   }
-  std::stable_partition(groups.begin(), groups.end(),
-                        [](const std::string& group) { return group != kLastGroup; });
+  const auto place = [this](const std::string& group) {
+    return group == kLastGroup ? 2 : static_cast<int>(common_groups_.count(group));
+  };
+  std::stable_sort(groups.begin(), groups.end(),
+                   [&](const std::string& a, const std::string& b) { return place(a) < place(b); });
   return groups;
 }
 
@@ -104,13 +107,15 @@ std::string FlagSet::GroupHelp(const std::string& group) const {
 std::string FlagSet::Help() const {
   const std::vector<std::string> groups = Groups();
   std::string text =
-      absl::StrCat(program_, " ", kVersion, ": ", about_, "\n\nUsage: ", program_,
+      absl::StrCat(command_, " ", kVersion, ": ", about_, "\n\nUsage: ", command_,
                    " [--flag=value...]", words_usage_.empty() ? "" : " " + words_usage_, "\n");
   if (groups.size() > 1) {
     std::vector<std::string> topics = groups;
     std::erase(topics, "");  // of flags before the first group
-    absl::StrAppend(&text, "Topics, for --help=TOPIC: ",
-                    absl::AsciiStrToLower(absl::StrJoin(topics, ", ")), "\n");
+    constexpr std::string_view kTopics = "Topics, for --help=TOPIC:";
+    absl::StrAppend(&text, std::string(kTopics),
+                    Wrapped(absl::AsciiStrToLower(absl::StrJoin(topics, ", ")), kTopics.size(),
+                            kTopics.size() + 1));
   }
   if (reads_config_) {
     absl::StrAppend(&text,

@@ -40,7 +40,7 @@ std::string FlagSet::ManPage() const {
   RoffPage page(name, is_command ? 1 : 8);
   page.Name(about_);
   page.Heading("Synopsis");
-  page.Usage(program_, "[--flag=value...]");
+  page.Usage(command_, "[--flag=value...]");
   page.Heading("Description");
   page.Paragraph(about_);
   if (reads_config_) {

@@ -171,14 +171,20 @@ void FlagSet::ReadFile(const Given& path, Settings* settings,
   for (const ConfigEntry& entry : *entries) {
     const std::string where = absl::StrCat(path.text, ":", entry.line);
     const Flag* const flag = Find(entry.key);
-    if (flag != nullptr && flag->name != "config") {
+    const bool is_flag = flag != nullptr && flag->name != "config";
+    const bool others = other_names_ != nullptr && other_names_().contains(entry.key);
+    if (!entry.problem.empty() && (is_flag || !others)) {
+      problems->push_back(absl::StrCat(where, ": ", entry.key, ": ", entry.problem));
+      continue;
+    }
+    if (is_flag) {
       (*settings)[flag] = {.text = entry.text,
                            .where = where,
                            .with_value = absl::StrCat(where, ": ", entry.key, " = ", entry.text),
                            .is_list = entry.is_list};
       continue;
     }
-    if (other_names_ != nullptr && other_names_().contains(entry.key)) continue;
+    if (others) continue;
     if (flag != nullptr) {
       problems->push_back(where + ": config: a file names no other file");
       continue;
@@ -258,7 +264,7 @@ std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostrea
   }
   CheckListeners(values, &problems);
   for (const std::string& problem : problems)
-    err << program_ << ": " << WithoutPasswords(problem) << " (see --help)\n";
+    err << command_ << ": " << WithoutPasswords(problem) << " (see --help)\n";
   if (!problems.empty()) return 2;
   if (words_ != nullptr) *words_ = line.words;
   settings_ = settings;

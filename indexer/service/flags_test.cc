@@ -289,6 +289,19 @@ TEST_F(FlagsTest, FlagsBeforeTheFirstGroupAreNoTopic) {
   EXPECT_THAT(flags.Help(), HasSubstr("Topics, for --help=TOPIC: limits\n"));
 }
 
+TEST_F(FlagsTest, WhatManyProgramsHaveFollowsTheProgramsOwn) {
+  int32_t a = 1;
+  int32_t b = 2;
+  FlagSet flags("kvatlas-test", "A test.");
+  flags.CalledAs("kvatlas test");
+  flags.CommonGroup("Security");
+  flags.Add("a", &a, "first");
+  flags.Group("Limits");
+  flags.Add("b", &b, "second");
+  EXPECT_THAT(flags.Help(), HasSubstr("Usage: kvatlas test [--flag=value...]\n"
+                                      "Topics, for --help=TOPIC: limits, security\n\nLimits:\n"));
+}
+
 TEST_F(FlagsTest, HelpIsByTopicAndEndsWithExamples) {
   int32_t a = 1;
   int32_t b = 2;

@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "indexer/service/address.h"
 #include "indexer/service/connection_account.h"
+#include "indexer/service/process_memory.h"
 
 namespace kvatlas {
 namespace {
@@ -71,6 +72,8 @@ constexpr Duration kRestMax = std::chrono::seconds(1);
 
 // A thread that looks takes a tenth of a processor at most.
 constexpr int kRestPerLook = 9;
+// And one that looks at bytes a fiftieth, unless memory is critical.
+constexpr int kRestPerLookAtBytes = 49;
 
 // Of this thread.
 Duration ProcessorTime() {
@@ -130,8 +133,9 @@ std::vector<int64_t> GrpcServerIds() {
   return ids;
 }
 
-GrpcCallWatch::GrpcCallWatch(std::vector<int64_t> servers, int64_t calls_max)
-    : calls_max_(calls_max) {
+GrpcCallWatch::GrpcCallWatch(std::vector<int64_t> servers, const GrpcCallLimits& limits,
+                             ConnectionListener* listener)
+    : limits_(limits), listener_(listener) {
   for (const int64_t id : servers) servers_.push_back({.id = id});
   thread_ = std::thread([this] { Run(); });
 }
@@ -165,6 +169,7 @@ void GrpcCallWatch::Run() {
       if (stopping_) return;
     }
     waited_ += pause;
+    LookAtBytes();
     const Need need = LookNeeded();
     if (need != Need::kNone) closely_until = waited_ + kWatchCloselyFor;
     const bool wanted = need != Need::kNone || !closed_.empty();
@@ -193,8 +198,8 @@ GrpcCallWatch::Need GrpcCallWatch::LookNeeded() {
     server.not_succeeded = NumberOf(json, "callsStarted") - NumberOf(json, "callsSucceeded");
     const int64_t open = server.not_succeeded - NumberOf(json, "callsFailed");
     const int64_t more = server.not_succeeded - server.not_succeeded_at_look;
-    if (more > calls_max_ / 2) return Need::kNow;
-    if (open > calls_max_ || more > kFailuresUnlooked) need = Need::kSoon;
+    if (more > limits_.calls_max / 2) return Need::kNow;
+    if (open > limits_.calls_max || more > kFailuresUnlooked) need = Need::kSoon;
   }
   return need;
 }
@@ -244,11 +249,12 @@ void GrpcCallWatch::CloseSome(std::vector<Connection> connections) {
   int64_t counted = 0;
   for (const Connection& connection : connections) counted += connection.calls - kCallsUncounted;
   for (const Connection& connection : connections) {
-    if (connection.calls <= calls_max_ && counted <= kCrowdedConnections * calls_max_) return;
+    if (connection.calls <= limits_.calls_max && counted <= kCrowdedConnections * limits_.calls_max)
+      return;
     counted -= connection.calls - kCallsUncounted;
     const std::string from = AddressIn(connection.name);
     const absl::StatusOr<Address> peer = Address::Parse(from);
-    if (!peer.ok() || !CloseConnectionFrom(*peer)) continue;
+    if (!peer.ok() || !CloseConnectionFrom(*peer, EndedFor::kCalls)) continue;
     closed_[connection.id] = {.calls = connection.calls, .until = waited_ + kSettleMax};
     settling_.store(true, std::memory_order_relaxed);
     LogEvery(limiter_, LogLevel::kWarning, "grpc connection closed",
@@ -272,6 +278,87 @@ void GrpcCallWatch::Settle(const std::vector<Connection>& connections) {
   // takes would come on top.
   malloc_trim(0);
   settling_.store(false, std::memory_order_relaxed);
+}
+
+void GrpcCallWatch::LookAtBytes() {
+  const Time now = Clock::Real().Now();
+  if (now < bytes_at_) return;
+  const Duration before = ProcessorTime();
+  const bool critical = MemoryIsCritical();
+  const uint64_t all_max =
+      critical ? kUnfinishedCritical
+               : static_cast<uint64_t>(kCrowdedConnections) * limits_.unfinished_bytes_max;
+  std::vector<Unfinished> found;
+  uint64_t all = 0;
+  for (ConnectionListener::Sender& sender : listener_->Senders(kUnfinishedUncounted)) {
+    all += sender.since;
+    found.push_back({.sender = std::move(sender)});
+  }
+  const bool look_at_all = critical || all > all_max;
+  std::erase_if(found, [&](Unfinished& one) {
+    ConnectionListener::Sender& sender = one.sender;
+    if (!look_at_all && sender.since <= sender.may_send) return true;
+    if (!HasProgressed(&one)) return false;
+    all -= sender.since;
+    listener_->Progressed(sender, std::min(kUnfinishedUnlooked, BytesMax(one, critical)));
+    return true;
+  });
+  std::sort(found.begin(), found.end(), [](const Unfinished& a, const Unfinished& b) {
+    return a.sender.since > b.sender.since;
+  });
+  for (const Unfinished& one : found) {
+    const uint64_t since = one.sender.since;
+    if (since <= BytesMax(one, critical) && all <= all_max) continue;
+    if (!CloseConnectionFrom(one.sender.peer, EndedFor::kBytes)) continue;
+    all -= since;
+    LogEvery(limiter_, LogLevel::kWarning, "grpc connection closed",
+             {{"peer", one.sender.peer.ToString()},
+              {"reason",
+               one.in_call ? "too many bytes without a message" : "too many bytes without a call"},
+              {"bytes", since}});
+  }
+  const int rest = critical ? kRestPerLook : kRestPerLookAtBytes;
+  bytes_at_ = now + rest * (ProcessorTime() - before);
+}
+
+uint64_t GrpcCallWatch::BytesMax(const Unfinished& one, bool critical) const {
+  if (critical) return one.in_call ? kUnfinishedUnlooked : kUnfinishedUncounted;
+  if (one.in_call) return limits_.unfinished_bytes_max;
+  return one.sender.progress > 0 ? std::max(kUnfinishedUnlooked, limits_.unasked_bytes_max)
+                                 : limits_.unasked_bytes_max;
+}
+
+bool GrpcCallWatch::HasProgressed(Unfinished* one) const {
+  ConnectionListener::Sender* const sender = &one->sender;
+  if (sender->id == 0) sender->id = SocketOf(sender->peer);
+  // Without a number it is not yet an HTTP/2 connection.
+  const Json figures = Owned(sender->id == 0 ? nullptr : grpc_channelz_get_socket(sender->id));
+  const std::string_view json(figures == nullptr ? "" : figures.get());
+  const int64_t started = NumberOf(json, "streamsStarted");
+  one->in_call = started > NumberOf(json, "streamsSucceeded") + NumberOf(json, "streamsFailed");
+  const int64_t progress = started + NumberOf(json, "messagesReceived");
+  return std::exchange(sender->progress, progress) != progress;
+}
+
+int64_t GrpcCallWatch::SocketOf(const Address& peer) const {
+  const std::string wanted = peer.ToString();
+  for (const Server& server : servers_) {
+    bool some = true;
+    for (int64_t next = 0; some;) {
+      const Json list = Owned(grpc_channelz_get_server_sockets(server.id, next, 0));
+      const std::string_view json(list == nullptr ? "" : list.get());
+      some = false;
+      for (size_t at = 0;; some = true) {
+        const std::string_view name = NextText(json, "name", &at);
+        const std::string_view id = NextText(json, "socketId", &at);
+        if (id.empty()) break;
+        next = ToNumber(id) + 1;
+        if (AddressIn(name) == wanted) return next - 1;
+      }
+      some = some && json.find("\"end\":true") == json.npos;
+    }
+  }
+  return 0;
 }
 
 }  // namespace kvatlas

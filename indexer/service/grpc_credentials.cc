@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/security/pki.h"
 #include "indexer/service/security/security.h"
 
 namespace kvatlas {
@@ -125,6 +126,29 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
   options.watch_identity_key_cert_pairs();
   options.watch_root_certs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeOwnServerCredentials(
+    const std::string& certificate, const std::string& key) {
+  if (certificate.empty() != key.empty())
+    return absl::InvalidArgumentError("a certificate and its key are needed, or none of the two");
+  std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider;
+  if (certificate.empty()) {
+    const absl::StatusOr<SelfSigned> made = MakeSelfSigned();
+    if (!made.ok()) return made.status();
+    provider = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+        std::vector<grpc::experimental::IdentityKeyCertPair>{
+            {.private_key = made->key, .certificate_chain = made->certificate}});
+  } else {
+    // gRPC would only log it, and refuse every handshake.
+    if (absl::Status bad = CheckKeyPair(certificate, key); !bad.ok()) return bad;
+    provider =
+        std::make_shared<FileWatcherCertificateProvider>(key, certificate, kReadFilesEverySeconds);
+  }
+  grpc::experimental::TlsServerCredentialsOptions options(std::move(provider));
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
   return grpc::experimental::TlsServerCredentials(options);
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace grpc {
 class ChannelCredentials;
@@ -29,6 +30,10 @@ class Security;
 
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const std::shared_ptr<Security>& security);
+// TLS of one port, which asks no client for a certificate. Both empty: self-signed, of this call. INVALID_ARGUMENT: only one of the two,
+// or no certificate and its key in PEM.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeOwnServerCredentials(
+    const std::string& certificate, const std::string& key);
 // The same object for the same files, so that channels to one target share a connection.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(Security* security);
 

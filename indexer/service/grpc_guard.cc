@@ -16,6 +16,8 @@ namespace {
 
 constexpr char kChainProperty[] = "x509_pem_cert_chain";
 constexpr char kCertificateProperty[] = "x509_pem_cert";
+// gRPC 1.51 tells its AuthMetadataProcessor nothing of the peer's address, and lets nothing else refuse a call.
+constexpr std::string_view kNoPeer;
 
 struct MethodVerb {
   std::string_view prefix;  // of the method's full name
@@ -38,7 +40,7 @@ constexpr std::array kMethodVerbs = {
     MethodVerb{"/kvatlas.v1.Frontend/Report", Verb::kFeedback},
     MethodVerb{"/kvatlas.v1.Truth/Diagnose", Verb::kStatus},
     MethodVerb{"/kvatlas.v1.Truth/", Verb::kFeedback},
-    MethodVerb{"/envoy.service.ext_proc.", Verb::kRoute},
+    MethodVerb{"/envoy.service.ext_proc.", Verb::kPick},
     MethodVerb{"/kv_indexer.v1.KVIndexer/Apply", Verb::kPublish},
     MethodVerb{"/kv_indexer.v1.KVIndexer/", Verb::kQuery},
 };
@@ -72,7 +74,7 @@ std::string ChainOf(const grpc::AuthContext& context) {
 absl::Status CheckMethod(Security* security, const Identity& identity, Verb verb) {
   const bool reports = identity.role == IdentityRole::kLeaf || identity.role == IdentityRole::kNode;
   return security->CheckMethod(identity, verb == Verb::kPublish && reports ? Verb::kReport : verb,
-                               "");
+                               kNoPeer);
 }
 
 class CallProcessor final : public grpc::AuthMetadataProcessor {
@@ -91,17 +93,17 @@ class CallProcessor final : public grpc::AuthMetadataProcessor {
         ChainOf(*context),
         authorization == metadata.end() ? "" : BearerOf(View(authorization->second)));
     if (!identity.ok()) {
-      security_->AuditUnknown(verb, "", identity.status());
+      security_->AuditUnknown(verb, kNoPeer, identity.status());
       return ToGrpcStatus(identity.status());
     }
     if (absl::Status bad = CheckMethod(security_.get(), **identity, verb); !bad.ok()) {
       return ToGrpcStatus(bad);
     }
-    if (verb == Verb::kQuery || verb == Verb::kRoute) {
-      return ToGrpcStatus(security_->Take(**identity, QuotaKind::kQueries, 1));
+    if (verb == Verb::kQuery || verb == Verb::kRoute || verb == Verb::kPick) {
+      return ToGrpcStatus(security_->Take(**identity, QuotaKind::kQueries, 1, kNoPeer));
     }
     if (verb == Verb::kDump) {
-      return ToGrpcStatus(security_->Take(**identity, QuotaKind::kDumps, 1));
+      return ToGrpcStatus(security_->Take(**identity, QuotaKind::kDumps, 1, kNoPeer));
     }
     return grpc::Status::OK;
   }
@@ -125,8 +127,9 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
       identity_ = IdentityOf(security_.get(), *context);
       const bool taken = Hold(context->peer());
       const auto cut = [context] { context->TryCancel(); };
-      call_ = security_->AddCall(std::move(credentials.chain_pem), std::move(credentials.bearer),
-                                 VerbOfMethod(info_->method()), context->peer(), cut);
+      call_ = security_->AddCall(identity_, std::move(credentials.chain_pem),
+                                 std::move(credentials.bearer), VerbOfMethod(info_->method()),
+                                 context->peer(), cut);
       if (!taken) context->TryCancel();
     }
     methods->Proceed();
@@ -136,7 +139,8 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
   bool Hold(const std::string& peer) {
     absl::StatusOr<Security::Held> connection = security_->HoldConnection(*identity_, peer);
     if (!connection.ok()) return false;
-    absl::StatusOr<Security::Held> stream = security_->Hold(*identity_, {{QuotaKind::kStreams, 1}});
+    absl::StatusOr<Security::Held> stream =
+        security_->Hold(*identity_, {{QuotaKind::kStreams, 1}}, peer);
     if (!stream.ok()) return false;
     connection_ = *std::move(connection);
     stream_ = *std::move(stream);
@@ -179,7 +183,7 @@ Verb VerbOfMethod(std::string_view method) {
 
 void GuardCalls(const std::shared_ptr<Security>& security, grpc::ServerCredentials* credentials,
                 grpc::ServerBuilder* builder) {
-  if (!security->enforces() || security->tls() == nullptr) return;
+  if (!security->enforces()) return;
   credentials->SetAuthMetadataProcessor(std::make_shared<CallProcessor>(security));
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> creators;
   creators.push_back(std::make_unique<CutterFactory>(security));

@@ -30,7 +30,7 @@ namespace kvatlas {
 // Of "/kvatlas.v1.Leaf/FindOverlaps". Methods that are not known are for operators.
 Verb VerbOfMethod(std::string_view method);
 
-// Has `credentials`, which are of TLS, and the server refuse and cut calls. Without TLS or a policy: nothing.
+// Has `credentials`, which are of TLS, and the server refuse and cut calls. Without a policy: nothing.
 void GuardCalls(const std::shared_ptr<Security>& security, grpc::ServerCredentials* credentials,
                 grpc::ServerBuilder* builder);
 

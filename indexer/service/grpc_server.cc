@@ -7,6 +7,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "indexer/base/durations.h"
@@ -40,6 +42,8 @@ constexpr size_t kH2GreetingBytes = 9;
 // The header of the record with which TLS answers a client's hello.
 constexpr size_t kTlsGreetingBytes = 5;
 constexpr int kReadBytesMax = 64 << 10;
+// So many of the longest may come in pieces of each other.
+constexpr uint64_t kMessagesAtOnce = 4;
 // What orchestrators ask for by convention.
 constexpr char kLiveness[] = "liveness";
 constexpr char kReadiness[] = "readiness";
@@ -62,6 +66,11 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxSendMessageSize(options.message_bytes_max);
   builder->SetResourceQuota(
       grpc::ResourceQuota("kvatlas").SetMaxThreads(ThreadsThatFit(options.threads_max)));
+  // gRPC 1.51 inflates a message as a whole before it looks at the limit (message_decompress_filter.cc), so none is inflated:
+  // a compressed one fails its call with UNIMPLEMENTED. The second argument names what is wrong; alone it ends a call whose message may be inflated already.
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder->AddChannelArgument(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
+                              1 << GRPC_COMPRESS_NONE);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_max);
   // What `GrpcCallWatch` asks for is figures: the traces that come with them cost more.
   builder->AddChannelArgument(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
@@ -78,6 +87,22 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               Milliseconds<int>(options.client_ping_min));
+}
+
+bool Encrypts(const GrpcServerOptions& options, Security& security) {
+  return options.tls == PortTls::kOwn ||
+         (options.tls == PortTls::kOfProcess && security.tls() != nullptr);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CredentialsOfPort(
+    const GrpcServerOptions& options, const std::shared_ptr<Security>& security) {
+  if (options.tls == PortTls::kOwn)
+    return MakeOwnServerCredentials(options.own_certificate, options.own_key);
+  if (options.tls == PortTls::kClear) return grpc::InsecureServerCredentials();
+  if (security->tls() != nullptr && security->tls()->server() == nullptr) {
+    return absl::InvalidArgumentError("a server needs a certificate: --tls_cert and --tls_key");
+  }
+  return MakeServerCredentials(security);
 }
 
 // Accepts for gRPC, on a thread of its own: a listener of gRPC's that meets EMFILE once never accepts again (CVE-2023-4785).
@@ -204,19 +229,20 @@ absl::Status GrpcServer::Start() {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                                Milliseconds<int>(security->connection_age()));
   }
-  const bool tls = security->tls() != nullptr;
-  if (tls && security->tls()->server() == nullptr) {
-    return absl::InvalidArgumentError("a server needs a certificate: --tls_cert and --tls_key");
-  }
-  const std::shared_ptr<grpc::ServerCredentials> credentials = MakeServerCredentials(security);
-  GuardCalls(security, credentials.get(), &builder);
+  const absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> made =
+      CredentialsOfPort(options_, security);
+  if (!made.ok()) return made.status();
+  const std::shared_ptr<grpc::ServerCredentials>& credentials = *made;
+  const bool tls = Encrypts(options_, *security);
+  if (tls) GuardCalls(security, credentials.get(), &builder);
   impl_->door = std::make_unique<Door>(builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials));
   const absl::Status bad = impl_->door->listener().Listen(
       options_.listen, {.connections_max = options_.connections_max,
                         .greeting_bytes = tls ? kTlsGreetingBytes : kH2GreetingBytes,
                         .hello = tls ? TlsClientHello() : "",
-                        .user_timeout = options_.keepalive_timeout});
+                        .user_timeout = options_.keepalive_timeout,
+                        .may_send = static_cast<uint64_t>(options_.unasked_bytes_max)});
   if (!bad.ok()) {
     return absl::UnavailableError(absl::StrCat("cannot listen for gRPC on ",
                                                options_.listen.ToString(), ": ", bad.message()));
@@ -232,8 +258,15 @@ absl::Status GrpcServer::Start() {
   const std::vector<int64_t> all = GrpcServerIds();
   std::set_difference(all.begin(), all.end(), others.begin(), others.end(),
                       std::back_inserter(ours));
-  impl_->watch = std::make_unique<GrpcCallWatch>(std::move(ours),
-                                                 options_.streams_max + options_.streams_max / 4);
+  const uint64_t unasked_bytes_max = static_cast<uint64_t>(options_.unasked_bytes_max);
+  impl_->watch = std::make_unique<GrpcCallWatch>(
+      std::move(ours),
+      GrpcCallLimits{.calls_max = options_.streams_max + options_.streams_max / 4,
+                     .unasked_bytes_max = unasked_bytes_max,
+                     .unfinished_bytes_max =
+                         unasked_bytes_max +
+                         kMessagesAtOnce * static_cast<uint64_t>(options_.message_bytes_max)},
+      &impl_->door->listener());
   impl_->door->Open(impl_->watch.get());
   impl_->awake = std::make_unique<GrpcAwake>();
   return absl::OkStatus();

@@ -12,6 +12,7 @@
 #include <grpcpp/impl/codegen/service_type.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <future>
 #include <string>
@@ -51,8 +52,10 @@ struct Reply {
 
 // One unary call that waits for the connection.
 Reply Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-           const std::string& request, bool wait_for_ready = true) {
+           const std::string& request, bool wait_for_ready = true,
+           grpc_compression_algorithm compression = GRPC_COMPRESS_NONE) {
   grpc::ClientContext context;
+  if (compression != GRPC_COMPRESS_NONE) context.set_compression_algorithm(compression);
   context.set_wait_for_ready(wait_for_ready);
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
   grpc::CompletionQueue queue;
@@ -156,6 +159,7 @@ TEST(GrpcServerTest, HealthIsNotServingAfterStart) {
   EXPECT_EQ(HealthOf(ChannelTo(server)), "not serving");
 }
 
+// By itself gRPC would share it with the other one (findings/grpc_two_servers_one_port.sh).
 TEST(GrpcServerTest, PortInUseIsNamed) {
   GrpcServer first({.listen = kAnyPort});
   ASSERT_TRUE(first.Start().ok());
@@ -208,6 +212,45 @@ TEST(GrpcServerTest, MessageAboveTheBoundFailsItsCall) {
   EXPECT_EQ(Echo(channel, std::string(1001, 'x')).status.error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(Echo(channel, "x").status.ok());
+}
+
+// A small message may stand for any number of bytes.
+TEST(GrpcServerTest, ACompressedMessageIsNotInflated) {
+  std::atomic<int> runs{0};
+  EchoService echo([&](auto*, auto&) {
+    ++runs;
+    return grpc::Status::OK;
+  });
+  GrpcServer server({.listen = kAnyPort});
+  server.Register(&echo);
+  ASSERT_TRUE(server.Start().ok());
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    // Not ours, which would not ask for it.
+    const auto channel =
+        grpc::CreateChannel(server.address().ToString(), grpc::InsecureChannelCredentials());
+    const Reply reply =
+        Call(channel, "/kvatlas.test.Echo/Echo", std::string(10'000, '.'), true, algorithm);
+    EXPECT_EQ(reply.status.error_code(), grpc::StatusCode::UNIMPLEMENTED)
+        << reply.status.error_message();
+    EXPECT_THAT(reply.status.error_message(), HasSubstr("Compression")) << algorithm;
+  }
+  EXPECT_EQ(runs, 0);
+  EXPECT_TRUE(Echo(ChannelTo(server), "plain").status.ok());
+}
+
+TEST(GrpcChannelTest, ACompressedAnswerIsNotInflated) {
+  EchoService echo([&](grpc::ServerContext* context, auto&) {
+    context->set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    return grpc::Status::OK;
+  });
+  int port = 0;
+  grpc::ServerBuilder builder;  // not ours
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&echo);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const auto channel = MakeChannel(Address{"127.0.0.1", static_cast<uint16_t>(port)}.ToString());
+  const std::string bytes(10'000, '.');
+  EXPECT_FALSE(Echo(channel, bytes).bytes == bytes);
 }
 
 TEST(GrpcServerTest, StopLetsRunningCallsFinish) {

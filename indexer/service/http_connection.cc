@@ -567,7 +567,7 @@ HttpConnection::Step HttpConnection::StartExchange() {
   if (shared_->enforces) {
     // Told on the thread of `Security`: the loop closes, if it still is this exchange.
     call_ = shared_->security->AddCall(
-        chain_pem_, std::string(Bearer()), *route_->verb, peer_,
+        identity_, chain_pem_, std::string(Bearer()), *route_->verb, peer_,
         [weak = weak_from_this(), io = &loop_->io, of = exchanges_] {
           asio::post(*io, [weak, of] {
             const std::shared_ptr<HttpConnection> self = weak.lock();

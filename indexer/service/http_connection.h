@@ -53,7 +53,8 @@ struct HttpShared {
         pool(options.queue_max),
         vital_pool(options.queue_max),
         security(options.security != nullptr ? options.security : Security::OfProcess()),
-        enforces(security->enforces()) {}
+        enforces(security->enforces()),
+        open_to_browsers(!enforces && Tls() == nullptr && IsLoopbackHost(options.listen.host)) {}
 
   // Of new connections; null: they are not encrypted.
   std::shared_ptr<ssl_ctx_st> Tls() const {
@@ -73,6 +74,7 @@ struct HttpShared {
   HttpPool vital_pool;
   const std::shared_ptr<Security> security;
   const bool enforces;
+  const bool open_to_browsers;  // of this machine, whichever page sent them
   std::atomic<size_t> connections{0};
   std::atomic<size_t> bodies_bytes{0};
 };

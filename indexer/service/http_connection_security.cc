@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "indexer/service/http_connection.h"
+#include "indexer/service/http_host.h"
 
 namespace kvatlas {
 namespace {
@@ -83,7 +84,7 @@ bool HttpConnection::HoldUnread() {
   double bytes = 0;
   for (const asio::const_buffer& one : out_) bytes += static_cast<double>(one.size());
   absl::StatusOr<Security::Held> held =
-      shared_->security->Hold(*identity_, {{QuotaKind::kUnreadBytes, bytes}});
+      shared_->security->Hold(*identity_, {{QuotaKind::kUnreadBytes, bytes}}, peer_);
   if (held.ok()) unread_ = *std::move(held);
   return held.ok();
 }
@@ -102,6 +103,10 @@ HttpResponse HttpConnection::Refused(const absl::Status& status, bool presented)
 // What is answered to who may not take the route; nothing: it may.
 std::optional<HttpResponse> HttpConnection::NotLetIn() {
   if (on_reserve_ && !route_->vital) return Refusal(503, "too many connections");
+  if (shared_->open_to_browsers && *route_->verb != Verb::kHealth &&
+      !IsOwnHost(message_.host, shared_->options.listen.host)) {
+    return Refused(absl::PermissionDeniedError(NotOwnHost(message_.host)), /*presented=*/false);
+  }
   if (!shared_->enforces) {
     request_.identity = identity_;
     return std::nullopt;
@@ -127,12 +132,13 @@ std::optional<HttpResponse> HttpConnection::NotLetIn() {
   if (absl::Status bad = security.CheckMethod(*identity_, *route_->verb, peer_); !bad.ok())
     return Refused(bad, presented);
   if (connection_ == nullptr) {
-    absl::StatusOr<Security::Held> held = security.Hold(*identity_, {{QuotaKind::kConnections, 1}});
+    absl::StatusOr<Security::Held> held =
+        security.Hold(*identity_, {{QuotaKind::kConnections, 1}}, peer_);
     if (!held.ok()) return Refused(held.status(), presented);
     connection_ = *std::move(held);
   }
   if (*route_->verb != Verb::kMetrics) {
-    if (absl::Status bad = security.Take(*identity_, QuotaOf(*route_->verb), 1); !bad.ok())
+    if (absl::Status bad = security.Take(*identity_, QuotaOf(*route_->verb), 1, peer_); !bad.ok())
       return Refused(bad, presented);
   }
   return std::nullopt;

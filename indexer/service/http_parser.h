@@ -28,6 +28,7 @@ struct HttpMessage {
   std::string content_type;
   std::string trace_id;
   std::string authorization;
+  std::string host;
   std::string body;
   bool expects_continue = false;
   bool bad_framing =
@@ -41,6 +42,7 @@ struct HttpMessage {
     content_type.clear();
     trace_id.clear();
     authorization.clear();
+    host.clear();
     body.clear();
     expects_continue = false;
     bad_framing = false;
@@ -102,6 +104,8 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
     CheckFraming(name, value);
     if (name == field::content_type) {
       message_->content_type.assign(value.data(), value.size());
+    } else if (name == field::host) {
+      message_->host.assign(value.data(), value.size());
     } else if (name == field::authorization) {
       message_->authorization.assign(value.data(), value.size());
     } else if (name == field::expect) {

@@ -130,6 +130,11 @@ class HttpSecurityTest : public testing::Test {
   std::shared_ptr<HttpExchange> waiting_;  // of the server's I/O thread
 };
 
+// Who has a credential that counts is known by that.
+TEST_F(HttpSecurityTest, AnyHostNameIsTakenUnderAPolicy) {
+  EXPECT_EQ(Status(As("operator/me") + " -H 'Host: api.example.org'", "/status"), "200");
+}
+
 TEST_F(HttpSecurityTest, RolesDecideWhatIsAnswered) {
   EXPECT_EQ(Curl(As("viewer/v"), "/status"), "viewer/v\n200");
   EXPECT_EQ(Status(As("viewer/v"), "/query -d 1"), "403");
@@ -202,8 +207,17 @@ TEST_F(HttpSecurityTest, ARevokedCredentialIsRefusedAndItsRequestCut) {
   folder_.WritePolicy(R"(["gateway/g", "token:ops"])");
   EXPECT_TRUE(Await([&] { return gone_.load() == 1; }, kLong));
   pclose(waiting);
-  EXPECT_EQ(Status(gateway, "/v1/wait"), "401");
-  EXPECT_EQ(Status("-H 'Authorization: Bearer let-me-in'", "/status"), "401");
+  const std::string unknown = Curl("-H 'Authorization: Bearer let-me-out'", "/status");
+  EXPECT_EQ(unknown.substr(unknown.rfind('\n')), "\n401");
+  EXPECT_EQ(Curl(gateway, "/v1/wait"), unknown);
+  EXPECT_EQ(Curl("-H 'Authorization: Bearer let-me-in'", "/status"), unknown);
+  for (const char* const said :
+       {R"("event":"revoked","allowed":false,"identity":"gateway/g","peer":"127.0.0.1")",
+        R"("event":"refusal","allowed":false,"identity":"gateway/g","peer":"127.0.0.1")",
+        R"("event":"refusal","allowed":false,"identity":"operator/ops","peer":"127.0.0.1")"}) {
+    EXPECT_TRUE(Await([&] { return folder_.Audit().find(said) != std::string::npos; }, kLong))
+        << said << " is not in " << folder_.Audit();
+  }
   EXPECT_EQ(Status(As("viewer/v"), "/status"), "200");
 }
 

@@ -11,7 +11,7 @@
 //
 // *Truth*: by TLS where the process's `Security` has a certificate, and then a vital route is answered by the I/O threads, since a door
 // cannot see what an encrypted connection wants; the connections kept for vital routes are the door's as ever. A request is let in
-// by the verb of its route: 401 without a credential that counts, 403 else, before its body is read. A HEAD is answered as a GET without its body. Answers of a connection
+// by the verb of its route; without TLS and policy, and on loopback, by its Host (`http_host.h`). 401 without a credential that counts, 403 else, before its body is read. A HEAD is answered as a GET without its body. Answers of a connection
 // come in the order of its requests (pipelining).
 // *Threads*: `io_threads` + `pool_threads` + 2 of its own. A quick handler runs on an I/O thread and holds up the other
 // connections of that thread: microseconds, no waiting. What would take longer it declines, for the pool. Every method

@@ -180,6 +180,23 @@ TEST_F(HttpServerTest, ATargetInAbsoluteFormIsItsPath) {
   EXPECT_THAT(Ask("POST", "ftp://h/size", kJson, "{}"), StartsWith("HTTP/1.1 400 "));
 }
 
+// A browser says the name of the page's host, which may lead to 127.0.0.1 by now.
+TEST_F(HttpServerTest, AStrangersHostNameIsRefusedOnLoopback) {
+  http_.Handle({.method = "GET", .path = "/healthz", .quick = Says("well"), .vital = true});
+  Start();
+  const auto ask = [&](const std::string& path, const std::string& host) {
+    Client client(http_.address());
+    client.Send("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
+    return client.ReadToEnd();
+  };
+  const std::string refused = ask("/quick", "evil.example:8090");
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 403 "));
+  EXPECT_THAT(refused, HasSubstr("--http_names=evil.example"));
+  EXPECT_THAT(ask("/quick", "127.0.0.1:8090"), EndsWith("\"quick\""));
+  EXPECT_THAT(ask("/quick", "localhost"), EndsWith("\"quick\""));
+  EXPECT_THAT(ask("/healthz", "evil.example"), EndsWith("well"));
+}
+
 TEST_F(HttpServerTest, LimitIsTheRoutes) {
   Start();
   constexpr char kJson[] = "Content-Type: application/json\r\n";
@@ -189,6 +206,7 @@ TEST_F(HttpServerTest, LimitIsTheRoutes) {
   EXPECT_THAT(large, EndsWith("Failed to buffer the request body: length limit exceeded"));
 }
 
+// Without it curl would wait for a second (findings/curl_waits_a_second.sh).
 TEST_F(HttpServerTest, ClientThatAsksBeforeSendingIsToldToGoOn) {
   Start();
   Client client(http_.address());

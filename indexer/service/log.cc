@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <memory>
 #include <span>
 #include <utility>
@@ -74,6 +76,12 @@ class LineBuilder {
     if (json_) line_.push_back('{');
   }
 
+  // Of text for a terminal: what stands before the fields.
+  void Begin(std::string head) {
+    line_ = std::move(head);
+    first_ = false;
+  }
+
   void Add(std::string_view name, std::string_view value, bool is_text) {
     const size_t before = line_.size();
     if (!first_) line_.push_back(json_ ? ',' : ' ');
@@ -118,6 +126,17 @@ std::string FormatLine(const LogOptions& options, uint64_t wall_time_ns, LogLeve
                        uint64_t suppressed) {
   const absl::Time time = absl::FromUnixNanos(static_cast<int64_t>(wall_time_ns));
   LineBuilder line(options.format);
+  if (options.format == LogFormat::kText) {
+    const bool wrong = level >= LogLevel::kWarning;
+    std::string head = absl::FormatTime("%H:%M:%S", time, absl::LocalTimeZone());
+    absl::StrAppend(&head, wrong ? " ! " : "   ", Shown(event.substr(0, kLogTextBytesMax)),
+                    fields.size() + suppressed > 0 ? " " : "");
+    head.resize(std::min(head.size(), kLogLineBytesMax - kLineReserve));
+    line.Begin(std::move(head));
+    for (const LogField& field : fields) line.Add(field.name, field.value, field.is_text);
+    if (suppressed > 0) line.Add("suppressed", std::to_string(suppressed), false);
+    return line.Finish();
+  }
   line.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", time, absl::UTCTimeZone()), true);
   line.Add("level", LevelName(level), true);
   if (!options.component.empty()) line.Add("component", options.component, true);
@@ -178,12 +197,23 @@ std::string FormatLogLine(const LogOptions& options, uint64_t wall_time_ns, LogL
 
 LogLimiter::LogLimiter(Duration period) : period_(period) {}
 
+namespace {
+
+// Keys that come and go, as of workers, do not fill the bound: whenever there are so many, those with nothing left to tell go.
+constexpr size_t kKeysSwept = 64;
+bool IsSweptAt(size_t keys) { return keys >= kKeysSwept && std::has_single_bit(keys); }
+
+}  // namespace
+
 std::optional<uint64_t> LogLimiter::Admit(std::string_view key, Time now) {
   MutexLock lock(&mutex_);
   auto entry = entries_.find(std::string(key));
   if (entry == entries_.end()) {
-    if (entries_.size() >= kLogKeysMax) {
-      std::erase_if(entries_, [&](const auto& other) { return other.second.until <= now; });
+    const bool at_most = entries_.size() >= kLogKeysMax;
+    if (at_most || IsSweptAt(entries_.size())) {
+      std::erase_if(entries_, [&](const auto& other) {
+        return other.second.until <= now && (at_most || other.second.suppressed == 0);
+      });
     }
     const bool full = entries_.size() >= kLogKeysMax;
     entry = entries_.try_emplace(std::string(full ? "" : key), Entry{Time::min(), 0}).first;

@@ -5,8 +5,10 @@
 //
 // Format: logfmt  `time=2026-01-02T03:04:05.678901Z level=info component=leaf event="stream
 // refused"
-//         holder=w7`, or JSON, one object with the same keys. Text is escaped in both: a record
-//         never spans lines, and bytes that are not UTF-8 become U+FFFD.
+//         holder=w7`, or JSON, one object with the same keys; or text for a terminal,
+//         `12:04:05 ! stream refused  holder=w7`, with the local time, ! from warnings on, and no
+//         component. Text is escaped in all: a record never spans lines, and bytes that are not
+//         UTF-8 become U+FFFD.
 // Threads: any. A record is one write(2) of at most `kLogLineBytesMax`, which a pipe takes whole,
 // so
 //         lines never mix, even among processes that share one.
@@ -41,7 +43,7 @@
 namespace kvatlas {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
-enum class LogFormat { kLogfmt, kJson };
+enum class LogFormat { kLogfmt, kJson, kText };
 
 inline constexpr size_t kLogLineBytesMax = 4096;  // PIPE_BUF
 inline constexpr size_t kLogTextBytesMax = 1024;  // of one value, before escaping

@@ -72,6 +72,20 @@ TEST(LogTest, LogfmtQuotesOnlyWhatNeedsIt) {
             "empty=\"\"\n");
 }
 
+TEST(LogTest, TextIsTheTimeAMarkAndWhatHappened) {
+  LogOptions options;
+  options.component = "leaf";
+  options.format = LogFormat::kText;
+  EXPECT_THAT(FormatLogLine(options, kNoon, LogLevel::kInfo, "engine \"a\" is there", {}),
+              ::testing::MatchesRegex("..:..:..   engine \"a\" is there\n"));
+  EXPECT_THAT(FormatLogLine(options, kNoon, LogLevel::kWarning, "gap\x1b[2J\n",
+                            {{"holder", "w 7"}, {"blocks", 12}}),
+              ::testing::MatchesRegex("..:..:.. ! gap.u001b.2J.u000a  holder=\"w 7\" blocks=12\n"));
+  const std::string hidden(2000, '\x01');
+  EXPECT_LE(FormatLogLine(options, kNoon, LogLevel::kError, hidden, {{"a", hidden}}).size(),
+            kLogLineBytesMax);
+}
+
 TEST(LogTest, JsonQuotesTextAndNotNumbers) {
   EXPECT_EQ(Line(LogFormat::kJson, "start",
                  {{"holder", std::string("w7")},

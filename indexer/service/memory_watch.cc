@@ -35,6 +35,7 @@ void MemoryWatch::Tick() {
       kept_least_ = Kept();
     }
   }
+  SetMemoryCritical(now == MemoryLevel::kCritical);
   if (now == before) return;
   Log(now > before ? LogLevel::kWarning : LogLevel::kInfo, "memory",
       {{"level", MemoryLevelName(now)},

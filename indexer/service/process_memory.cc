@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -35,7 +36,14 @@ uint64_t GroupLimit(const std::string& root, std::string group, const char* file
   }
 }
 
+std::atomic<bool> memory_critical{false};
+
 }  // namespace
+
+void SetMemoryCritical(bool critical) {
+  memory_critical.store(critical, std::memory_order_relaxed);
+}
+bool MemoryIsCritical() { return memory_critical.load(std::memory_order_relaxed); }
 
 uint64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");

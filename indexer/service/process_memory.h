@@ -16,6 +16,10 @@ uint64_t ResidentBytes();
 // Addresses that are mapped, resident or not; 0 likewise.
 uint64_t AddressSpaceBytes();
 
+// Whether its memory is nearly all used (`MemoryLevel::kCritical`), as who measures it said last: for what has no budget at hand.
+void SetMemoryCritical(bool critical);
+bool MemoryIsCritical();
+
 // How many addresses may be mapped (`ulimit -v`); nothing: no limit.
 std::optional<uint64_t> AddressSpaceLimitBytes();
 

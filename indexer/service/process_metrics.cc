@@ -1,6 +1,7 @@
 #include "indexer/service/process_metrics.h"
 
 #include <dirent.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,8 +11,10 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "indexer/service/build_version.h"
+#include "indexer/service/connection_account.h"
 #include "indexer/service/metric_families.h"
 #include "indexer/service/version.h"
 
@@ -77,6 +80,12 @@ void AppendProcess(MetricFamilies* families) {
                     static_cast<double>(stat->resident_bytes));
     families->Gauge("process_virtual_memory_bytes", "Addresses that are mapped.", "",
                     static_cast<double>(stat->virtual_bytes));
+    const struct mallinfo2 heap = mallinfo2();
+    families->Gauge("process_heap_in_use_bytes",
+                    "Allocated and not freed. What is resident beside it is free and kept by the "
+                    "allocator (16 MiB at most, then it goes back), mapped by indexes, or of files "
+                    "and stacks.",
+                    "", static_cast<double>(heap.uordblks + heap.hblkhd));
     families->Gauge("process_threads", "Threads.", "", static_cast<double>(stat->threads));
     // Once: the clocks' difference is another one each time, so that changes of the metric would be taken for restarts.
     static const double booted = SecondsOf(CLOCK_REALTIME) - SecondsOf(CLOCK_BOOTTIME);
@@ -85,6 +94,14 @@ void AppendProcess(MetricFamilies* families) {
   }
   if (const std::optional<uint64_t> open = OpenDescriptors(); open.has_value())
     families->Gauge("process_open_fds", "Open descriptors.", "", static_cast<double>(*open));
+  for (const auto& [reason, label] : {std::pair(EndedFor::kBytes, "reason=\"bytes\""),
+                                      std::pair(EndedFor::kCalls, "reason=\"calls\""),
+                                      std::pair(EndedFor::kEngine, "reason=\"engine\"")}) {
+    families->Count("kvatlas_connections_ended_total",
+                    "Connections closed for what they had this process hold: gRPC calls, bytes of "
+                    "which nothing came, messages of an engine that did not end.",
+                    label, static_cast<double>(ConnectionsEnded(reason)));
+  }
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
     families->Gauge("process_max_fds", "Descriptors that it may have.", "",

@@ -47,6 +47,7 @@ TEST_F(ProcessMetricsTest, MemoryAndProcessorTimeAreThisProcesss) {
   EXPECT_GT(Value("process_resident_memory_bytes"), 1 << 20);
   EXPECT_GT(Value("process_virtual_memory_bytes"), Value("process_resident_memory_bytes"));
   EXPECT_GE(Value("process_threads"), 1);
+  EXPECT_LE(Value("process_heap_in_use_bytes"), Value("process_resident_memory_bytes"));
 }
 
 TEST_F(ProcessMetricsTest, DescriptorsAreCounted) {

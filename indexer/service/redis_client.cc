@@ -1,11 +1,11 @@
 #include "indexer/service/redis_client.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cctype>
 #include <charconv>
 #include <map>
@@ -22,10 +22,11 @@
 namespace kvatlas {
 namespace {
 
+namespace asio = boost::asio;
+using boost::system::error_code;
+
 constexpr int kRedirectionsMax = 5;
-constexpr uint64_t kWakeId = 0;                                 // epoll's word for the event file
 constexpr Duration kLookEvery = std::chrono::milliseconds(50);  // at deadlines
-constexpr size_t kEventsMax = 64;
 constexpr size_t kIdleConnectionsMax = 16;  // kept for blocking commands, in all
 constexpr size_t kNodesMax = 1024;          // of a cluster, beside the first
 
@@ -117,20 +118,14 @@ class RedisClient::Loop : public RedisConnection::Owner {
       : options_(std::move(options)),
         on_state_(std::move(on_state)),
         backoff_(options_.backoff_initial) {
-    epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
-    wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = kWakeId;
-    epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event);
-    thread_ = std::thread([this] { Run(); });
+    asio::post(io_, [this] {
+      StartPrimary();
+      LookAtTime();
+    });
+    thread_ = std::thread([this] { io_.run(); });
   }
 
-  ~Loop() override {
-    Stop();
-    close(wake_fd_);
-    close(epoll_fd_);
-  }
+  ~Loop() override { Stop(); }
 
   absl::Status Send(RedisArgs args, bool blocking, Duration block_for, RedisCallback callback);
   void RunAfter(Duration delay, std::function<void()> run);
@@ -140,18 +135,13 @@ class RedisClient::Loop : public RedisConnection::Owner {
   const RedisOptions& options() const { return options_; }
 
  private:
-  void Run();
-  void TakeInbox(Time now);
-  void Wake() const;
-  void Poll(Duration timeout);
-  void LookAtTime(Time now);
-  // When the next thing to run is due.
-  std::optional<Time> RunWhatIsDue(Time now);
-  void Reap(Time now);
+  void TakeInbox();
+  void LookAtTime();
+  void End();
 
   // The first node.
-  void StartPrimary(Time now);
-  void OnPrimaryClosed(const absl::Status& why, Time now);
+  void StartPrimary();
+  void OnPrimaryClosed(const absl::Status& why);
   void FailAwaiting(const absl::Status& why);
   void Tell(const absl::Status& state);
   void TakeMaster(const absl::StatusOr<RedisReply>& reply, Time now);
@@ -170,20 +160,23 @@ class RedisClient::Loop : public RedisConnection::Owner {
   void OnReady(RedisConnection* connection) override;
   void OnReply(RedisConnection* connection, std::unique_ptr<RedisCommand> command,
                absl::StatusOr<RedisReply> reply, const std::string& error) override;
+  void OnClosed(RedisConnection* connection) override;
+  void Remove(uint64_t id);
 
   const RedisOptions options_;
   const StateFn on_state_;
-  int epoll_fd_ = -1;
-  int wake_fd_ = -1;
+  asio::io_context io_{1};
+  const asio::executor_work_guard<asio::io_context::executor_type> work_ =
+      asio::make_work_guard(io_);
+  asio::steady_timer look_{io_};
+  asio::steady_timer retry_{io_};
 
-  std::unordered_map<uint64_t, std::unique_ptr<RedisConnection>> connections_;
-  uint64_t next_id_ = kWakeId + 1;
-  uint64_t primary_ = 0;   // 0: none, until `retry_at_`
+  std::unordered_map<uint64_t, std::shared_ptr<RedisConnection>> connections_;
+  uint64_t next_id_ = 1;
+  uint64_t primary_ = 0;   // 0: none, until `retry_`
   uint64_t sentinel_ = 0;  // being asked who the master is
   std::vector<std::unique_ptr<RedisCommand>> awaiting_master_;
   absl::Status primary_why_ = absl::UnavailableError("not connected yet");
-  Time retry_at_{0};
-  Time next_look_{0};
   Duration backoff_;
   size_t next_host_ = 0;
   std::map<std::string, uint64_t> nodes_;        // others, by address: pipelined
@@ -198,7 +191,6 @@ class RedisClient::Loop : public RedisConnection::Owner {
 
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<RedisCommand>> inbox_ ABSL_GUARDED_BY(mutex_);
-  std::multimap<Time, std::function<void()>> to_run_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t outstanding_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t outstanding_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -244,23 +236,15 @@ absl::Status RedisClient::Loop::Send(RedisArgs args, bool blocking, Duration blo
     wake = inbox_.empty();
     inbox_.push_back(std::move(command));
   }
-  if (wake) Wake();
+  if (wake) asio::post(io_, [this] { TakeInbox(); });
   return absl::OkStatus();
 }
 
 void RedisClient::Loop::RunAfter(Duration delay, std::function<void()> run) {
-  {
-    MutexLock lock(&mutex_);
-    if (stopping_) return;
-    to_run_.emplace(Clock::Real().Now() + delay, std::move(run));
-  }
-  Wake();
-}
-
-void RedisClient::Loop::Wake() const {
-  const uint64_t one = 1;
-  // A full counter wakes as well.
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+  const auto timer = std::make_shared<asio::steady_timer>(io_, delay);
+  timer->async_wait([timer, run = std::move(run)](const error_code& error) {
+    if (!error) run();
+  });
 }
 
 void RedisClient::Loop::Stop() {
@@ -268,9 +252,9 @@ void RedisClient::Loop::Stop() {
     MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  Wake();
   MutexLock lock(&stop_mutex_);
   if (std::exchange(joined_, true)) return;
+  asio::post(io_, [this] { End(); });
   thread_.join();
 }
 
@@ -289,116 +273,72 @@ RedisClientStats RedisClient::Loop::Stats() const {
 
 // ---- The loop ----
 
-void RedisClient::Loop::Run() {
-  while (true) {
-    const Time now = Clock::Real().Now();
-    {
-      MutexLock lock(&mutex_);
-      if (stopping_) break;
-    }
-    if (primary_ == 0 && sentinel_ == 0 && now >= retry_at_) StartPrimary(now);
-    TakeInbox(now);
-    LookAtTime(now);
-    const std::optional<Time> next_run = RunWhatIsDue(now);
-    Reap(now);
-    Duration timeout = kLookEvery;
-    if (next_run.has_value()) timeout = std::min(timeout, *next_run - now);
-    if (primary_ == 0 && sentinel_ == 0) timeout = std::min(timeout, retry_at_ - now);
-    Poll(std::max(timeout, Duration(0)));
-  }
-  for (auto& [id, connection] : connections_) {
-    connection->Close(absl::CancelledError("the client is stopped"));
-  }
+void RedisClient::Loop::End() {
+  const absl::Status stopped = absl::CancelledError("the client is stopped");
+  for (const auto& [id, connection] : connections_) connection->Close(stopped);
   std::vector<std::unique_ptr<RedisCommand>> left;
   {
     MutexLock lock(&mutex_);
     left.swap(inbox_);
   }
-  FailAwaiting(absl::CancelledError("the client is stopped"));
-  for (auto& command : left) {
-    Answer(std::move(command), absl::CancelledError("the client is stopped"));
-  }
+  FailAwaiting(stopped);
+  for (auto& command : left) Answer(std::move(command), stopped);
   connections_.clear();
+  io_.stop();
 }
 
-void RedisClient::Loop::Poll(Duration timeout) {
-  epoll_event events[kEventsMax];
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-      timeout + std::chrono::microseconds(999));
-  const int count = epoll_wait(epoll_fd_, events, kEventsMax, static_cast<int>(ms.count()));
-  for (int i = 0; i < count; ++i) {
-    if (events[i].data.u64 == kWakeId) {
-      uint64_t ignored;
-      [[maybe_unused]] const ssize_t bytes = read(wake_fd_, &ignored, sizeof(ignored));
-    } else if (RedisConnection* connection = Find(events[i].data.u64)) {
-      connection->OnEvents(events[i].events);
-    }
-  }
-}
-
-void RedisClient::Loop::TakeInbox(Time now) {
+void RedisClient::Loop::TakeInbox() {
   std::vector<std::unique_ptr<RedisCommand>> taken;
   {
     MutexLock lock(&mutex_);
     taken.swap(inbox_);
   }
+  const Time now = Clock::Real().Now();
   for (auto& command : taken) Route(std::move(command), now);
 }
 
-std::optional<Time> RedisClient::Loop::RunWhatIsDue(Time now) {
-  while (true) {
-    std::function<void()> run;
-    {
-      MutexLock lock(&mutex_);
-      if (to_run_.empty()) return std::nullopt;
-      if (to_run_.begin()->first > now) return to_run_.begin()->first;
-      run = std::move(to_run_.begin()->second);
-      to_run_.erase(to_run_.begin());
-    }
-    run();
-  }
-}
-
 // Not by iterators: closing a connection calls callbacks, and those may lead to new connections.
-void RedisClient::Loop::LookAtTime(Time now) {
-  if (now < next_look_) return;
-  next_look_ = now + kLookEvery;
+void RedisClient::Loop::LookAtTime() {
+  const Time now = Clock::Real().Now();
   std::vector<uint64_t> ids;
   for (const auto& [id, connection] : connections_) ids.push_back(id);
   for (const uint64_t id : ids) {
     if (RedisConnection* connection = Find(id)) connection->OnTime(now);
   }
+  look_.expires_after(kLookEvery);
+  look_.async_wait([this](const error_code& error) {
+    if (!error) LookAtTime();
+  });
 }
 
-// Takes leave of connections that are closed.
-void RedisClient::Loop::Reap(Time now) {
-  std::vector<uint64_t> gone;
-  for (const auto& [id, connection] : connections_) {
-    if (connection->closed()) gone.push_back(id);
+// It may be in the midst of a call.
+void RedisClient::Loop::OnClosed(RedisConnection* connection) {
+  asio::post(io_, [this, id = connection->id()] { Remove(id); });
+}
+
+void RedisClient::Loop::Remove(uint64_t id) {
+  const std::shared_ptr<RedisConnection> connection = std::move(connections_.at(id));
+  connections_.erase(id);
+  blocking_.erase(id);
+  std::erase(idle_, id);
+  if (id == primary_ || id == sentinel_) {
+    (id == primary_ ? primary_ : sentinel_) = 0;
+    // A sentinel that has answered is done with.
+    if (primary_ == 0) OnPrimaryClosed(connection->why());
+    return;
   }
-  for (const uint64_t id : gone) {
-    const std::unique_ptr<RedisConnection> connection = std::move(connections_.at(id));
-    connections_.erase(id);
-    blocking_.erase(id);
-    std::erase(idle_, id);
-    if (id == primary_ || id == sentinel_) {
-      (id == primary_ ? primary_ : sentinel_) = 0;
-      // A sentinel that has answered is done with.
-      if (primary_ == 0) OnPrimaryClosed(connection->why(), now);
-      continue;
-    }
-    const std::string address = connection->address().ToString();
-    if (const auto node = nodes_.find(address); node != nodes_.end() && node->second == id) {
-      nodes_.erase(node);
-      // The first node knows which node has these slots now.
-      std::erase_if(slots_, [&](const auto& slot) { return slot.second.ToString() == address; });
-    }
+  const std::string address = connection->address().ToString();
+  if (const auto node = nodes_.find(address); node != nodes_.end() && node->second == id) {
+    nodes_.erase(node);
+    // The first node knows which node has these slots now.
+    std::erase_if(slots_, [&](const auto& slot) { return slot.second.ToString() == address; });
   }
 }
 
 // ---- The first node ----
 
-void RedisClient::Loop::StartPrimary(Time now) {
+void RedisClient::Loop::StartPrimary() {
+  const Time now = Clock::Real().Now();
   const Address& host = options_.hosts[next_host_++ % options_.hosts.size()];
   if (options_.sentinel_master.empty()) {
     primary_ = Connect(host, RedisConnection::Role::kAny, now)->id();
@@ -439,10 +379,13 @@ void RedisClient::Loop::TakeMaster(const absl::StatusOr<RedisReply>& reply, Time
                                                  ": knows no master " + options_.sentinel_master));
 }
 
-void RedisClient::Loop::OnPrimaryClosed(const absl::Status& why, Time now) {
+void RedisClient::Loop::OnPrimaryClosed(const absl::Status& why) {
   connected_.store(false, std::memory_order_relaxed);
   primary_why_ = why.ok() ? absl::UnavailableError("not connected") : why;
-  retry_at_ = now + backoff_;
+  retry_.expires_after(backoff_);
+  retry_.async_wait([this](const error_code& error) {
+    if (!error) StartPrimary();
+  });
   backoff_ = std::min(2 * backoff_, options_.backoff_max);
   slots_.clear();
   FailAwaiting(primary_why_);
@@ -527,7 +470,7 @@ RedisConnection* RedisClient::Loop::Connect(const Address& address, RedisConnect
                                             Time now) {
   const uint64_t id = next_id_++;
   auto& connection = connections_[id];
-  connection = std::make_unique<RedisConnection>(epoll_fd_, id, address, &options_, role, this);
+  connection = std::make_shared<RedisConnection>(&io_, id, address, &options_, role, this);
   connection->Start(now);
   return connection.get();
 }

@@ -1,8 +1,11 @@
-// One connection to Redis on an epoll loop: connects, introduces itself, pipelines commands, and notices when no server
-// answers. A part of `RedisClient`.
+// One connection to Redis: hiredis' asynchronous context on an Asio loop, and what hiredis leaves to us. A part of `RedisClient`.
 //
 //   connecting ─▶ [TLS] ─▶ introducing (AUTH, SELECT, then PING, or ROLE for who must be a master) ─▶ ready ─▶ closed
 //
+// hiredis resolves and connects, encodes, decodes, and matches replies with commands. Ours are:
+//   - a deadline for each command: hiredis' own time-out begins again with every byte, so that a reply that drips has none;
+//   - the bounds of a reply (`RedisReplyBuilder`);
+//   - the socket's reads and writes, below hiredis: TLS, no SIGPIPE, and no moving of what waits to be written.
 // *Truth*: the server is not trusted. What is not RESP2, a reply that is too large, one that nothing had asked for and an
 // introduction answered as no Redis does end the connection, with a reason that says so.
 // *Bounds*: a reply, `RedisOptions::reply_bytes_max`; what waits to be written, the client's bound of what is outstanding.
@@ -12,12 +15,17 @@
 #ifndef KVATLAS_INDEXER_SERVICE_REDIS_CONNECTION_H_
 #define KVATLAS_INDEXER_SERVICE_REDIS_CONNECTION_H_
 
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,9 +33,11 @@
 #include "indexer/service/address.h"
 #include "indexer/service/redis_client.h"
 #include "indexer/service/redis_reply.h"
+#include "indexer/service/redis_reply_builder.h"
 #include "indexer/service/redis_url.h"
-#include "indexer/service/resp.h"
 #include "indexer/service/tls_session.h"
+
+struct redisAsyncContext;
 
 namespace kvatlas {
 
@@ -41,7 +51,7 @@ struct RedisCommand {
   Time deadline{0};  // set when it is written
 };
 
-class RedisConnection {
+class RedisConnection : public std::enable_shared_from_this<RedisConnection> {
  public:
   class Owner {
    public:
@@ -50,12 +60,14 @@ class RedisConnection {
     // `error` is the text of an error reply, with `reply` empty.
     virtual void OnReply(RedisConnection* connection, std::unique_ptr<RedisCommand> command,
                          absl::StatusOr<RedisReply> reply, const std::string& error) = 0;
+    // All its commands were answered.
+    virtual void OnClosed(RedisConnection* connection) = 0;
   };
   enum class Role { kAny, kMaster, kSentinel };
 
-  // All outlive the connection. `id` is what epoll reports for it.
-  RedisConnection(int epoll_fd, uint64_t id, const Address& address, const RedisOptions* options,
-                  Role role, Owner* owner);
+  // All outlive the connection.
+  RedisConnection(boost::asio::io_context* io, uint64_t id, const Address& address,
+                  const RedisOptions* options, Role role, Owner* owner);
   ~RedisConnection();
 
   RedisConnection(const RedisConnection&) = delete;
@@ -65,64 +77,73 @@ class RedisConnection {
   // Waits until the connection is ready, if it is not yet. With `asking` the node is told to take a key that is just
   // being moved to it.
   void Write(std::unique_ptr<RedisCommand> command, bool asking, Time now);
-  void OnEvents(uint32_t events);
   // Closes when an answer is overdue; says PING when nothing else is said.
   void OnTime(Time now);
-  // Every command that waits or is under way fails with `why`.
+  // Every command that waits or is under way fails with `why`; from a callback of this connection, once that returns.
   void Close(const absl::Status& why);
 
   uint64_t id() const { return id_; }
   const Address& address() const { return address_; }
-  bool ready() const { return ready_; }
   bool closed() const { return closed_; }
   const absl::Status& why() const { return why_; }
-  size_t outstanding() const { return in_flight_.size() + waiting_.size(); }
 
  private:
-  void SetEvents(uint32_t events);
-  void OnConnected();
-  void StartTls();
-  // Of bytes that were received. False: the connection fails.
-  bool TakeSome(std::string_view bytes);
-  void Introduce(Time now);
-  void WriteNow(std::unique_ptr<RedisCommand> command, Time now);
-  void SendSome();
-  void ReadSome();
-  void OnAnswer(RedisReply reply);
-  void OnUnreadable(const absl::Status& status);
-  void OnIntroduced(const RedisCommand& said, const absl::StatusOr<RedisReply>& reply);
-  // Closes once `OnEvents` returns.
-  void Fail(absl::StatusCode code, const std::string& why);
-  void FailAll();
+  struct Waiting {
+    std::unique_ptr<RedisCommand> command;
+    bool asking;
+  };
 
-  const int epoll_fd_;
+  // ---- hiredis' hooks ----
+  void Attach();
+  void OnConnected(bool connected);
+  void OnAnswer(std::unique_ptr<RedisCommand> command);
+  void OnLost(std::unique_ptr<RedisCommand> command);
+  void OnError();
+  void OnFreed();
+  void WaitToRead();
+  void WaitToWrite();
+  void ReadSome();
+  void WriteSome();
+
+  // False: the connection is lost, with `why_`.
+  bool Lose(const absl::Status& why);
+  bool Feed(const char* bytes, ssize_t size);
+  bool Flush();
+  bool Send(std::string_view bytes, size_t* sent);
+  void StartTls();
+  void Introduce(Time now);
+  void OnIntroduced(const RedisCommand& said, const absl::StatusOr<RedisReply>& reply);
+  void WriteNow(std::unique_ptr<RedisCommand> command, Time now);
+  const RedisCommand* First() const;  // in flight
+  absl::Status Unavailable(std::string_view why) const;
+
+  boost::asio::io_context* const io_;
   const uint64_t id_;
   const Address address_;
   const RedisOptions* const options_;
   const Role role_;
   Owner* const owner_;
 
-  int fd_ = -1;
-  uint32_t events_ = 0;
+  RedisReplyBuilder builder_;
+  redisAsyncContext* context_ = nullptr;              // frees itself when the connection ends
+  boost::asio::posix::stream_descriptor descriptor_;  // hiredis' socket; not closed by this
   bool connected_ = false;
   bool ready_ = false;
   bool closed_ = false;
-  bool close_due_ = false;  // once `OnEvents` returns
-  bool inside_ = false;     // `OnEvents` runs
+  bool is_too_large_ = false;  // the first answer
   absl::Status why_;
   Time connect_deadline_{0};
   Time last_write_{0};
   int introductions_left_ = 0;
+
+  bool reading_ = false;  // a wait of the loop is under way
+  bool writing_ = false;
+  bool is_full_ = false;             // the socket, for now
   std::unique_ptr<TlsSession> tls_;  // null: in clear
-  std::string plain_;                // to be encrypted; with `tls_` alone
   std::string out_;                  // to be sent, from `out_sent_` on
   size_t out_sent_ = 0;
-  RespReader reader_;
-  std::deque<std::unique_ptr<RedisCommand>> in_flight_;  // in the order of their answers
-  struct Waiting {
-    std::unique_ptr<RedisCommand> command;
-    bool asking;
-  };
+  std::vector<const char*> texts_;  // of the command that is being written
+  std::vector<size_t> sizes_;
   std::deque<Waiting> waiting_;
 };
 

@@ -124,8 +124,9 @@ void RedisTestServer::Launch() {
   const int null = open("/dev/null", O_RDWR);
   dup2(null, STDIN_FILENO);
   dup2(null, STDOUT_FILENO);
-  // The name decides what it is.
-  execlp("redis-server", sentinel ? "redis-sentinel" : "redis-server", path.c_str(), nullptr);
+  const char* const server = std::getenv("KVATLAS_REDIS_SERVER");
+  const char* const program = server == nullptr ? "redis-server" : server;
+  execlp(program, program, path.c_str(), sentinel ? "--sentinel" : nullptr, nullptr);
   _exit(127);
 }
 

@@ -1,5 +1,6 @@
 // How does a test get a Redis? A real redis-server of its own, on a port of this host that it keeps and in a directory of its
-// own, that can be killed and come back.
+// own, that can be killed and come back. KVATLAS_REDIS_SERVER in the environment names another program than `redis-server`, such as
+// a valkey-server (`bazel test --test_env=KVATLAS_REDIS_SERVER=/usr/bin/valkey-server …`).
 //
 // *Place*: tests, benchmarks and local clusters.
 // *Lifetime*: the process dies with its owner, also when that is killed.

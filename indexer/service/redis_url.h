@@ -57,7 +57,7 @@ struct RedisOptions {
   // Accepted by `Send` and not yet answered.
   size_t outstanding_max = 1 << 14;
   size_t outstanding_bytes_max = 64 << 20;
-  // Of one reply as it is held here (`RespLimits::bytes_max`), on each connection; a larger one ends it.
+  // Of one reply as it is held here (`RedisReplyBuilder`), on each connection; a larger one ends it.
   size_t reply_bytes_max = kRedisReplyBytesMax;
   size_t blocking_max = 64;  // blocking commands at a time, each on a connection of its own
 };

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/service/connection_account.h"
+#include "indexer/service/http_host.h"
 #include "indexer/service/log.h"
 #include "indexer/service/path_flag.h"
 #include "indexer/service/process_facts.h"
@@ -129,8 +130,8 @@ void WarnOfPasswords(int argc, const char* const* argv) {
 
 }  // namespace
 
-ServiceMain::ServiceMain(std::string program, std::string about)
-    : flags_(std::move(program), std::move(about)) {
+ServiceMain::ServiceMain(std::string program, std::string about, std::string log_format)
+    : flags_(std::move(program), std::move(about)), log_format_(std::move(log_format)) {
   OpenPipe();
   flags_.Group(FlagSet::kLastGroup);
   if (const std::string section = SectionOf(flags_.program()); !section.empty()) {
@@ -141,7 +142,10 @@ ServiceMain::ServiceMain(std::string program, std::string about)
   }
   flags_.AddChoice("log_level", &log_level_, "least level that is logged",
                    {"debug", "info", "warning", "error"});
-  flags_.AddChoice("log_format", &log_format_, "how log lines are written", {"logfmt", "json"});
+  flags_.AddChoice("log_format", &log_format_,
+                   "how log lines are written; text: the time, ! where something is wrong, what "
+                   "happened",
+                   {"text", "logfmt", "json"});
   flags_.Add("stop_delay", &stop_delay_,
              "how long serving goes on after a signal to stop, while probes hear that this process "
              "is not ready",
@@ -159,7 +163,7 @@ ServiceMain::ServiceMain(std::string program, std::string about)
 }
 
 void ServiceMain::DeclareSecurity() {
-  flags_.Group("Security");
+  flags_.CommonGroup("Security");
   flags_.Add("tls_cert", &security_.tls.certificate,
              "PEM file with this process's certificate and its intermediates; watched, as are all "
              "files of this group");
@@ -186,6 +190,10 @@ void ServiceMain::DeclareSecurity() {
   flags_.Add("insecure", &security_.insecure,
              "may listen beyond loopback without TLS and policy: everyone who reaches a port may "
              "speak for any worker, cell and tenant");
+  flags_.Add("http_names", &http_names_,
+             "host names by which HTTP may ask this process while it listens on loopback without "
+             "TLS and policy, beside addresses, localhost and names of one label; *: all, also "
+             "those that a page in a browser makes up");
 }
 
 ServiceMain::~ServiceMain() {
@@ -193,7 +201,7 @@ ServiceMain::~ServiceMain() {
 }
 
 void ServiceMain::DeclareTracing() {
-  flags_.Group("Tracing");
+  flags_.CommonGroup("Tracing");
   flags_
       .Add("otlp_endpoint", &otlp_endpoint_,
            "HOST:PORT of an OpenTelemetry collector's gRPC, which is sent spans, by TLS where this "
@@ -218,6 +226,7 @@ void ServiceMain::StartTracing() const {
 absl::Status ServiceMain::StartSecurity() {
   if (SectionOf(flags_.program()).empty()) return absl::OkStatus();
   security_.process = flags_.program();
+  SetHttpNames(http_names_);
   absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(security_);
   if (!security.ok()) return security.status();
   Security::SetOfProcess(*std::move(security));
@@ -236,7 +245,9 @@ void ServiceMain::SetUpLog() const {
   const std::string section = SectionOf(flags_.program());
   log.component = section.empty() ? flags_.program() : section;
   log.level_min = LevelOf(log_level_);
-  log.format = log_format_ == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
+  log.format = log_format_ == "json"   ? LogFormat::kJson
+               : log_format_ == "text" ? LogFormat::kText
+                                       : LogFormat::kLogfmt;
   ConfigureLog(std::move(log));
 }
 
@@ -263,7 +274,8 @@ std::optional<int> ServiceMain::Checked(const absl::Status& status) const {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
-absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address>>& addresses) {
+absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address>>& addresses,
+                                bool quiet) {
   if (checking()) {
     std::fprintf(stderr, "%s: started with --check: main() did not call Checked()\n",
                  flags_.program().c_str());
@@ -276,7 +288,7 @@ absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address
     absl::StrAppend(&line, " ", name, "=", address.ToString());
   }
   line.push_back('\n');
-  std::fwrite(line.data(), 1, line.size(), stdout);
+  if (!quiet) std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
   SayReady();
   return ready_file_.empty() ? absl::OkStatus() : WriteWhole(ready_file_, line);
@@ -295,7 +307,7 @@ int ServiceMain::Fail(const absl::Status& status) const {
 }
 
 int ServiceMain::RefuseFlags(const absl::Status& status) const {
-  std::fprintf(stderr, "%s: %s (see --help)\n", flags_.program().c_str(),
+  std::fprintf(stderr, "%s: %s (see --help)\n", flags_.command().c_str(),
                flags_.Refusal(std::string(status.message())).c_str());
   return 2;
 }

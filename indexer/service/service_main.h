@@ -64,7 +64,8 @@ namespace kvatlas {
 class ServiceMain {
  public:
   // `program` as in the ready line; logs leave out its "kvatlas-".
-  ServiceMain(std::string program, std::string about);
+  // `log_format` is the default of --log_format.
+  ServiceMain(std::string program, std::string about, std::string log_format = "logfmt");
   // Spans that wait are sent, for some seconds at most.
   ~ServiceMain();
 
@@ -80,7 +81,7 @@ class ServiceMain {
 
   // Whether nothing is to be started (--check): files may be read, addresses are only to be well formed.
   bool checking() const { return flags_.checking(); }
-  bool logs_json() const { return log_format_ == "json"; }
+  bool logs_text() const { return log_format_ == "text"; }
 
   // When main() has looked at what the flags say together, and before anything is started. Returns the status to exit with: 2
   // after `status` was told; 0 with --check, after what counts was printed. Nothing: go on.
@@ -88,8 +89,9 @@ class ServiceMain {
 
   // Prints one line on stdout, for scripts to wait for, and writes --ready_file. For example
   //   kvatlas-leaf ready grpc=127.0.0.1:7410 http=127.0.0.1:8090
-  // An error is of the file only.
-  absl::Status Ready(const std::vector<std::pair<std::string, Address>>& addresses);
+  // An error is of the file only. `quiet`: nothing on stdout, which is another's.
+  absl::Status Ready(const std::vector<std::pair<std::string, Address>>& addresses,
+                     bool quiet = false);
 
   // Logs `status`, and returns the status to exit with: 1, or 2 where it is INVALID_ARGUMENT, which is told as a refused flag is.
   // What a flag named, as a port in use, is an error `OfFlag`.
@@ -128,11 +130,12 @@ class ServiceMain {
 
   FlagSet flags_;
   std::string log_level_ = "info";
-  std::string log_format_ = "logfmt";
+  std::string log_format_;
   Duration stop_deadline_ = std::chrono::seconds(5);
   std::string ready_file_;
   bool exit_with_parent_ = false;
   SecurityOptions security_;
+  std::vector<std::string> http_names_;
   std::string otlp_endpoint_;
   double trace_ratio_ = 0.1;
   Duration stop_delay_{0};

@@ -1,6 +1,11 @@
 #include "indexer/service/text_escape.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <utility>
 
 #include "indexer/base/utf8.h"
 
@@ -14,6 +19,21 @@ void AppendControl(std::string* out, unsigned char byte) {
   out->append("\\u00");
   out->push_back(kHex[byte >> 4]);
   out->push_back(kHex[byte & 15]);
+}
+
+// Control characters of both sets; marks that turn the direction of writing, or are not seen (Unicode 15, general categories Cc, Cf, Zl, Zp).
+constexpr std::pair<uint32_t, uint32_t> kNotShown[] = {
+    {0x00, 0x1f},     {0x7f, 0x9f},     {0xad, 0xad},      {0x61c, 0x61c},
+    {0x180e, 0x180e}, {0x200b, 0x200f}, {0x2028, 0x202e},  {0x2060, 0x206f},
+    {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe007f}};
+
+// REQUIRES: one character of UTF-8.
+uint32_t CodeOf(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  uint32_t code = character.size() == 1 ? first : first & (0x7fu >> character.size());
+  for (const char c : character.substr(1))
+    code = code << 6 | (static_cast<unsigned char>(c) & 0x3f);
+  return code;
 }
 
 }  // namespace
@@ -43,6 +63,27 @@ void AppendJsonEscaped(std::string* out, std::string_view text) {
     }
     text.remove_prefix(length);
   }
+}
+
+std::string Shown(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t bytes = Utf8CharacterBytes(text);
+    const std::string_view character = text.substr(0, bytes == 0 ? 1 : bytes);
+    const uint32_t code = bytes == 0 ? 0xfffd : CodeOf(character);
+    const bool hidden = std::any_of(
+        std::begin(kNotShown), std::end(kNotShown),
+        [code](const auto& range) { return code >= range.first && code <= range.second; });
+    if (hidden) {
+      char escaped[16];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(code));
+      shown += escaped;
+    } else {
+      shown += bytes == 0 ? "\xef\xbf\xbd" : character;
+    }
+    text.remove_prefix(character.size());
+  }
+  return shown;
 }
 
 std::string MetricLabel(std::string_view name, std::string_view value) {

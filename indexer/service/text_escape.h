@@ -13,6 +13,10 @@ namespace kvatlas {
 
 void AppendJsonEscaped(std::string* out, std::string_view text);
 
+// Text from outside, such as a worker's name, as a terminal may get it: what moves the cursor, ends a line, turns the direction of writing or
+// is not seen is written as \u001b is, and what is not UTF-8 as U+FFFD.
+std::string Shown(std::string_view text);
+
 // A label in Prometheus' text format, name="value": of the value quotes, backslashes and ends of lines are escaped, nothing else.
 std::string MetricLabel(std::string_view name, std::string_view value);
 

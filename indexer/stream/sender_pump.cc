@@ -104,6 +104,8 @@ void SenderPump::Flush() {
 
 void SenderPump::Tick() { Flush(); }
 
+// `stopped` is set first, so that nothing starts any more; what the sender still has goes out by
+// `Flush` and, as far as the link buffers it, within `flush_for`.
 void SenderPump::Stop(bool goodbye, Duration flush_for) {
   bool started;
   {
@@ -146,6 +148,8 @@ void SenderPump::OnDisconnected(const absl::Status& why) {
   state_->changed.SignalAll();
 }
 
+// A message that the sender's state does not allow ends the connection: the next welcome says what
+// the receiver has, and both begin from there.
 void SenderPump::OnMessage(ReceiverMessage message) {
   absl::Status status;
   {
@@ -162,6 +166,8 @@ void SenderPump::OnMessage(ReceiverMessage message) {
 
 void SenderPump::OnWritable() { Flush(); }
 
+// All that was appended before this call is acknowledged, and no snapshot is owed. What is appended
+// meanwhile is not waited for.
 bool SenderPump::WaitAtRest(Duration timeout) {
   const Time until = Clock::Real().Now() + timeout;
   Flush();
@@ -218,6 +224,8 @@ absl::Status SenderPump::refusal() const {
   return state_->sender.refusal();
 }
 
+// OK: welcomed. Nothing: still connecting. A status: why not, the sender's own verdict first, then
+// the receiver's refusal, then how the last connection ended.
 std::optional<absl::Status> SenderPump::Progress() const {
   MutexLock lock(&state_->mutex);
   if (!state_->sender.status().ok()) return state_->sender.status();

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/bounded_message.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/peer_address.h"
@@ -23,7 +24,8 @@
 namespace kvatlas {
 namespace {
 
-using Reactor = grpc::ServerBidiReactor<v1::SenderMessage, v1::ReceiverMessage>;
+using Incoming = BoundedMessage<v1::SenderMessage>;
+using Reactor = grpc::ServerBidiReactor<Incoming, v1::ReceiverMessage>;
 
 // What waits to be sent on one connection. It outlives the connection: replies come from any thread
 // and at any time, and are dropped once it is over.
@@ -183,9 +185,9 @@ class GrpcAcceptor::Connection : public Reactor {
     core_->connections_total.fetch_add(1, std::memory_order_relaxed);
     if (enforces_) {
       CallCredentials credentials = CredentialsOf(*context);
-      call_ =
-          core_->security->AddCall(std::move(credentials.chain_pem), std::move(credentials.bearer),
-                                   core_->options.verb, context->peer(), [this] { Cut(); });
+      call_ = core_->security->AddCall(identity_, std::move(credentials.chain_pem),
+                                       std::move(credentials.bearer), core_->options.verb,
+                                       context->peer(), [this] { Cut(); });
     }
     StartSendInitialMetadata();  // tells the sender that it is connected
     Begin(stopping);
@@ -217,17 +219,21 @@ class GrpcAcceptor::Connection : public Reactor {
                                                           .cell = core_->options.cell,
                                                           .peer = context_->peer()}));
     }
-    StartRead(&incoming_);
+    StartRead(&bounded_);
   }
 
   void OnReadDone(bool ok) override {
     if (!ok) return outbox_->End(absl::OkStatus());
     if (outbox_->ending()) return;
     if (absl::Status status = Handle(); !status.ok()) return outbox_->End(std::move(status));
-    if (!outbox_->ending()) StartRead(&incoming_);
+    if (!outbox_->ending()) StartRead(&bounded_);
   }
 
   absl::Status Handle() {
+    if (bounded_.too_many) {
+      core_->messages_refused.fetch_add(1, std::memory_order_relaxed);
+      return absl::InvalidArgumentError("a message of too many parts");
+    }
     const size_t bytes = incoming_.ByteSizeLong();
     core_->messages_received.fetch_add(1, std::memory_order_relaxed);
     core_->bytes_received.fetch_add(bytes, std::memory_order_relaxed);
@@ -263,7 +269,7 @@ class GrpcAcceptor::Connection : public Reactor {
       return bad;
     }
     tenant_ = hello.domain.tenant;
-    if (absl::Status bad = core_->security->Take(*identity_, QuotaKind::kHellos, 1, tenant_);
+    if (absl::Status bad = core_->security->Take(*identity_, QuotaKind::kHellos, 1, peer, tenant_);
         !bad.ok()) {
       return bad;
     }
@@ -271,7 +277,7 @@ class GrpcAcceptor::Connection : public Reactor {
       absl::StatusOr<Security::Held> connection = core_->security->HoldConnection(*identity_, peer);
       if (!connection.ok()) return connection.status();
       absl::StatusOr<Security::Held> stream =
-          core_->security->Hold(*identity_, {{QuotaKind::kStreams, 1}}, tenant_);
+          core_->security->Hold(*identity_, {{QuotaKind::kStreams, 1}}, peer, tenant_);
       if (!stream.ok()) return stream.status();
       connection_ = *std::move(connection);
       stream_ = *std::move(stream);
@@ -305,18 +311,18 @@ class GrpcAcceptor::Connection : public Reactor {
   const std::shared_ptr<Outbox> outbox_;
   std::unique_ptr<ReceiverSession> session_;
   v1::SenderMessage incoming_;  // of the one read under way
+  Incoming bounded_{.into = &incoming_};
 };
 
-class GrpcAcceptor::Service : public v1::Holdings::CallbackService {
+// As the generated one, but for its requests' type.
+class GrpcAcceptor::Service : public v1::Holdings::Service {
  public:
-  explicit Service(std::shared_ptr<Core> core) : core_(std::move(core)) {}
-
-  Reactor* Stream(grpc::CallbackServerContext* context) override {
-    return new Connection(core_, context);
+  explicit Service(std::shared_ptr<Core> core) {
+    MarkMethodCallback(0, new grpc::internal::CallbackBidiHandler<Incoming, v1::ReceiverMessage>(
+                              [core = std::move(core)](grpc::CallbackServerContext* context) {
+                                return new Connection(core, context);
+                              }));
   }
-
- private:
-  const std::shared_ptr<Core> core_;
 };
 
 GrpcAcceptor::GrpcAcceptor(StreamAcceptor* acceptor, const GrpcAcceptorOptions& options)

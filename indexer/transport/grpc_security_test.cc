@@ -162,9 +162,16 @@ TEST_F(GrpcSecurityTest, ARevokedWorkersStreamEndsAndOthersGoOn) {
   while (ends.call->Read(&reply)) {
   }
   EXPECT_NE(ends.call->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_FALSE(Say(bad, HelloOf("w2")).ok());
+  const grpc::Status refused = Say(bad, HelloOf("w2"));
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(refused.error_message().find("revoked"), std::string::npos) << refused.error_message();
   EXPECT_TRUE(Say(good, HelloOf("w1")).ok());
-  EXPECT_TRUE(Await([&] { return Audit().find("\"revoked\"") != std::string::npos; }, kLong));
+  for (const char* const said :
+       {R"("event":"revoked","allowed":false,"identity":"worker/a/w2","peer":"ipv4:127.0.0.1:)",
+        R"("event":"refusal","allowed":false,"identity":"worker/a/w2","verb":"publish")"}) {
+    EXPECT_TRUE(Await([&] { return Audit().find(said) != std::string::npos; }, kLong))
+        << said << " is not in " << Audit();
+  }
   std::string metrics;
   security_->AppendMetrics(&metrics);
   EXPECT_NE(metrics.find("kvatlas_security_calls_cut_total 1"), std::string::npos) << metrics;

@@ -46,6 +46,12 @@ constexpr Family kGauges[] = {
      [](const DomainStats& s) -> uint64_t { return s.index.holdings; }},
     {"_index_bytes", "Memory of the index.",
      [](const DomainStats& s) -> uint64_t { return s.index.bytes; }},
+    {"_pending_blocks", "Blocks of routed prompts that no event shows yet.",
+     [](const DomainStats& s) -> uint64_t { return s.pending.blocks; }},
+    {"_pending_requests", "Prompts that frontends said they sent, and that no event shows yet.",
+     [](const DomainStats& s) -> uint64_t { return s.pending.requests; }},
+    {"_pending_bytes", "Memory of what is on its way.",
+     [](const DomainStats& s) -> uint64_t { return s.pending.bytes; }},
 };
 
 constexpr Family kCounters[] = {
@@ -106,6 +112,35 @@ struct Shown {
   }
 };
 
+// What became of the prompts that frontends said they sent to a holder. One that confirms little announces late, or computes other
+// tokens, or has another salt.
+void AppendPending(const std::vector<Shown>& streams, const std::string& prefix,
+                   MetricFamilies* families) {
+  const std::string told = prefix + "_pending_told_total", ended = prefix + "_pending_ended_total";
+  constexpr char kTold[] = "Prompts that frontends said they sent to the holder.";
+  constexpr char kEnded[] =
+      "Of these, by what became of them: confirmed by its events, failed, contradicted (the "
+      "request ended well and "
+      "its blocks were not announced), timed_out, dropped for want of room.";
+  families->Declare([&](MetricFamilies* to) {
+    to->Count(told, kTold, "", 0);
+    to->Count(ended, kEnded, "", 0);
+  });
+  for (const Shown& s : streams) {
+    const PendingCounts& counts = s.stream->pending.counts;
+    if (counts.told == 0) continue;
+    families->Count(told, kTold, s.labels, static_cast<double>(counts.told));
+    const std::pair<const char*, uint64_t> outcomes[] = {{"confirmed", counts.confirmed},
+                                                         {"failed", counts.failed},
+                                                         {"contradicted", counts.contradicted},
+                                                         {"timed_out", counts.timed_out},
+                                                         {"dropped", counts.dropped}};
+    for (const auto& [outcome, count] : outcomes)
+      families->Count(ended, kEnded, s.labels + "," + MetricLabel("outcome", outcome),
+                      static_cast<double>(count));
+  }
+}
+
 void AppendStreams(const std::vector<DomainStats>& domains, const std::string& prefix,
                    MetricFamilies* families) {
   std::vector<Shown> streams;
@@ -132,6 +167,7 @@ void AppendStreams(const std::vector<DomainStats>& domains, const std::string& p
          [](const HolderStats& s) { return static_cast<double>(s.trust); });
   family("_stream_masked", "1: its lease ran out.",
          [](const HolderStats& s) { return s.masked ? 1.0 : 0.0; });
+  AppendPending(streams, prefix, families);
 }
 
 }  // namespace

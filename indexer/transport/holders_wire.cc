@@ -17,6 +17,18 @@
 namespace kvatlas {
 namespace {
 
+void FillPending(const PendingStats& pending, v1::PendingStats* stats) {
+  stats->set_blocks(pending.blocks);
+  stats->set_requests(pending.requests);
+  stats->set_bytes(pending.bytes);
+  stats->set_told(pending.counts.told);
+  stats->set_confirmed(pending.counts.confirmed);
+  stats->set_failed(pending.counts.failed);
+  stats->set_contradicted(pending.counts.contradicted);
+  stats->set_timed_out(pending.counts.timed_out);
+  stats->set_dropped(pending.counts.dropped);
+}
+
 void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   ToProto(holder.holder->id, stats->mutable_holder());
   stats->set_epoch(holder.epoch);
@@ -38,6 +50,7 @@ void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   stats->set_snapshots(holder.receiver.snapshots_applied);
   stats->set_digests_different(holder.receiver.digests_different);
   stats->set_refusals(holder.receiver.hellos_refused + holder.receiver.sheds);
+  if (holder.pending.counts.told > 0) FillPending(holder.pending, stats->mutable_pending());
 }
 
 void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
@@ -57,6 +70,7 @@ void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
   stats->set_snapshots(domain.snapshots);
   stats->set_digests_equal(domain.digests_equal);
   stats->set_digests_different(domain.digests_different);
+  if (domain.pending.counts.told > 0) FillPending(domain.pending, stats->mutable_pending());
   for (const HolderStats& holder : domain.holders) FillHolder(holder, stats->add_holder_stats());
 }
 

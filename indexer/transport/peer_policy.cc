@@ -59,7 +59,7 @@ class IdentityAllowance final : public PeerAllowance {
                                  const ChargePtr& previous) {
     const auto* const before = dynamic_cast<const Held*>(previous.get());
     absl::StatusOr<Security::Held> hold =
-        security_->Hold(*origin_.identity, std::move(uses), tenant,
+        security_->Hold(*origin_.identity, std::move(uses), origin_.peer, tenant,
                         before == nullptr ? nullptr : before->hold.get());
     if (!hold.ok()) return hold.status();
     return std::make_shared<const Held>(*std::move(hold));

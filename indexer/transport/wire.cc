@@ -471,6 +471,8 @@ v1::Trust ToProto(Trust trust) {
       return v1::TRUST_DEGRADED;
     case Trust::kStale:
       return v1::TRUST_STALE;
+    case Trust::kGuessed:
+      return v1::TRUST_GUESSED;
   }
   return v1::TRUST_UNKNOWN;
 }

@@ -111,6 +111,7 @@ struct FleetPeer {
   std::string state = "asked";  // or "fresh", "late", "refused", "unreachable"
   std::string error = {};
   std::optional<uint32_t> age_ms = {};  // of what is known of it
+  bool is_self = false;                 // a part of the process whose page this is
 };
 
 struct FleetVerdict {

@@ -74,6 +74,18 @@ Tally TallyOf(const FleetPage& fleet) {
   return tally;
 }
 
+// Whether this process is the whole fleet: its cell needs no name.
+bool IsAlone(const FleetPage& fleet) {
+  return fleet.cells.size() == 1 && !fleet.peers.empty() &&
+         std::all_of(fleet.peers.begin(), fleet.peers.end(),
+                     [](const FleetPeer& peer) { return peer.is_self; });
+}
+
+std::string NoneHeard(const Tally& tally) {
+  if (tally.workers == 1) return "the only worker is silent, and in no answer";
+  return "all " + Plural(tally.workers, "worker") + " are silent, and in no answer";
+}
+
 // "worker w3 of cell a silent for 12 s".
 std::vector<std::string> SilentWorkers(const FleetPage& fleet) {
   std::vector<std::string> points;
@@ -82,7 +94,7 @@ std::vector<std::string> SilentWorkers(const FleetPage& fleet) {
     for (const FleetWorker& worker : cell.workers) {
       if (!worker.masked && worker.connected) continue;
       if (points.size() == kPointsShown) return points;
-      points.push_back("worker " + worker.name + " of cell " + cell.name +
+      points.push_back("worker " + worker.name + (IsAlone(fleet) ? "" : " of cell " + cell.name) +
                        (worker.masked ? " silent for " : " disconnected, last heard ") +
                        Ago(worker.age_ms) + (worker.masked ? "" : " ago"));
     }
@@ -93,7 +105,7 @@ std::vector<std::string> SilentWorkers(const FleetPage& fleet) {
 std::map<std::string, uint64_t> Versions(const FleetPage& fleet) {
   std::map<std::string, uint64_t> versions = {{kVersion, 1}};
   for (const FleetPeer& peer : fleet.peers)
-    if (!peer.version.empty()) ++versions[peer.version];
+    if (!peer.version.empty() && !peer.is_self) ++versions[peer.version];
   return versions;
 }
 
@@ -191,11 +203,14 @@ FleetVerdict Judge(const FleetPage& fleet) {
     verdict.level = lost_nodes ? "bad" : "unknown";
     verdict.text = fleet.fresh ? "no cell is known" : "asking the fleet";
   } else {
-    verdict.text = tally.exact == cells
-                       ? (cells == 1 ? "cell " + fleet.cells[0].name + " exact"
-                                     : "all " + Plural(cells, "cell") + " exact")
+    const bool none_heard = tally.workers > 0 && tally.silent == tally.workers;
+    verdict.text = none_heard ? NoneHeard(tally)
+                   : tally.exact == cells
+                       ? (IsAlone(fleet) ? "all is exact"
+                          : cells == 1   ? "cell " + fleet.cells[0].name + " exact"
+                                         : "all " + Plural(cells, "cell") + " exact")
                        : std::to_string(tally.exact) + " of " + Plural(cells, "cell") + " exact";
-    verdict.level = tally.exact == 0                                ? "bad"
+    verdict.level = tally.exact == 0 || none_heard                  ? "bad"
                     : !verdict.points.empty() || fleet.findings > 0 ? "warning"
                                                                     : "good";
     // Cells that were not asked yet are no trouble.
@@ -210,6 +225,10 @@ FleetVerdict Judge(const FleetPage& fleet) {
     verdict.text += "; " + std::to_string(verdict.points.size() - told) + " more";
   if (verdict.points.empty() && cells > 0 && tally.workers > 0)
     verdict.text += ", " + Plural(tally.workers, "worker") + " heard";
+  if (verdict.points.empty() && IsAlone(fleet) && tally.workers == 0 && tally.exact == 1) {
+    verdict.level = "unknown";
+    verdict.text = "no engine's events are heard";
+  }
   if (fleet.findings > 0) verdict.text += "; " + Plural(fleet.findings, "finding");
   return verdict;
 }

@@ -135,6 +135,33 @@ TEST(FleetTest, AWorkerThatIsGoneIsNamedThoughItsCellIsExact) {
   EXPECT_EQ(verdict.level, "warning");
 }
 
+TEST(FleetTest, WhereAllWorkersAreSilentNothingIsCalledExact) {
+  v1::StatsResponse leaf = Leaf("a", 2);
+  for (v1::HolderStats& holder : *leaf.mutable_domains(0)->mutable_holder_stats()) {
+    holder.set_masked(true);
+    holder.set_age_ms(15000);
+  }
+  const FleetVerdict verdict = Judge(FleetOf({CellOf(leaf)}));
+  EXPECT_EQ(verdict.text,
+            "all 2 workers are silent, and in no answer; worker w0 of cell a silent for 15 s; "
+            "worker w1 of cell a silent for 15 s");
+  EXPECT_EQ(verdict.level, "bad");
+}
+
+// Of leaf and frontend in one process neither the cell's name nor a second process is told.
+TEST(FleetTest, OneProcessIsOne) {
+  FleetPage fleet = FleetOf({CellOf(Leaf("cell", 2))});
+  fleet.peers = {{.kind = "leaf", .version = kVersion, .state = "fresh", .is_self = true}};
+  EXPECT_EQ(Judge(fleet).text, "all is exact, 2 workers heard");
+  EXPECT_EQ(nlohmann::json::parse(FleetJson(fleet))["versions"][0]["processes"], 1);
+  fleet.cells[0].workers_count = 0;
+  fleet.cells[0].workers.clear();
+  EXPECT_EQ(Judge(fleet).text, "no engine's events are heard");
+  EXPECT_EQ(Judge(fleet).level, "unknown");
+  fleet.peers.push_back({.kind = "leaf", .version = kVersion, .state = "fresh"});
+  EXPECT_EQ(nlohmann::json::parse(FleetJson(fleet))["versions"][0]["processes"], 2);
+}
+
 TEST(FleetTest, WithoutCellsNothingIsSaidToBeWell) {
   FleetPage fleet = FleetOf({});
   EXPECT_EQ(Judge(fleet).level, "unknown");

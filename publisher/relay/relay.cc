@@ -29,18 +29,6 @@ constexpr Duration kLookEvery = std::chrono::milliseconds(100);
 
 using RankPtr = std::shared_ptr<RelayRank>;
 
-class Sink : public RankSink {
- public:
-  explicit Sink(RankPtr rank) : rank_(std::move(rank)) {}
-  absl::Status Apply(const Event& event) override { return rank_->Apply(event); }
-  void SetTrust(Trust trust) override { rank_->SetTrust(trust); }
-  void SetLayout(const CacheLayout& layout) override { rank_->SetLayout(layout); }
-  std::optional<uint64_t> LastChanged() const override { return rank_->LastChanged(); }
-
- private:
-  const RankPtr rank_;
-};
-
 struct Listener {
   EngineRegistration of;
   ZmqStreamId stream = 0;
@@ -84,6 +72,7 @@ struct Instance {
   std::shared_ptr<Ranks> ranks = std::make_shared<Ranks>();
   std::shared_ptr<EngineWorker> worker;
   std::map<uint32_t, Listener> listeners;  // guarded by the relay's mutex
+  std::map<uint32_t, std::string> urls;    // likewise; of ranks that say one
   bool look_ahead_told = false;            // of the thread that looks
 };
 using InstancePtr = std::shared_ptr<Instance>;
@@ -113,9 +102,10 @@ std::string LogName(const RelayOptions& options) {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-// Of its ranks: those of all, and where its requests go.
-Labels LabelsOf(const EngineRegistration& registration, Labels labels) {
-  if (!registration.url.empty()) labels.emplace_back("url", registration.url);
+// Of a rank: those of all, its own, and where its requests go.
+Labels LabelsOf(EngineRegistration registration, const std::string& url, Labels labels) {
+  registration.url = url;
+  for (auto& label : LabelsOf(registration)) labels.push_back(std::move(label));
   return labels;
 }
 
@@ -125,7 +115,7 @@ absl::Status CheckNames(const EngineRegistration& registration, const Domain& do
   if (!learns && (registration.block_size == 0 || registration.block_size > kBlockSizeMax))
     return absl::InvalidArgumentError("block_size: 1 to 65536 tokens, or auto");
   absl::Status names = ValidateHolder({registration.instance, registration.rank, ""},
-                                      LabelsOf(registration, labels));
+                                      LabelsOf(registration, registration.url, labels));
   names.Update(ValidateDomain(domain));
   return names;
 }
@@ -185,26 +175,34 @@ struct Relay::State {
     return instance.listeners;
   }
 
+  // Of a rank that only a batch named, that of the instance.
+  std::string UrlOf(const Instance& instance, uint32_t rank) const ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(&mutex);
+    const auto own = instance.urls.find(rank);
+    return own == instance.urls.end() ? instance.of.url : own->second;
+  }
+
   absl::StatusOr<RankPtr> MakeRank(const Instance& instance, uint32_t rank) {
     if (ranks.load() >= options.ranks_max)
       return absl::ResourceExhaustedError("too many ranks: " + std::to_string(options.ranks_max));
     ranks.fetch_add(1);
-    RelayRankOptions of{.identity = {.holder = {instance.of.instance, rank, ""},
-                                     .domain = instance.domain,
-                                     .block_size = instance.block_size.load(),
-                                     .contract_id = options.contract.Id(),
-                                     .schedule = "",
-                                     .address = "",
-                                     .labels = LabelsOf(instance.of, options.labels),
-                                     .epoch = 0,
-                                     .instance_id = 0},
-                        .sender = options.sender,
-                        .leaves = Leaves(),
-                        .make_link = options.make_link,
-                        .lease_ttl = options.lease_ttl,
-                        .budget = &budget,
-                        .wake = [this](RankPtr rank) { Wake(std::move(rank)); },
-                        .clock = options.clock};
+    RelayRankOptions of{
+        .identity = {.holder = {instance.of.instance, rank, ""},
+                     .domain = instance.domain,
+                     .block_size = instance.block_size.load(),
+                     .contract_id = options.contract.Id(),
+                     .schedule = "",
+                     .address = "",
+                     .labels = LabelsOf(instance.of, UrlOf(instance, rank), options.labels),
+                     .epoch = 0,
+                     .instance_id = 0},
+        .sender = options.sender,
+        .leaves = Leaves(),
+        .make_link = options.make_link,
+        .lease_ttl = options.lease_ttl,
+        .budget = &budget,
+        .wake = [this](RankPtr rank) { Wake(std::move(rank)); },
+        .clock = options.clock};
     return RankPtr(new RelayRank(std::move(of)), [this](RelayRank* gone) {
       delete gone;
       ranks.fetch_sub(1);
@@ -217,6 +215,7 @@ struct Relay::State {
     instance->domain = domain;
     EngineWorkerOptions worker = options.worker;
     SetRegistered(registration, &worker);
+    worker.store_tiers = {};  // the relay's holders have them
     if (registration.block_size != kBlockSizeAuto) instance->block_size = registration.block_size;
     worker.block_size = instance->block_size.load();
     // As below: it belongs to the instance.
@@ -231,11 +230,8 @@ struct Relay::State {
     // The worker belongs to the instance: it must not keep that alive.
     instance->worker = std::make_shared<EngineWorker>(
         std::move(worker),
-        [this, of = instance.get()](uint32_t rank) -> absl::StatusOr<std::unique_ptr<RankSink>> {
-          const absl::StatusOr<RankPtr> found = AddRank(*of, rank);
-          if (!found.ok()) return found.status();
-          return std::make_unique<Sink>(*found);
-        });
+        [this, of = instance.get()](uint32_t rank)
+            -> absl::StatusOr<std::shared_ptr<HoldingsWriter>> { return AddRank(*of, rank); });
     return instance;
   }
 
@@ -339,6 +335,10 @@ absl::Status Relay::State::Register(const EngineRegistration& registration) {
   if (absl::Status bad = Fits(registration, domain, instance.get()); !bad.ok()) return bad;
   const bool is_new = instance == nullptr;
   if (is_new) instance = Make(registration, domain);
+  if (!registration.url.empty()) {
+    MutexLock lock(&mutex);
+    instance->urls[registration.rank] = registration.url;
+  }
   // One whose block size is not known comes with its first stored block: a leaf is told the size first of all.
   if (instance->block_size.load() != 0)
     if (absl::StatusOr<RankPtr> rank = AddRank(*instance, registration.rank); !rank.ok())

@@ -152,11 +152,11 @@ Json WorkersJson(const Relay& relay) {
 
 // ---- Registrations ----
 
-// Reads the fields of one body; the first that is wrong is remembered.
+// Reads the fields of one body; the first that is wrong is remembered. Not as `Json`, which is quadratic in keys.
 class Body {
  public:
   explicit Body(const std::string& text)
-      : json_(Json::parse(text, nullptr, /*allow_exceptions=*/false)) {
+      : json_(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)) {
     if (!json_.is_object()) wrong_ = "the body is not a JSON object";
   }
 
@@ -212,7 +212,7 @@ class Body {
     if (wrong_.empty()) wrong_ = std::string(field) + " is not " + wanted;
   }
 
-  const Json json_;
+  const nlohmann::json json_;
   std::string wrong_;
 };
 
@@ -240,6 +240,11 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Bool("hybrid", &of.hybrid);
   body.Number("offload_chunk_tokens", /*required=*/false, &of.offload_chunk_tokens);
   body.Text("silent_tiers", /*required=*/false, &of.silent_tiers);
+  body.Number("first_rank", /*required=*/false, &of.first_rank);
+  body.Number("silent_blocks", /*required=*/false, &of.silent_blocks);
+  body.Number("silent_seconds", /*required=*/false, &of.silent_seconds);
+  body.Text("store", /*required=*/false, &of.store);
+  body.Text("store_tiers", /*required=*/false, &of.store_tiers);
   if (!body.wrong().empty()) return HttpError(400, body.wrong());
   const absl::Status status = relay->Register(of);
   return status.ok() ? Answer({{"status", "ok"}}, 201) : HttpError(status);

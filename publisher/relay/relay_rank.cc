@@ -43,31 +43,36 @@ RelayRank::~RelayRank() {
 
 // ---- What the engine's worker says ----
 
-absl::Status RelayRank::Apply(const Event& event) {
+Applied RelayRank::Apply(std::span<const Event> events) {
+  Applied applied;
   {
     MutexLock lock(&mutex_);
-    last_changed_.store(0, std::memory_order_relaxed);
-    const uint64_t before = resident_.size();
-    const uint64_t room =
-        std::holds_alternative<Stored>(event) ? uint64_t{BlockCount(event)} : uint64_t{0};
-    if (!options_.budget->Take(room)) {
-      Shed(room);
-      return absl::ResourceExhaustedError("the relay's bound of blocks is reached");
-    }
-    const std::vector<Event> changes = resident_.Apply(event);
-    // What was taken beforehand, less what it really grew by, more what went.
-    options_.budget->GiveBack(before + room - resident_.size());
-    uint64_t changed = 0;
-    for (const Event& change : changes) changed += BlockCount(change);
-    last_changed_.store(changed, std::memory_order_relaxed);
-    if (links_ != nullptr && !changes.empty())
-      for (const Link& link : *links_) link.pump->Append(changes, std::nullopt);
-    // Whatever there was no room for is gone too.
-    const Cleared* const cleared = std::get_if<Cleared>(&event);
-    if (cleared != nullptr && cleared->tiers == TierMask::All()) shedding_ = false;
-    TellDoubt();
+    applied = ApplyInOrder(
+        events, [this](const Event& event, uint64_t* changed)
+                    ABSL_NO_THREAD_SAFETY_ANALYSIS { return ApplyLocked(event, changed); });
   }
   Wake();
+  return applied;
+}
+
+absl::Status RelayRank::ApplyLocked(const Event& event, uint64_t* changed) {
+  const uint64_t before = resident_.size();
+  const uint64_t room =
+      std::holds_alternative<Stored>(event) ? uint64_t{BlockCount(event)} : uint64_t{0};
+  if (!options_.budget->Take(room)) {
+    Shed(room);
+    return absl::ResourceExhaustedError("the relay's bound of blocks is reached");
+  }
+  const std::vector<Event> changes = resident_.Apply(event);
+  // What was taken beforehand, less what it really grew by, more what went.
+  options_.budget->GiveBack(before + room - resident_.size());
+  for (const Event& change : changes) *changed += BlockCount(change);
+  if (links_ != nullptr && !changes.empty())
+    for (const Link& link : *links_) link.pump->Append(changes, std::nullopt);
+  // Whatever there was no room for is gone too.
+  const Cleared* const cleared = std::get_if<Cleared>(&event);
+  if (cleared != nullptr && cleared->tiers == TierMask::All()) shedding_ = false;
+  TellDoubt();
   return absl::OkStatus();
 }
 

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,7 @@
 #include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
+#include "indexer/base/holdings_writer.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
@@ -111,19 +113,19 @@ struct RelayRankDump {
 };
 
 // Owned by `std::shared_ptr`s.
-class RelayRank : public std::enable_shared_from_this<RelayRank> {
+class RelayRank : public HoldingsWriter, public std::enable_shared_from_this<RelayRank> {
  public:
   explicit RelayRank(RelayRankOptions options);
-  ~RelayRank();  // Stop(false, 0)
+  ~RelayRank() override;  // Stop(false, 0)
 
   RelayRank(const RelayRank&) = delete;
   RelayRank& operator=(const RelayRank&) = delete;
 
-  // ---- As `RankSink` ----
-  absl::Status Apply(const Event& event);
-  uint64_t LastChanged() const { return last_changed_.load(std::memory_order_relaxed); }
-  void SetTrust(Trust trust);
-  void SetLayout(const CacheLayout& layout);
+  // ---- What the engine's worker says ----
+  using HoldingsWriter::Apply;
+  Applied Apply(std::span<const Event> events) override;
+  void SetTrust(Trust trust) override;
+  void SetLayout(const CacheLayout& layout) override;
 
   // How its stream is, every 200 ms or so. `heard`: a peer is there. `settled`: no first replay is under way or to come.
   // `certain`: something came over it, or a replay said that there is nothing.
@@ -152,6 +154,8 @@ class RelayRank : public std::enable_shared_from_this<RelayRank> {
   };
   using Links = std::vector<Link>;
 
+  absl::Status ApplyLocked(const Event& event, uint64_t* changed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Degraded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the streams, when that has changed.
   void TellDoubt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,7 +167,6 @@ class RelayRank : public std::enable_shared_from_this<RelayRank> {
   void Shed(uint64_t blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RelayRankOptions options_;
-  std::atomic<uint64_t> last_changed_{0};
   std::atomic<bool> ever_offered_{false};
   std::atomic<bool> awake_{false};  // `wake` was called, and not yet `Flush`
 

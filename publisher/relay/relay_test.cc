@@ -185,6 +185,26 @@ TEST_F(RelayTest, TheLeafHoldsWhatTheEngineSaidBeforeAndAfterTheRelayCame) {
   EXPECT_TRUE(Becomes("w", {}));
 }
 
+TEST_F(RelayTest, EachRankHasTheUrlThatItWasRegisteredWith) {
+  Engine first({.replay = true}, 0);
+  Engine second({.replay = true}, 1);
+  Engine* const engines[] = {&first, &second};
+  std::vector<EngineRegistration> ranks;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ranks.push_back(engines[rank]->Registration("w", rank));
+    ranks.back().url = "http://10.0.0.7:800" + std::to_string(rank);
+  }
+  const std::unique_ptr<Relay> relay = Start(ranks);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    engines[rank]->sockets.WaitForSubscribers();
+    engines[rank]->sockets.Publish(engines[rank]->Stored({1}));
+  }
+  EXPECT_TRUE(Becomes("w", Chain({1})));
+  EXPECT_TRUE(Becomes("w/1", Chain({1})));
+  EXPECT_EQ(leaf.leaf->LabelOf("w", "url"), "http://10.0.0.7:8000");
+  EXPECT_EQ(leaf.leaf->LabelOf("w/1", "url"), "http://10.0.0.7:8001");
+}
+
 TEST_F(RelayTest, WindowsOfAHybridModelReachTheLeafWithTheLayoutAndTheUrlAsALabel) {
   constexpr uint32_t kWindow = 8;
   Engine engine;

@@ -250,6 +250,7 @@ class Cluster(unittest.TestCase):
 
     def frontend(self, **options):
         options.setdefault("leaves", ["c=" + self.leaf.grpc])
+        self.leaf.wait_for_nothing_pending()  # of frontends of other tests, which were destroyed
         frontend = Frontend(self.library, **options)
         self.assertEqual(frontend.code, OK, frontend.error)
         self.addCleanup(frontend.close)

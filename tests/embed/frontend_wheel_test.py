@@ -60,6 +60,7 @@ class FrontendTest(unittest.TestCase):
         cls.far.close()
 
     def frontend(self, **options):
+        self.leaf.wait_for_nothing_pending()  # of frontends of other tests, which were closed
         return self.enterContext(Frontend(leaves=["c=" + self.leaf.grpc], deadline=LONG_S, **options))
 
     def test_the_worker_with_the_prefix(self):

@@ -27,6 +27,14 @@ class Leaf:
         self.process.wait()
         self.process.stdout.close()
 
+    def wait_for_nothing_pending(self):
+        """Returns once nothing is on its way to any worker: also what frontends sent that have left weighs on no choice."""
+        while True:
+            self.http.request("GET", "/metrics")
+            metrics = self.http.getresponse().read().decode()
+            if not re.search(r"^kvatlas_leaf_pending_requests\{[^}]*\} [1-9]", metrics, re.MULTILINE):
+                return
+
     def query(self, model, tokens, lora=None, salt=None):
         """{(worker, rank): leading tokens}; empty when the model was never announced."""
         body = {"model_name": model, "token_ids": list(tokens)}

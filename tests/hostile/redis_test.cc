@@ -11,7 +11,7 @@
 #include <chrono>
 #include <iostream>
 #include <iterator>
-#include <optional>
+#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
@@ -21,7 +21,7 @@
 
 #include "indexer/base/clock.h"
 #include "indexer/service/redis_reply.h"
-#include "indexer/service/resp.h"
+#include "indexer/service/redis_reply_builder.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
 
@@ -110,19 +110,22 @@ class GarbageRedis {
 
   void Serve(RawSocket* socket, uint64_t number) {
     const Garbage kind = kind_;
-    RespReader reader({});
+    // Commands are written as replies are.
+    RedisReplyBuilder builder(16 << 20);
+    const std::unique_ptr<redisReader, void (*)(redisReader*)> reader(redisReaderCreate(),
+                                                                      redisReaderFree);
+    builder.Attach(reader.get());
     bool ended = false;
     while (!ended && !stopping_ && kind == kind_) {
       const std::string read = socket->ReadSome(milliseconds(50), &ended);
-      std::string_view bytes = read;
-      while (!bytes.empty()) {
-        const absl::StatusOr<std::optional<RedisReply>> command = reader.Read(&bytes);
-        if (!command.ok()) return;
-        if (!command->has_value()) continue;
+      redisReaderFeed(reader.get(), read.data(), read.size());
+      void* made = nullptr;
+      while (redisReaderGetReply(reader.get(), &made) == REDIS_OK && made != nullptr) {
         Args args;
-        for (const RedisReply& element : (*command)->elements) args.push_back(element.text);
+        for (const RedisReply& element : builder.Take().elements) args.push_back(element.text);
         if (!Answer(socket, args, kind, number)) return;
       }
+      if (reader->err != 0) return;
     }
   }
 

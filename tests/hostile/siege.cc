@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -156,6 +157,19 @@ class Siege::Neighbour : public Watcher {
   std::optional<std::string> Ask() override { return CheckHealth(channel_); }
   const std::shared_ptr<grpc::Channel> channel_;
 };
+
+double CpuSecondsOf(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(stat, line);
+  std::istringstream rest(line.substr(line.rfind(')') + 1));
+  std::string word;
+  constexpr int kUser = 14, kFirst = 3;  // as proc(5) counts them
+  for (int field = kFirst; field < kUser; ++field) rest >> word;
+  uint64_t user = 0, system = 0;
+  rest >> user >> system;
+  return static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
 
 Siege::Siege(SiegeOptions options) : options_(std::move(options)) {
   const char* const folder = std::getenv("TEST_TMPDIR");

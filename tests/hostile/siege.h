@@ -42,6 +42,9 @@ struct SiegeOptions {
   std::optional<bool> watch_when_ready = {};
 };
 
+// Processor time of a process so far.
+double CpuSecondsOf(pid_t pid);
+
 class Siege {
  public:
   // Starts the process and the watchers; a failure is the test's, and `ok()` is false.
@@ -63,6 +66,7 @@ class Siege {
   // What came before was no attack.
   void CountMemoryFromHere() { rss_before_ = RssBytes(); }
   size_t Descriptors() const;
+  double CpuSeconds() const { return CpuSecondsOf(pid()); }
   std::string LogTail(size_t lines = 30) const;
 
   // A gRPC health check on a connection of its own: nothing, or what went wrong.

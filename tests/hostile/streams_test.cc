@@ -185,5 +185,20 @@ TEST_F(StreamsTest, ComingAgainAllTheTimeGainsNoMemory) {
   ExpectUnharmed();
 }
 
+// Frames that HTTP/2 has everybody ignore; `grpc_bytes_test` has more.
+TEST_F(StreamsTest, BytesBeforeAnyCallEndTheConnectionAndAreCounted) {
+  RawSocket socket = Connect(/*acknowledges=*/true);
+  const std::string ignored = H2Frame(/*type=*/0x55, 0, 0, std::string(10'000, '.'));
+  for (int i = 0; i < 1'000 && SendAndDrop(socket, ignored); ++i) {
+  }
+  EXPECT_TRUE(socket.WaitEnd(std::chrono::seconds(60)));
+  siege_.Watch(10);
+  ExpectUnharmed();
+  const auto metrics = HttpGet(siege_.http(), "/metrics", std::chrono::seconds(60));
+  ASSERT_TRUE(metrics.has_value());
+  EXPECT_NE(metrics->find("kvatlas_connections_ended_total{reason=\"bytes\"} 1\n"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvatlas

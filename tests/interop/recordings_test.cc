@@ -31,10 +31,15 @@ namespace {
 
 constexpr char kFolder[] = "tests/interop/recordings";
 
-class IndexSink : public RankSink {
+class IndexWriter : public HoldingsWriter {
  public:
-  IndexSink(Index* index, HolderIndex holder) : index_(index), holder_(holder) {}
-  absl::Status Apply(const Event& event) override { return index_->Apply(holder_, event, nullptr); }
+  IndexWriter(Index* index, HolderIndex holder) : index_(index), holder_(holder) {}
+  Applied Apply(std::span<const Event> events) override {
+    return ApplyInOrder(events, [this](const Event& event, uint64_t* changed) {
+      *changed = UINT64_MAX;
+      return index_->Apply(holder_, event, nullptr);
+    });
+  }
   void SetTrust(Trust) override {}
 
  private:
@@ -105,11 +110,12 @@ class Listener {
   std::unique_ptr<EngineWorker> MakeWorker(const Recording::Stream& stream) {
     return std::make_unique<EngineWorker>(
         EngineWorkerOptions{.name = stream.instance, .block_size = stream.block_size},
-        [this, name = stream.instance](uint32_t rank) -> absl::StatusOr<std::unique_ptr<RankSink>> {
+        [this,
+         name = stream.instance](uint32_t rank) -> absl::StatusOr<std::shared_ptr<HoldingsWriter>> {
           absl::StatusOr<HolderIndex> holder = index_->AddHolder();
           if (!holder.ok()) return holder.status();
           holders_[{name, rank}] = *holder;
-          return std::make_unique<IndexSink>(index_.get(), *holder);
+          return std::make_shared<IndexWriter>(index_.get(), *holder);
         });
   }
 

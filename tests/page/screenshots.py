@@ -30,7 +30,8 @@ def main():
             page = shot(browser, server.url, at("top"), (0, 0, 1280, 880), width=1280, height=900)
             page.run("document.querySelectorAll('.decisions details')[0].open = true")
             page.screenshot(at("decisions"), "[aria-labelledby=decisions-title]")
-            page.run("(() => { const t = document.querySelector('form textarea'); t.value = '1 2 3';"
+            page.run("(() => { const t = document.querySelector('form textarea'); t.value = 'Summarize the minutes of the meeting'"
+                     " + ' of Monday in three sentences.';"
                      " t.dispatchEvent(new Event('input', {bubbles: true})); })()")
             page.wait("!document.querySelector('form button').disabled")
             page.run("document.querySelector('form button').click()")

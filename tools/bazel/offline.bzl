@@ -24,6 +24,21 @@ _system_headers = repository_rule(
     local = True,
 )
 
+# hiredis as tools/install has put it into the checkout: another version than sdist.txt names is never built in silence.
+def _hiredis_impl(ctx):
+    wanted = ctx.path(Label("//tools/bazel/hiredis:sdist.txt"))
+    unpacked = wanted.dirname.get_child("unpacked")
+    there = unpacked.get_child("sdist.txt")
+    if not there.exists or ctx.read(there) != ctx.read(wanted):
+        fail("hiredis is not here, or another version of it: run tools/install first.")
+    ctx.symlink(unpacked.get_child("hiredis"), "hiredis")
+    ctx.symlink(Label("//tools/bazel/hiredis:hiredis.BUILD"), "BUILD")
+
+_hiredis = repository_rule(
+    implementation = _hiredis_impl,
+    local = True,
+)
+
 # What Bazel 4.2.3's own BUILD files load from rules_cc: the native rules under their names.
 _CC_RULES = [
     "cc_binary",
@@ -57,6 +72,9 @@ def offline_repositories():
             "/usr/lib/llvm-19/lib/clang/19/include",
         ],
     )
+
+    # Redis' client in C; Debian's is too old.
+    _hiredis(name = "hiredis")
 
     # Debian's packages of Bazel's own rules.
     native.local_repository(name = "platforms", path = "/usr/share/bazel/tools/platforms")

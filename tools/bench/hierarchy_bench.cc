@@ -243,7 +243,7 @@ class World : private CellFinder, private OverlapFinder, private DomainObserver 
 
   // ---- What the hierarchy learns ----
 
-  void OnChanged(HolderIndex, const ChangeLog& changes, const Stored*) override {
+  void OnChanged(HolderIndex, const ChangeLog::Part& changes, const Stored*) override {
     // A holder that is masked or swept tells of losses that no cell reported.
     if (ticking_) return;
     changes.ForEachBlock([&](SequenceHash block, Position, TierMask before, TierMask after) {

@@ -100,7 +100,8 @@ HolderRegistryOptions BenchCell::RegistryOptions() {
   return registry;
 }
 
-void BenchCell::OnChanged(HolderIndex holder, const ChangeLog& changes, const Stored* stored) {
+void BenchCell::OnChanged(HolderIndex holder, const ChangeLog::Part& changes,
+                          const Stored* stored) {
   coverage_->OnChanged(holder, changes, stored);
   changes.ForEachBlock([&](SequenceHash block, Position position, TierMask before, TierMask after) {
     if (before.empty() != after.empty() && options_.schedule->IsWaypoint(position))
@@ -114,7 +115,7 @@ void BenchCell::OnLoad(HolderIndex holder, const std::optional<Load>& load) {
 }
 
 void BenchCell::OnStep(uint32_t worker, std::vector<Event> events, const Load& load) {
-  LocalHolder& holder = *workers_[worker];
+  HolderHandle& holder = *workers_[worker];
   Batch batch{
       .number = batches_[worker] + 1, .events = std::move(events), .load = {}, .digest = {}};
   if (load != loads_[worker]) {

@@ -25,8 +25,8 @@
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/holders/domain_observer.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/holders/holder_registry.h"
-#include "indexer/holders/local_holder.h"
 #include "indexer/stream/link.h"
 #include "tools/bench/hierarchy_bench_net.h"
 
@@ -95,7 +95,7 @@ class BenchCell : private DomainObserver {
   const std::string& name() const { return name_; }
 
  private:
-  void OnChanged(HolderIndex holder, const ChangeLog& changes, const Stored* stored) override;
+  void OnChanged(HolderIndex holder, const ChangeLog::Part& changes, const Stored* stored) override;
   void OnLoad(HolderIndex holder, const std::optional<Load>& load) override;
 
   CoverageReporterOptions ReporterOptions(StreamAcceptor* hierarchy, NetworkStats* network,
@@ -114,7 +114,7 @@ class BenchCell : private DomainObserver {
   CoverageReporter reporter_;
   Coverage* const coverage_;
   HolderRegistry registry_;
-  std::vector<std::unique_ptr<LocalHolder>> workers_;
+  std::vector<std::unique_ptr<HolderHandle>> workers_;
   std::vector<Load> loads_;
   std::vector<BatchNumber> batches_;
   std::vector<Digest> digests_;

@@ -37,7 +37,7 @@ struct MainOptions {
 
 void Declare(FlagSet* flags, MainOptions* main) {
   HierarchyBenchOptions& bench = main->bench;
-  flags->Add("trace", &main->trace, "trace in Mooncake's format");
+  flags->Add("trace", &main->trace, "a trace, of a format that tools/trace reads");
   std::vector<std::string> workloads = WorkloadNames();
   workloads.insert(workloads.begin(), "");
   flags->AddChoice("workload", &main->workload, "a made trace, instead of --trace", workloads);

@@ -37,7 +37,7 @@ void Declare(FlagSet* flags, std::string* out, Words* words, OpsOptions* options
   flags->AddChoice("input", &words->input,
                    "a well-known input; other flags change it. d is another trace than a's",
                    {"", "a", "b", "c", "d", "e", "f", "g", "h", "i"});
-  flags->Add("trace", &options->trace, "trace in Mooncake's format");
+  flags->Add("trace", &options->trace, "a trace, of a format that tools/trace reads");
   flags->AddChoice("shape", &words->shape, "what the sequences look like", Shapes());
   flags->Add("workers", &options->workers, "engines; 0: 128, for shared_root 7000, for deep 16", 0,
              1 << 20);

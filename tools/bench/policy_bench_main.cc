@@ -47,7 +47,8 @@ void Declare(FlagSet* flags, MainOptions* main) {
   replay.fleet.cells = 4;
   replay.fleet.workers = 8;
   CostWeights& weights = replay.fleet.weights;
-  flags->Add("trace", &main->trace, "what the workload `trace` is, in Mooncake's format");
+  flags->Add("trace", &main->trace,
+             "what the workload `trace` is, of a format that tools/trace reads");
   flags->Add("workloads", &main->workloads, "trace, sessions, agents, documents, short");
   flags->Add("policies", &main->policies, "to put side by side");
   flags->Add("loads", &main->loads, "each 0 (arrivals as they are) or above");

@@ -147,7 +147,7 @@ void PrintQuestions(const std::vector<Prompt>& prompts, const Options& options, 
 int Main(int argc, char** argv) {
   Options options;
   FlagSet flags("split_bench", "What splitting a level over shards does to a trace.");
-  flags.Add("trace", &options.trace, "a trace in Mooncake's format");
+  flags.Add("trace", &options.trace, "a trace, of a format that tools/trace reads");
   flags.Add("split", &options.split, "blocks per 512 tokens", 1, 512);
   flags.Add("head", &options.head, "blocks in front of every prompt that all share");
   flags.Add("shallow", &options.shallow, "waypoints that every shard has", 1, 65536);

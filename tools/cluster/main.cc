@@ -57,7 +57,9 @@ struct RunFlags {
 };
 
 void Declare(FlagSet& flags, RunFlags* run) {
-  flags.Add("trace", &run->trace, "JSON lines in Mooncake's format");
+  flags.Add(
+      "trace", &run->trace,
+      "JSON lines of Mooncake, Bailian or aiperf, or CSV of BurstGPT or Azure, in gzip or not");
   flags.Add("requests", &run->requests, "so many of the trace; -1: all; 0: only start the cluster",
             -1);
   flags.Add("cells", &run->cluster.cells, "leaves", 0u, 1024u);
@@ -243,8 +245,11 @@ int Run(ServiceMain& service, RunFlags& run) {
     absl::StatusOr<std::vector<TraceRequest>> read = ReadTrace(run.trace, requests_max);
     if (!read.ok()) return Exit(read.status());
     trace = *std::move(read);
+    if (const std::string note = TraceNote(trace); !note.empty())
+      std::fprintf(stderr, "%s: %s\n", run.trace.c_str(), note.c_str());
     for (size_t i = 0; i < trace.size(); ++i) {
-      const size_t blocks = trace[i].hash_ids.size() * run.split;
+      const size_t blocks =
+          trace[i].hash_ids.size() * trace[i].id_tokens * run.split / kTokensPerHashId;
       if (blocks <= kRouteBlocksMax) continue;
       return Exit(absl::InvalidArgumentError(absl::StrCat(
           run.trace, ": request ", i + 1, " has ", blocks, " blocks at --split=", run.split,

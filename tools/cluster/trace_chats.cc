@@ -47,9 +47,10 @@ Json Message(const char* role, std::string content) {
 
 Json MessagesOf(const TraceRequest& request, uint32_t words_per_id) {
   Json messages = Json::array();
+  const uint32_t words = std::max(1u, words_per_id * request.id_tokens / kTokensPerHashId);
   for (size_t i = 0; i < request.hash_ids.size(); ++i) {
     const char* role = i == 0 ? "system" : i % 2 == 1 ? "user" : "assistant";
-    messages.push_back(Message(role, WordsOfHashId(request.hash_ids[i], words_per_id)));
+    messages.push_back(Message(role, WordsOfHashId(request.hash_ids[i], words)));
   }
   if (request.hash_ids.size() % 2 == 1) messages.push_back(Message("user", kLastWord));
   return messages;

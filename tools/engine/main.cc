@@ -109,10 +109,13 @@ int main(int argc, char** argv) {
   flags.Add("cache_salt", &cache_salt,
             "that requests of --http without one are cached under, and their blocks announced");
   Duration token_time{0};
+  Duration prefill_time{0};
   std::string http_listen;
   flags.Add("http", &http_listen,
             "HOST:PORT for OpenAI's calls; its worker is labelled with their url. Empty: none");
   flags.Add("token_time", &token_time, "between two words of a streamed answer, in real time");
+  flags.Add("prefill_time", &prefill_time,
+            "of 1,000 tokens of a prompt over HTTP, in real time, before its blocks are stored");
   std::string tokenizer;
   flags.Add("tokenizer", &tokenizer,
             "folder or file of a tokenizer.json or tokenizer.model, and of a chat template, that "
@@ -147,8 +150,10 @@ int main(int argc, char** argv) {
   OpenAiHttpOptions openai{.listen = {},
                            .model = publishing.domain.model,
                            .token_time = token_time,
+                           .prefill_time = prefill_time,
                            .cache_salt = cache_salt,
-                           .block_size = options.block_size};
+                           .block_size = options.block_size,
+                           .events_topic = publishing.zmq.topic};
   if (!http_listen.empty()) {
     const absl::StatusOr<Address> listen = Address::Parse(http_listen);
     if (!listen.ok()) return service.Fail(listen.status());

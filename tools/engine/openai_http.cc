@@ -189,6 +189,7 @@ OpenAiHttp::OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokeni
          .handler = [answer = std::move(answer)](const HttpRequest&) { return answer(); }});
   };
   get("/health", [] { return HttpResponse{}; });
+  get("/kv_event_sources", [this] { return KvEventSources(); });
   get("/version", [] { return HttpResponse{.body = Dump({{"version", "0.1.0+mock"}})}; });
   get("/metrics", [this] { return MetricsText(); });
   get("/v1/models", [this] {
@@ -201,6 +202,28 @@ OpenAiHttp::OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokeni
                                                          {"root", options_.model},
                                                          {"max_model_len", kBodyBytesMax}}})}})};
   });
+}
+
+// As vLLM's: the configuration of each rank that publishes, as bound.
+HttpResponse OpenAiHttp::KvEventSources() {
+  EngineRanks* ranks;
+  {
+    MutexLock lock(&mutex_);
+    ranks = engine_;
+  }
+  nlohmann::json sources = nlohmann::json::object();
+  for (size_t i = 0; ranks != nullptr && i < ranks->size(); ++i) {
+    const std::optional<ZmqPublisherStats> zmq = ranks->publisher(i).Stats().zmq;
+    if (!zmq.has_value()) continue;
+    sources[std::to_string(ranks->number(i))] = {{"publisher", "zmq"},
+                                                 {"endpoint", zmq->endpoint},
+                                                 {"replay_endpoint", zmq->replay_endpoint},
+                                                 {"topic", options_.events_topic}};
+  }
+  if (ranks == nullptr) return {.status = 503};
+  // Events that leave another way are not vLLM's: as a server without the path.
+  if (sources.empty()) return {.status = 404};
+  return {.body = sources.dump()};
 }
 
 // As vLLM's: each rank is an engine of its own behind the port.
@@ -222,13 +245,18 @@ HttpResponse OpenAiHttp::MetricsText() {
                         static_cast<double>(ranks->engine(i).capacity_blocks()),
                     "\n");
   }
+  const std::string blocks =
+      ranks == nullptr
+          ? ""
+          : absl::StrCat(",num_gpu_blocks=\"", ranks->engine(0).capacity_blocks(), "\"");
   return {.content_type = "text/plain; version=0.0.4",
           .body = "# TYPE vllm:num_requests_running gauge\n" + running +
                   "# TYPE vllm:num_requests_waiting gauge\n" + waiting +
                   "# TYPE vllm:kv_cache_usage_perc gauge\n" + used +
                   absl::StrCat("# TYPE vllm:cache_config_info gauge\n"
                                "vllm:cache_config_info{block_size=\"",
-                               options_.block_size, "\",enable_prefix_caching=\"True\"} 1.0\n")};
+                               options_.block_size, "\",enable_prefix_caching=\"True\"", blocks,
+                               "} 1.0\n")};
 }
 
 void OpenAiHttp::Serve(EngineRanks* engine) {
@@ -273,13 +301,25 @@ void OpenAiHttp::OnBody(RequestPath call, const std::string& body,
                      (json.contains("stream_options") && json["stream_options"].is_object() &&
                       json["stream_options"].value("include_usage", Json(false)) == Json(true));
   if (auto* ids = std::get_if<std::vector<TokenId>>(&request->prompt))
-    return Answer(call, *request, usage, *ids, exchange);
+    return AfterPrefill(call, *request, usage, *ids, exchange);
   const Prompt prompt = std::get<BodyPrompt>(std::move(request->prompt));
   tokenizer_->Tokenize(options_.model, prompt, std::chrono::seconds(60),
                        [&](absl::StatusOr<PromptTokens> tokens) {
                          if (!tokens.ok()) return exchange->Answer(ErrorAnswer(tokens.status()));
-                         Answer(call, *request, usage, tokens->tokens, exchange);
+                         AfterPrefill(call, *request, usage, tokens->tokens, exchange);
                        });
+}
+
+void OpenAiHttp::AfterPrefill(RequestPath call, const PromptRequest& request, bool usage,
+                              const std::vector<TokenId>& tokens,
+                              const std::shared_ptr<HttpExchange>& exchange) {
+  if (options_.prefill_time == Duration(0)) return Answer(call, request, usage, tokens, exchange);
+  auto timer = std::make_shared<asio::steady_timer>(exchange->io());
+  timer->expires_after(options_.prefill_time * tokens.size() / 1000);
+  timer->async_wait(
+      [this, timer, call, request, usage, tokens, exchange](boost::system::error_code cancelled) {
+        if (!cancelled) Answer(call, request, usage, tokens, exchange);
+      });
 }
 
 void OpenAiHttp::Answer(RequestPath call, const PromptRequest& request, bool usage,

@@ -1,5 +1,5 @@
 // A mock engine as its clients see it: OpenAI's chat, completion and embedding calls, streamed or not, /tokenize, and what
-// gateways look at: /health, /version, /v1/models, and /metrics under vLLM's names.
+// gateways look at: /health, /version, /v1/models, /kv_event_sources, and /metrics under vLLM's names.
 //
 // *Truth*: the prompt really goes through the engine's cache: `usage` says what was cached on arrival, and its blocks are
 // published. Words of an answer are made up ("w0 w1 …", `max_tokens` of them, 4 by default). A request whose header names a
@@ -34,9 +34,12 @@ namespace kvatlas {
 struct OpenAiHttpOptions {
   Address listen;
   std::string model;
-  Duration token_time{0};       // between two words of a stream, in real time
-  std::string cache_salt = {};  // of requests without one
-  uint32_t block_size = 0;      // as /metrics has it
+  Duration token_time{0};  // between two words of a stream, in real time
+  Duration prefill_time{
+      0};  // of 1,000 tokens of a prompt, in real time: so much later its blocks are stored
+  std::string cache_salt = {};    // of requests without one
+  uint32_t block_size = 0;        // as /metrics has it
+  std::string events_topic = {};  // as /kv_event_sources has it
 };
 
 class OpenAiHttp {
@@ -59,8 +62,13 @@ class OpenAiHttp {
   void OnBody(RequestPath call, const std::string& body,
               const std::shared_ptr<HttpExchange>& exchange);
   HttpResponse MetricsText();
+  HttpResponse KvEventSources();
   void OnEmbeddings(const std::shared_ptr<HttpExchange>& exchange);
   void OnTokenize(const std::shared_ptr<HttpExchange>& exchange);
+  // Answers after the time that the prompt's prefill takes.
+  void AfterPrefill(RequestPath call, const PromptRequest& request, bool usage,
+                    const std::vector<TokenId>& tokens,
+                    const std::shared_ptr<HttpExchange>& exchange);
   void Answer(RequestPath call, const PromptRequest& request, bool usage,
               const std::vector<TokenId>& tokens, const std::shared_ptr<HttpExchange>& exchange);
 

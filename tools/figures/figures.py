@@ -9,7 +9,8 @@ tools/figures/figures.py record README NAME --command COMMAND [--machine TEXT] <
                                            records the first Markdown table in OUTPUT, for the present commit
 
 A README has each table between two comments, `<!-- figures: NAME -->` and `<!-- figures end -->`. What stands between
-them is overwritten by `render`: measure and record, never edit it. `record` and `run` render as well.
+them is overwritten by `render`: measure and record, never edit it. `record` and `run` render as well. Pictures of some columns of a table are
+made of the same figures: "plots" in docs/figures.json.
 """
 
 import argparse
@@ -19,6 +20,10 @@ import os
 import re
 import subprocess
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import plot  # noqa: E402  (lies beside this script)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 FILE = "docs/figures.json"
@@ -32,10 +37,14 @@ class Failure(Exception):
     """What is wrong with the file, a README or the command line, for a person."""
 
 
+def load_file(root):
+    with open(os.path.join(root, FILE), encoding="utf-8") as file:
+        return json.load(file)
+
+
 def load(root):
     try:
-        with open(os.path.join(root, FILE), encoding="utf-8") as file:
-            tables = json.load(file)["tables"]
+        tables = load_file(root)["tables"]
     except (OSError, ValueError, KeyError) as error:
         raise Failure(f"{FILE}: {error}") from error
     for readme, names in tables.items():
@@ -59,7 +68,8 @@ def validate(where, table):
 
 def save(root, tables):
     """One row of a table a line, so that a change of a figure is a change of its line."""
-    text = json.dumps({"version": 1, "tables": tables}, ensure_ascii=False, indent=1)
+    plots = load_file(root).get("plots", {}) if os.path.exists(os.path.join(root, FILE)) else {}
+    text = json.dumps({"version": 1, **({"plots": plots} if plots else {}), "tables": tables}, ensure_ascii=False, indent=1)
     flat = re.sub(r"\[\s+((?:\"(?:[^\"\\]|\\.)*\",?\s+)+)\]",
                   lambda match: "[" + re.sub(r"\s*\n\s*", " ", match.group(1).strip()) + "]", text)
     with open(os.path.join(root, FILE), "w", encoding="utf-8") as file:
@@ -108,6 +118,24 @@ def read(root, readme):
         raise Failure(f"{readme}: {error.strerror}; {FILE} has tables of it") from error
 
 
+def plots(root):
+    """{path: text} of the pictures: "plots" has for each its title, table and columns, which figures have names of their own in it."""
+    tables, made = load(root), {}
+    for path, asked in load_file(root).get("plots", {}).items():
+        table = tables.get(asked["readme"], {}).get(asked["table"])
+        if table is None:
+            raise Failure(f"{FILE}: {path}: no table '{asked['table']}' of {asked['readme']}")
+        missing = set(asked["columns"]) - set(table["head"])
+        if missing:
+            raise Failure(f"{FILE}: {path}: no column {sorted(missing)}; the table has {table['head']}")
+        panels = []
+        for column, title in asked["columns"].items():
+            at = table["head"].index(column)
+            panels.append((title, [(row[0], row[at]) for row in table["rows"] if row[0] not in asked.get("without", [])]))
+        made[path] = plot.svg(asked["title"], panels, asked["ours"])
+    return made
+
+
 def check(root):
     """Findings, one a line."""
     found = []
@@ -122,6 +150,9 @@ def check(root):
         else:
             if text != want:
                 found.append(f"{readme}: shows other figures than {FILE}; run tools/figures/figures.py render")
+    for path, want in plots(root).items():
+        if not os.path.exists(os.path.join(root, path)) or read(root, path) != want:
+            found.append(f"{path}: shows other figures than {FILE}; run tools/figures/figures.py render")
     listed = subprocess.run(["git", "-c", "safe.directory=*", "grep", "-lE", "^<!-- figures: ", "--", "*.md"], cwd=root,
                             capture_output=True, text=True, check=False)
     for readme in listed.stdout.split():
@@ -138,6 +169,12 @@ def render(root):
             with open(os.path.join(root, readme), "w", encoding="utf-8") as file:
                 file.write(want)
             print(f"{readme}: rendered")
+    for path, want in plots(root).items():
+        if not os.path.exists(os.path.join(root, path)) or read(root, path) != want:
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                file.write(want)
+            print(f"{path}: rendered")
 
 
 def parse_table(text):

@@ -17,6 +17,9 @@ TABLE = {"commit": "abc", "date": "2026-01-02", "machine": "one core", "command"
 README = "# x\n\n<!-- figures: t -->\n| input | ns |\n|---|---:|\n| a | 1.5 |\n|  | 2 |\n<!-- figures end -->\nrest\n"
 
 
+PLOT = {"title": "t & u", "readme": "README.md", "table": "t", "ours": "a", "columns": {"ns": "Time, ns"}}
+
+
 class FiguresTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -28,6 +31,22 @@ class FiguresTest(unittest.TestCase):
             subprocess.run(["git", *arguments], cwd=self.root, check=True)
         self.write("README.md", README)
         self.tables({"README.md": {"t": TABLE}})
+
+    def test_a_picture_has_the_figures_of_its_table(self):
+        rows = [["a", "1,500"], ["b", "3,000"]]
+        self.write("README.md", README.replace("| a | 1.5 |\n|  | 2 |", "| a | 1,500 |\n| b | 3,000 |"))
+        self.write(figures.FILE, json.dumps({"version": 1, "plots": {"docs/images/t.svg": PLOT},
+                                             "tables": {"README.md": {"t": {**TABLE, "rows": rows}}}}))
+        self.assertEqual(len(figures.check(self.root)), 1)
+        figures.render(self.root)
+        self.assertEqual(figures.check(self.root), [])
+        picture = self.read("docs/images/t.svg")
+        self.assertIn(">1,500</text>", picture)
+        self.assertIn("t &amp; u", picture)
+        self.assertEqual(picture.count("<rect"), 2)
+        self.assertEqual(picture.count('class="bar ours"'), 1)
+        figures.save(self.root, figures.load(self.root))
+        self.assertIn("plots", figures.load_file(self.root))
 
     def write(self, path, text):
         with open(os.path.join(self.root, path), "w", encoding="utf-8") as file:

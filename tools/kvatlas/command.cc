@@ -43,10 +43,12 @@ int Serve(const std::vector<std::string>& arguments, const CommandIo& io) {
 constexpr Entry kCommands[] = {
     {"serve", "stands in front of engines: leaf, frontend and proxy in one process", Serve,
      /*serves=*/true},
+    {"demo", "two mock engines, serve and a conversation, to see what it does", RunDemo},
     {"status", "all processes in one screen, those that a named one knows too", RunStatus},
     {"cells", "cells that report to a hierarchy node", RunCells},
     {"workers", "worker ranks of a leaf", RunWorkers},
     {"streams", "streams into and out of a leaf, a hierarchy node or a relay", RunStreams},
+    {"sessions", "what of a session is where, and what its next turn would compute", RunSessions},
     {"query", "who has how much of a prompt", RunQuery},
     {"explain", "why: block by block at a leaf, or a frontend's choice", RunExplain},
     {"dump", "who holds what", RunDump},

@@ -126,6 +126,7 @@ int RunCompletion(const std::vector<std::string>& arguments, const CommandIo& io
 int RunCells(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunWorkers(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunSessions(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunQuery(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDump(const std::vector<std::string>& arguments, const CommandIo& io);
@@ -133,6 +134,7 @@ int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDoctor(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunDemo(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunPki(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunTokenize(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunBundle(const std::vector<std::string>& arguments, const CommandIo& io);

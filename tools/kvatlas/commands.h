@@ -1,7 +1,9 @@
 // What can an operator ask the services with the command `kvatlas`? One function for each sub-command, its flags and texts.
 //
+//   serve  demo                 a process in front of engines; the same with two mock engines and a conversation
 //   status                      all processes in one screen
 //   cells  workers  streams     what there is, and how it is doing
+//   sessions                    what of a session is where
 //   query  explain              who has how much of a prompt, and why
 //   dump   diff                 who holds what, and how two tellers differ
 //   diagnose                    why engines serve something else than predicted

@@ -52,6 +52,24 @@ bool CheckBlockSize(const std::string& where, const v1::DomainStats& domain,
   return false;  // of a registration alone too: its events may be missing as well
 }
 
+// What frontends sent there, against what the worker's events showed of it. A prompt that was in cache whole confirms itself.
+void CheckConfirmed(const SurveyedNode& leaf, const v1::HolderStats& holder,
+                    FindingList* findings) {
+  constexpr uint64_t kFew = 50;
+  const v1::PendingStats& pending = holder.pending();
+  const uint64_t ended = pending.confirmed() + pending.contradicted();
+  if (ended < kFew || pending.contradicted() * 2 < ended) return;
+  findings->Warning(
+      "prompts_unconfirmed",
+      absl::StrCat("worker ", HolderText(holder.holder()), " of ", leaf.Name()),
+      absl::StrCat("of ", ended, " prompts that frontends sent there and that ended well, ",
+                   pending.contradicted(),
+                   " were not followed by events with their blocks: its events come late, or the "
+                   "engine computed other tokens or another salt than was hashed"),
+      "kvatlas diagnose compares tokens and says where they part; kvatlas workers shows how old "
+      "its last events are");
+}
+
 // An engine's own events, as its leaf hears them.
 void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                  const v1::HolderStats& holder, FindingList* findings) {
@@ -108,10 +126,11 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
                : absl::StrCat("start it with --block-size ", engine.block_size,
                               engine.in_serve ? "" : ", or register it with block_size=auto"));
   }
-  if (facts.kv_events == false) {
+  // What its worker publishes by another way, as by kvatlas' library, is not the engine's to say.
+  if (facts.kv_events == false && engine.batches.value_or(0) == 0) {
     findings->Error("engine_no_events", where, "it publishes no KV events",
                     "start it with --kv-events-config '{\"publisher\": \"zmq\", \"endpoint\": "
-                    "\"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'");
+                    "\"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5657\"}'");
   } else if (facts.kv_replay == false) {
     findings->Warning("engine_no_replay", where, "its KV events have no replay endpoint",
                       "add \"replay_endpoint\" to its --kv-events-config");
@@ -146,6 +165,12 @@ void CheckEngines(const Survey& survey, FindingList* findings) {
     for (const v1::DomainStats& domain : node.stats.domains())
       for (const v1::HolderStats& holder : domain.holder_stats())
         if (holder.has_engine()) CheckEvents(node, domain, holder, findings);
+  for (const SurveyedNode& node : survey.nodes) {
+    if (node.role != ServiceRole::kLeaf) continue;
+    for (const v1::DomainStats& domain : node.stats.domains())
+      for (const v1::HolderStats& holder : domain.holder_stats())
+        CheckConfirmed(node, holder, findings);
+  }
   for (const SurveyedEngine& engine : survey.engines) {
     const std::string where =
         absl::StrCat("engine ", engine.url, " (", engine.of.empty() ? "" : engine.of.front(), ")");

@@ -104,6 +104,11 @@ void CheckMemory(const std::string& where, const std::string& level, uint64_t us
 
 void CheckCheckpoint(const std::string& where, const v1::CheckpointStats& of,
                      FindingList* findings) {
+  if (!of.restore_error().empty()) {
+    findings->Warning("checkpoint", where, "it started without what it knew: " + of.restore_error(),
+                      "register again the engines that were registered over HTTP; others come back "
+                      "by themselves");
+  }
   if (!of.last_error().empty()) {
     findings->Error(
         "checkpoint", where,

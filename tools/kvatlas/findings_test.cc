@@ -143,6 +143,14 @@ TEST(FindingsTest, DisksThatHoldNoFurtherCheckpoint) {
   EXPECT_EQ(finding.severity, Severity::kError);
 }
 
+TEST(FindingsTest, ALeafThatCouldReadNoneOfItsCheckpoints) {
+  Survey survey = Healthy();
+  survey.nodes[1].stats.mutable_checkpoint()->set_restore_error("none can be read");
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "checkpoint");
+  EXPECT_EQ(finding.severity, Severity::kWarning);
+}
+
 // The workers that publish through it are all well.
 TEST(FindingsTest, ARedisThatIsAwayIsNamedAndNotTheWorkers) {
   Survey survey = Healthy();
@@ -245,6 +253,24 @@ TEST(FindingsTest, MessagesOfAnEngineThatWereLost) {
   EXPECT_NE(finding.what.find("3 messages"), std::string::npos) << finding.what;
 }
 
+TEST(FindingsTest, AWorkerWhoseEventsDoNotShowWhatWasSentThere) {
+  Survey survey = Healthy();
+  v1::PendingStats* pending =
+      survey.nodes[1].stats.mutable_domains(0)->mutable_holder_stats(0)->mutable_pending();
+  pending->set_told(200);
+  pending->set_confirmed(60);
+  pending->set_contradicted(20);
+  pending->set_failed(120);  // says nothing of events
+  EXPECT_TRUE(Check(survey).empty()) << "most were confirmed";
+  pending->set_confirmed(4);
+  EXPECT_TRUE(Check(survey).empty()) << "too few to say";
+  pending->set_contradicted(60);
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "prompts_unconfirmed");
+  EXPECT_NE(finding.what.find("of 64 prompts"), std::string::npos) << finding.what;
+  EXPECT_NE(finding.what.find("60 were not followed"), std::string::npos) << finding.what;
+}
+
 TEST(FindingsTest, AnEngineOfWhichSomeEventsHaveBlocksOfAnotherSize) {
   Survey survey = Healthy();
   v1::HolderStats* holder = survey.nodes[1].stats.mutable_domains(0)->mutable_holder_stats(0);
@@ -299,6 +325,15 @@ TEST(FindingsTest, AHealthyEngineBeforeItsFirstEventHasNoOtherBlockSize) {
   // That it computes and announces nothing is told as before.
   survey.engines[0].facts->prompt_tokens = 500;
   EXPECT_EQ(Only(survey).id, "engine_no_events");
+}
+
+// Both ports go up by the rank.
+TEST(FindingsTest, TheEventsThatAnEngineIsToldToHaveLeaveRoomForRanks) {
+  Survey survey = WithEngineOf64("kvatlas-serve", 0);
+  survey.engines[0].facts->kv_events = false;
+  const std::string remedy = Only(survey).remedy;
+  EXPECT_NE(remedy.find("tcp://*:5557"), std::string::npos) << remedy;
+  EXPECT_NE(remedy.find("tcp://*:5657"), std::string::npos) << remedy;
 }
 
 TEST(FindingsTest, ARemedyNamesFlagsThatTheProgramHas) {

@@ -181,6 +181,10 @@ int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io) {
     }
     if (look + 1 < tries) continue;
     PrintDifferences(&command, differences, left->ToString(), right->ToString(), hashes_max);
+    const bool node = left->kind == SourceKind::kHierarchy;
+    if (command.table() && node != (right->kind == SourceKind::kHierarchy))
+      command.out() << "a hierarchy node holds waypoints of cells, and the other source blocks of "
+                       "workers: these are never equal\n";
     PrintDoubts(command, left->ToString(), *a);
     PrintDoubts(command, right->ToString(), *b);
   }

@@ -29,6 +29,7 @@
 #include "publisher/zmq_events.h"
 #include "tools/cluster/process.h"
 #include "tools/kvatlas/commands.h"
+#include "tools/kvatlas/services.h"
 
 namespace kvatlas {
 namespace {
@@ -64,8 +65,8 @@ std::ostream& operator<<(std::ostream& to, const Outcome& outcome) {
 Outcome Kvatlas(std::vector<std::string> arguments, const std::string& input = "",
                 const std::function<void(CommandIo*)>& prepare = nullptr) {
   static const auto& asks =
-      *new std::set<std::string>{"status",  "cells", "workers", "streams",  "query",
-                                 "explain", "dump",  "diff",    "diagnose", "checkpoint"};
+      *new std::set<std::string>{"status", "cells", "workers",  "streams",    "query",   "explain",
+                                 "dump",   "diff",  "diagnose", "checkpoint", "sessions"};
   if (!arguments.empty() && asks.contains(arguments[0])) arguments.push_back("--timeout=60s");
   std::ostringstream out, err;
   std::istringstream in(input);
@@ -206,20 +207,6 @@ World* KvatlasTest::world_ = nullptr;
 
 // ---- The command line ----
 
-TEST_F(KvatlasTest, HelpIsThereForAllAndForEach) {
-  const Outcome help = Kvatlas({"--help"});
-  EXPECT_EQ(help.exit, 0);
-  for (const char* command : {"status", "cells", "workers", "streams", "query", "explain", "dump",
-                              "diff", "diagnose", "checkpoint"}) {
-    EXPECT_THAT(help.out, HasSubstr(command));
-    const Outcome of = Kvatlas({command, "--help"});
-    EXPECT_EQ(of.exit, 0) << command;
-    EXPECT_THAT(of.out, HasSubstr("--json")) << command;
-    EXPECT_THAT(of.out, HasSubstr("kvatlas " + std::string(command))) << command;
-  }
-  EXPECT_THAT(Kvatlas({"--version"}).out, HasSubstr("kvatlas "));
-}
-
 TEST_F(KvatlasTest, AWrongCommandLineIsNamedAndExitsWith2) {
   EXPECT_EQ(Kvatlas({}).exit, 2);
   EXPECT_THAT(Kvatlas({"cell"}).err, HasSubstr("\"cell\" is no command"));
@@ -284,39 +271,6 @@ TEST_F(KvatlasTest, AServiceThatIsNamedWronglyIsSaidToBe) {
   const Outcome port = Kvatlas({"diagnose", "frontend=" + w.frontend.grpc()});
   EXPECT_EQ(port.exit, 1) << port;
   EXPECT_THAT(port.err, HasSubstr("expected its HTTP port"));
-}
-
-TEST_F(KvatlasTest, CommandsServicesFlagsAndChoicesAreCompleted) {
-  const auto of = [](const std::string& line) {
-    return Kvatlas({"completion", "words", "--", line}).out;
-  };
-  EXPECT_EQ(of("kvatlas stat"), "status\n");
-  EXPECT_THAT(of("kvatlas "), HasSubstr("serve\n"));
-  EXPECT_EQ(of("kvatlas workers lea"), "leaf=\n");
-  EXPECT_EQ(of("kvatlas query --mod"), "--model=\n");
-  EXPECT_EQ(of("kvatlas query leaf=127.0.0.1:7410 --al"), "--all\n");
-  EXPECT_EQ(of("kvatlas query --as=ha"), "--as=hashes\n");
-  EXPECT_EQ(of("kvatlas serve --engines_"), "--engines_file=\n");
-  EXPECT_EQ(of("kvatlas diff check"), "checkpoint=\n");
-  EXPECT_EQ(of("kvatlas nothing --x"), "");
-  EXPECT_THAT(Kvatlas({"completion", "bash"}).out, HasSubstr("complete -o default -F _kvatlas"));
-  EXPECT_THAT(Kvatlas({"completion", "zsh"}).out, HasSubstr("compdef _kvatlas"));
-  EXPECT_EQ(Kvatlas({"completion", "fish"}).exit, 2);
-}
-
-// As bash does it, with the script.
-TEST_F(KvatlasTest, BashTakesTheScript) {
-  const std::string script = TempPath("completion.bash");
-  std::ofstream(script) << Kvatlas({"completion", "bash"}).out;
-  const std::string check = TempPath("check.bash");
-  std::ofstream(check)
-      << "kvatlas() { [[ \"$*\" == \"completion words -- kvatlas query --as=ha\" ]] && "
-         "echo --as=hashes; }\nsource "
-      << script << "\n"
-      << "compopt() { :; }\nCOMP_LINE='kvatlas query --as=ha' COMP_POINT=21 COMP_CWORD=4\n"
-         "COMP_WORDS=(kvatlas query --as = ha)\n_kvatlas\n"
-         "[[ ${COMPREPLY[*]} == hashes ]]\n";
-  EXPECT_EQ(std::system(("bash " + check).c_str()), 0);
 }
 
 TEST_F(KvatlasTest, WatchLooksAgainAndBeginsTheScreenAnew) {
@@ -446,8 +400,10 @@ TEST_F(KvatlasTest, StatusShowsAllProcessesThatANamedOneKnows) {
       Kvatlas({"status", "leaf=" + w.leaf.grpc(), "relay=" + std::string(kUnreachable)});
   EXPECT_EQ(table.exit, 4) << table;
   EXPECT_THAT(table.out, HasSubstr("PROCESS"));
-  EXPECT_THAT(table.out, HasSubstr("unreachable: connecting"));
-  EXPECT_THAT(table.out, HasSubstr("to look at:\n  relay 127.0.0.1:1: unreachable\n"));
+  EXPECT_THAT(table.out, HasSubstr("to look at:\n  relay 127.0.0.1:1: unreachable: connecting"));
+  std::istringstream rows(table.out.substr(0, table.out.find("\nto look at:")));
+  for (std::string row; std::getline(rows, row);)
+    EXPECT_LE(row.size(), 160u) << "a reason is not in the table: " << row;
 }
 
 TEST_F(KvatlasTest, StreamsOfEnginesHaveTheirEndpointLagAndLosses) {
@@ -478,6 +434,10 @@ TEST_F(KvatlasTest, StreamsOfEnginesHaveTheirEndpointLagAndLosses) {
   EXPECT_EQ(row(streams, "7")["lost"], 0) << streams;
   EXPECT_EQ(row(streams, "8")["peer"], "tcp://" + std::string(kUnreachable)) << streams;
   EXPECT_THAT(row(streams, "8").value("detail", ""), HasSubstr("refused")) << streams;
+  // An engine's own events have no numbers of ours, and do not say how large its pool is.
+  const Outcome workers = Kvatlas({"workers", "leaf=" + leaf.grpc()});
+  EXPECT_THAT(workers.out, testing::ContainsRegex("\n7 .* -  +1\n")) << workers;
+  EXPECT_EQ(row(Kvatlas({"workers", "leaf=" + leaf.grpc(), "--json"}), "7")["batch"], 1);
 
   // What the leaf heard itself is in its checkpoint, and compared.
   const Outcome held = KvatlasUntil({"dump", "leaf=" + leaf.grpc()}, [](const Outcome& o) {
@@ -547,6 +507,20 @@ TEST_F(KvatlasTest, StreamsComeInAndGoOut) {
   const Outcome leaf = Kvatlas({"streams", Leaf()});
   EXPECT_EQ(leaf.exit, 0) << leaf;
   EXPECT_THAT(leaf.out, HasSubstr(world().hierarchy.grpc()));
+  // What goes out is numbered as its receiver has it.
+  const auto of_cell = [](const Outcome& o, const char* direction) {
+    for (const Json& line : o.Lines())
+      if (line["direction"] == direction && line["holder"] == "a") return line;
+    return Json::object();
+  };
+  const Outcome both =
+      KvatlasUntil({"streams", Leaf(), "--hierarchy=" + world().hierarchy.grpc(), "--json"},
+                   [&](const Outcome& o) {
+                     const Json out = of_cell(o, "out"), in = of_cell(o, "in");
+                     return in.value("batch", 0) > 0 && out.value("batch", 0) == in["batch"] &&
+                            out["acknowledged"] == in["batch"];
+                   });
+  EXPECT_EQ(of_cell(both, "out")["batch"], of_cell(both, "in")["batch"]) << both;
   const std::string relay_flag = "--relay=" + world().relay.http();
   const Outcome relay = Kvatlas({"streams", relay_flag, "--json"});
   ASSERT_EQ(relay.Lines().size(), 2u) << relay;
@@ -616,6 +590,25 @@ TEST_F(KvatlasTest, ANodeSaysWhichCells) {
   EXPECT_EQ(outcome.Lines()[0]["cell"], "a");
   EXPECT_EQ(outcome.Lines()[0]["address"], world().leaf.grpc());
   EXPECT_GE(outcome.Lines()[0]["blocks_at_least"], 8);
+}
+
+TEST_F(KvatlasTest, SessionsSayWhatOfThemIsWhereAndWhatANextTurnComputes) {
+  v1::RouteRequest request;
+  request.mutable_domain()->set_model("m");
+  for (const TokenId token : TokensOf(100, 25)) request.mutable_tokens()->add_ids(token);
+  request.set_session_id("s 7");
+  const std::string leaf = "--leaf_http=" + world().leaf.http();
+  const Outcome found = KvatlasUntil({"sessions", leaf, "--json", "--session=s 7"}, [&](auto& o) {
+    EXPECT_TRUE(AskRoute(*Address::Parse(world().frontend.grpc()), request, kLong).ok());
+    return !o.Lines().empty();
+  });
+  const auto line = found.Lines().at(0);
+  EXPECT_EQ(line["worker"], "w0");
+  EXPECT_EQ(line["tokens"], 100);
+  EXPECT_EQ(line["at"][0]["tokens"], 80);
+  EXPECT_EQ(line["next_turn_computes"], 20);
+  EXPECT_THAT(Kvatlas({"sessions", "leaf=" + world().leaf.grpc(), "--session=other"}).out,
+              HasSubstr("that session was not told of"));
 }
 
 TEST_F(KvatlasTest, ALeafExplainsBlockByBlock) {
@@ -703,6 +696,13 @@ TEST_F(KvatlasTest, ALeafAndItsRelayAreEqual) {
       {"diff", "--left=leaf=" + world().leaf.grpc(), "--right=relay=" + world().relay.http()});
   EXPECT_EQ(outcome.exit, 0) << outcome;
   EXPECT_THAT(outcome.out, HasSubstr("equal"));
+}
+
+TEST_F(KvatlasTest, BlocksAreNotComparedWithWaypointsWithoutAWord) {
+  const Outcome outcome = Kvatlas({"diff", "leaf=" + world().leaf.grpc(),
+                                   "hierarchy=" + world().hierarchy.grpc(), "--again_after=1ms"});
+  EXPECT_EQ(outcome.exit, 3) << outcome;
+  EXPECT_THAT(outcome.out, HasSubstr("a hierarchy node holds waypoints of cells"));
 }
 
 TEST_F(KvatlasTest, ADifferenceBetweenReplicasIsNamed) {

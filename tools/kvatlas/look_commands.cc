@@ -37,6 +37,17 @@ std::string LoadCell(const v1::HolderStats& holder, uint64_t value) {
   return holder.has_load() ? Grouped(value) : "-";
 }
 
+// Of an engine whose pool's size is not known neither used nor free blocks are told.
+std::string FreeCell(const v1::HolderStats& holder) {
+  const v1::Load& load = holder.load();
+  return load.used_blocks() + load.free_blocks() == 0 ? "-" : Grouped(load.free_blocks());
+}
+
+// The last one applied. An engine that is listened to has no numbers of ours: then how many were.
+uint64_t BatchOf(const v1::HolderStats& holder) {
+  return holder.has_engine() ? holder.batches() : holder.applied();
+}
+
 Json HolderJson(const v1::Domain& domain, const v1::HolderStats& holder) {
   Json json = {{"model", domain.model()},
                {"tenant", domain.tenant()},
@@ -50,6 +61,7 @@ Json HolderJson(const v1::Domain& domain, const v1::HolderStats& holder) {
                {"side_blocks", holder.side_blocks()},
                {"epoch", holder.epoch()},
                {"applied", holder.applied()},
+               {"batch", BatchOf(holder)},
                {"load", nullptr}};
   if (holder.has_load()) {
     const v1::Load& load = holder.load();
@@ -90,8 +102,8 @@ int PrintHolders(Command* command, const HolderService& service, const char* wha
                  ShortMs(holder.age_ms()), Grouped(holder.blocks()),
                  holder.side_blocks() == 0 ? "-" : Grouped(holder.side_blocks()),
                  LoadCell(holder, holder.load().running_requests()),
-                 LoadCell(holder, holder.load().waiting_requests()),
-                 LoadCell(holder, holder.load().free_blocks()), Grouped(holder.applied())});
+                 LoadCell(holder, holder.load().waiting_requests()), FreeCell(holder),
+                 Grouped(BatchOf(holder))});
     }
   }
   if (!command->table()) return command->Done();
@@ -164,7 +176,7 @@ StreamRow IncomingRow(const v1::Domain& domain, const v1::HolderStats& holder) {
                 .holder = HolderText(holder.holder()),
                 .domain = DomainName(domain),
                 .state = StateOf(holder),
-                .number = holder.applied(),
+                .number = BatchOf(holder),
                 .gaps = holder.gaps(),
                 .detail = holder.reason()};
   if (row.detail.empty()) {
@@ -174,7 +186,6 @@ StreamRow IncomingRow(const v1::Domain& domain, const v1::HolderStats& holder) {
   if (!holder.has_engine()) return row;
   // The leaf listens to it itself: there is no hello, and so no epoch.
   row.peer = holder.endpoint().empty() ? "engine" : holder.endpoint();
-  row.number = holder.batches();
   row.lag_ms = holder.engine().lag_ms();
   row.lost = holder.engine().messages_lost();
   if (!holder.engine().last_refusal().empty())
@@ -217,7 +228,8 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
                     .holder = stats->cell(),
                     .domain = DomainName(parent.domain()),
                     .state = StateOf(parent),
-                    .number = parent.waypoints_announced() + parent.waypoints_withdrawn(),
+                    .number = parent.last_batch(),
+                    .acknowledged = parent.acknowledged(),
                     .detail = !why.empty()
                                   ? why
                                   : Grouped(parent.waypoints_held()) + " waypoints held, " +

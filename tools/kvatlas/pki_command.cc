@@ -49,7 +49,7 @@ int Issue(Command* command, const std::string& directory, PkiIssue issue) {
 int Curve(Command* command, const std::string& path) {
   const absl::StatusOr<CurveKeys> keys = MakeCurveKeys();
   if (!keys.ok()) return command->Fail(keys.status());
-  absl::Status written = WriteFileByRename(path, keys->secret_key + "\n", 0600);
+  absl::Status written = WriteNewFile(path, keys->secret_key + "\n", 0600);
   if (!written.ok()) return command->Fail(written);
   command->PrintJson({{"curve_key", path}, {"server_key", keys->public_key}});
   if (command->table()) {

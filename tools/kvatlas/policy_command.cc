@@ -8,6 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "indexer/service/nearest_name.h"
 #include "indexer/service/security/policy.h"
 #include "indexer/service/security/tokens.h"
@@ -55,8 +58,9 @@ int Explain(Command* command, const Explained& asked, const std::vector<std::str
   if (!verb.has_value()) {
     std::vector<std::string> names;
     for (int i = 0; i < kVerbs; ++i) names.emplace_back(VerbName(static_cast<Verb>(i)));
-    return command->Usage(
-        absl::StrCat("unknown verb \"", words[1], "\"", DidYouMean(words[1], names)));
+    return command->Usage(absl::StrCat("unknown verb \"", words[1], "\"",
+                                       DidYouMean(words[1], names),
+                                       "; verbs: ", absl::StrJoin(names, ", ")));
   }
   const absl::StatusOr<std::shared_ptr<const AccessPolicy>> policy =
       AccessPolicy::Read(asked.policy);
@@ -88,6 +92,12 @@ int Token(Command* command, const NewToken& wanted) {
   const absl::StatusOr<Identity> identity = ParseIdentity(wanted.identity);
   if (!identity.ok()) {
     return command->Usage("--identity: " + std::string(identity.status().message()));
+  }
+  if (!wanted.expires.empty()) {
+    const absl::StatusOr<int64_t> end = TokenEnd(wanted.expires);
+    if (!end.ok()) return command->Usage("--expires: " + std::string(end.status().message()));
+    if (*end <= absl::ToUnixSeconds(absl::Now()))
+      return command->Usage("--expires=" + wanted.expires + ": that day is over");
   }
   const std::string token = NewBearerToken();
   std::string line = absl::StrCat("sha256:", TokenHash(token), " ", wanted.identity);

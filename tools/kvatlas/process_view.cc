@@ -75,7 +75,7 @@ void LookAtHolder(const Json& holder, const std::string& what, ProcessView* view
 
 void ReadDomains(const Json& status, bool leaf, ProcessView* view) {
   const char* const what = leaf ? "worker" : "cell";
-  std::set<std::string> holders;
+  std::set<std::string> holders, cells;  // a cell's replicas are one
   uint64_t blocks = 0;
   std::vector<std::string> domains;
   for (const Json& domain : Field(status, "domains")) {
@@ -83,10 +83,12 @@ void ReadDomains(const Json& status, bool leaf, ProcessView* view) {
     blocks += Number(domain, "blocks");
     for (const Json& holder : Field(domain, "holder_stats")) {
       holders.insert(HolderOf(holder));
+      cells.insert(TextIn(Field(holder, "holder"), "name"));
       LookAtHolder(holder, what, view);
     }
   }
-  view->holds = Count(holders.size(), what) + ", " + Count(blocks, leaf ? "block" : "waypoint");
+  view->holds = Count(leaf ? holders.size() : cells.size(), what) + ", " +
+                Count(blocks, leaf ? "block" : "waypoint");
   if (domains.size() == 1) view->holds += " of " + domains[0];
   if (domains.size() > 1) view->holds += " of " + Count(domains.size(), "domain");
 }
@@ -214,8 +216,7 @@ ProcessView ViewOfUnreached(const Unreached& what) {
   std::string reason(what.why.message());
   if (reason.starts_with(title)) reason = reason.substr(title.size());
   view.state = WithReason("unreachable", reason);
-  view.attention.push_back(what.told_by.empty() ? "unreachable"
-                                                : "unreachable, and named by " + what.told_by);
+  if (!what.told_by.empty()) view.attention.push_back("named by " + what.told_by);
   return view;
 }
 

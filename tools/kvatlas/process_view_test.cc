@@ -71,6 +71,15 @@ TEST(ProcessViewTest, ANodeSaysHowManyCellsItHas) {
   EXPECT_EQ(view.does, "1 query");
 }
 
+TEST(ProcessViewTest, ReplicasOfACellAreOneCell) {
+  const ProcessView view = ViewOf({ServiceRole::kHierarchy, {"127.0.0.1", 8091}}, Json::parse(R"({
+    "cell": "top", "domains": [{"domain": {"model": "m"}, "blocks": "5", "holder_stats": [
+    {"holder": {"name": "a", "replica": "x"}, "state": "connected", "trust": "TRUST_EXACT"},
+    {"holder": {"name": "a", "replica": "y"}, "state": "connected", "trust": "TRUST_STALE"}]}]})"));
+  EXPECT_EQ(view.holds, "1 cell, 5 waypoints of m");
+  EXPECT_THAT(view.attention, ElementsAre("cell a@y stale")) << "each replica for itself";
+}
+
 TEST(ProcessViewTest, ARelayThatIsNotReadySaysWhy) {
   const ProcessView view = ViewOf({ServiceRole::kRelay, {"127.0.0.1", 8093}}, Json::parse(R"({
     "program": "kvatlas-relay", "version": "0.1.0", "ready": false, "reason": "no worker yet",
@@ -114,8 +123,7 @@ TEST(ProcessViewTest, ASurveyIsSeenByProgramAndSaysWhatIsMissing) {
   EXPECT_EQ(views[0].program, "hierarchy");
   EXPECT_FALSE(views[0].reached);
   EXPECT_EQ(views[0].state, "unreachable: refused");
-  EXPECT_THAT(views[0].attention,
-              ElementsAre("unreachable, and named by leaf 127.0.0.1:7410 (cell a)"));
+  EXPECT_THAT(views[0].attention, ElementsAre("named by leaf 127.0.0.1:7410 (cell a)"));
   EXPECT_EQ(views[1].program, "leaf");
   EXPECT_EQ(views[1].state, "not ready: restoring a checkpoint");
 }

@@ -141,13 +141,15 @@ absl::StatusOr<Address> Located(const ServiceName& name, Plane plane, Duration t
   const absl::StatusOr<Told> told = Ask(name, timeout);
   if (!told.ok()) {
     // Not let in to its status, or a frontend's gRPC port: it is there all the same.
-    const bool http = !absl::IsUnavailable(told.status()) &&
-                      !absl::IsDeadlineExceeded(told.status()) &&
-                      !absl::IsFailedPrecondition(told.status());
+    const bool http = absl::IsUnauthenticated(told.status()) ||
+                      absl::IsPermissionDenied(told.status()) ||
+                      absl::IsResourceExhausted(told.status());
     const bool grpc =
         absl::IsFailedPrecondition(told.status()) && name.role == ServiceRole::kFrontend;
     if ((plane == Plane::kHttp && http) || (plane == Plane::kGrpc && grpc)) return name.address;
-    return told.status();
+    if (!absl::IsNotFound(told.status())) return told.status();
+    return absl::FailedPreconditionError(
+        absl::StrCat(told.status().message(), "; another server is at this address"));
   }
   const std::string program = NameInProgram(told->status);
   if (!Answers(name.role, program)) {

@@ -3,6 +3,7 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
@@ -76,19 +77,25 @@ absl::Status ReadDump(Stub* stub, const v1::DumpRequest& request, Duration timeo
   return FromGrpcStatus(reader->Finish());
 }
 
-// What a service says in the body of an answer that is no success.
+// What a service says in the body of an answer that is no success. Of another server's the beginning is quoted.
 std::string ReasonIn(const HttpReply& reply) {
   const auto json = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
   if (json.is_object() && json.contains("error") && json["error"].is_string())
     return json["error"].get<std::string>();
-  if (!reply.body.empty() && reply.body.size() < 500) return reply.body;
-  return "HTTP status " + std::to_string(reply.status);
+  constexpr size_t kQuoted = 100;
+  const std::string line = reply.body.substr(0, std::min(reply.body.find('\n'), kQuoted));
+  return absl::StrCat("HTTP status ", reply.status,
+                      line.empty() ? "" : absl::StrCat(", not in kvatlas's form: \"", line, "\""));
 }
 
 absl::StatusCode CodeOf(int http_status) {
   switch (http_status) {
     case 400:
       return absl::StatusCode::kInvalidArgument;
+    case 401:
+      return absl::StatusCode::kUnauthenticated;
+    case 403:
+      return absl::StatusCode::kPermissionDenied;
     case 404:
       return absl::StatusCode::kNotFound;
     case 409:

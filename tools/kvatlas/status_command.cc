@@ -24,17 +24,22 @@ Json JsonOf(const ProcessView& view) {
 
 std::string Dash(const std::string& text) { return text.empty() ? "-" : text; }
 
+// Why it is so stands below the table, which would be as wide as that.
+std::string WithoutReason(const std::string& state) { return state.substr(0, state.find(": ")); }
+
 void Print(Command* command, const std::vector<ProcessView>& views) {
   Table table({"PROCESS", "NAME", "ADDRESS", "VERSION", "UP>", "STATE*", "HOLDS", "DID"});
   for (const ProcessView& view : views) {
     table.Add({view.program, Dash(view.name), view.address, Dash(view.version),
-               view.up_ms.has_value() ? ShortMs(*view.up_ms) : "-", view.state, Dash(view.holds),
-               Dash(view.does)});
+               view.up_ms.has_value() ? ShortMs(*view.up_ms) : "-", WithoutReason(view.state),
+               Dash(view.holds), Dash(view.does)});
   }
   table.Print(command->out(), command->colours());
   bool first = true;
   for (const ProcessView& view : views) {
-    for (const std::string& line : view.attention) {
+    std::vector<std::string> lines = view.attention;
+    if (view.state != "ready") lines.insert(lines.begin(), view.state);
+    for (const std::string& line : lines) {
       if (first) command->out() << "\nto look at:\n";
       first = false;
       command->out() << "  " << view.program << ' '

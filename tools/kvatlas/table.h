@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "indexer/service/text_escape.h"  // Shown
+
 namespace kvatlas {
 
 class Table {
@@ -31,10 +33,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Text from outside, such as a worker's name, as a terminal may get it: what moves the cursor, ends a line, turns the direction of writing or
-// is not seen is written as \u001b is, and what is not UTF-8 as U+FFFD. Cells of tables are.
-std::string Shown(std::string_view text);
-// The same of a text of several lines, which stay.
+// `Shown` of a text of several lines, which stay. Cells of tables are `Shown`.
 std::string ShownLines(std::string_view text);
 
 // Green, yellow or red on a terminal by the word with which `state` begins: "exact", "degraded", "unreachable: …"; a word that is

@@ -3,7 +3,7 @@
 
 Prints one line per finding, `path:line: [check] what is wrong`, and fails if there is one. The checks:
 format (clang-format), include (which folder may include which), guard (header guards), link (relative links and their headings in
-Markdown), readme (a README per folder), machine_path (paths of a particular machine), open_end (work left
+Markdown), shown (code below a link "[file](file):" is part of that file), readme (a README per folder), machine_path (paths of a particular machine), open_end (work left
 undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), person (a process,
 a thread or a peer is "it"), length (long files), twin (one name for two types, functions or inline variables:
 the linker takes one of the two without a word).
@@ -25,6 +25,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 PROTO_IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?(")([^"]+)"')
 # [text](target), also for images; a title after the target is dropped below.
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
+SHOWN_CODE = re.compile(r"\]\(([^)\s#]+)\):\n\n```[\w+]+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Written so that these lines do not find themselves.
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|home|root)[/]|\.\.[/]shared\b")
 OPEN_END = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
@@ -189,6 +190,17 @@ def check_links(tree, findings):
                                  f"{target or 'this page'} has no heading #{anchor}")
 
 
+def check_shown(tree, findings):
+    """A page that shows a file's code shows what is in the file."""
+    for path in (p for p in tree.files if p.endswith(".md")):
+        text = "\n".join(tree.lines(path)) + "\n"
+        for match in SHOWN_CODE.finditer(text):
+            shown = os.path.normpath(os.path.join(os.path.dirname(path), match[1]))
+            if shown in tree.files and match[2] not in "\n".join(tree.lines(shown)) + "\n":
+                findings.add(path, text.count("\n", 0, match.start(2)) + 1, "shown",
+                             f"the code is not in {shown}")
+
+
 def check_readmes(tree, findings):
     """A folder with code has a README.md; below the first level its parent's counts too."""
     present = {os.path.dirname(p) for p in tree.files if os.path.basename(p) == "README.md"}
@@ -269,6 +281,7 @@ def lint(root):
     check_includes(tree, findings)
     check_guards(tree, findings)
     check_links(tree, findings)
+    check_shown(tree, findings)
     check_readmes(tree, findings)
     check_text(tree, findings)
     check_twins(tree, findings)

@@ -37,6 +37,7 @@ CLEAN = {
     "tools/README.md": "t\n",
     "tools/t.cc": '#include "tests/u.h"\n',
     "tests/README.md": "t\n",
+    "shown.md": "See [it](indexer/index/deep/d.cc):\n\n```c++\nint d;\n```\n",
     "tests/u.h": header("tests/u.h"),
     # Names that may stand twice: where the linker does not see them, or sees that they are others.
     "tests/twin.cc": named(
@@ -68,6 +69,7 @@ PLANTED = [
     ("link", {"doc.md": "[outside](../x.md)\n"}),
     ("link", {"doc.md": "# One\n[gone](#two)\n"}),
     ("link", {"doc.md": "[gone](b.md#two)\n", "b.md": "# One\n"}),
+    ("shown", {"doc.md": "See [it](indexer/index/deep/d.cc):\n\n```c++\nint c;\n```\n"}),
     ("readme", {"hierarchy/h.cc": "int h;\n"}),
     ("readme", {"indexer/coverage/c.cc": "int c;\n"}),
     ("machine_path", {"doc.md": "see /ho" + "me/user/x\n"}),

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "frontend/peers/engine_call.h"
 #include "frontend/peers/engine_reach.h"
 #include "indexer/base/mutex.h"
+#include "indexer/engines/kv_event_sources.h"
 #include "tools/serve/engine_fleet_state.h"
 #include "tools/serve/engine_words.h"
 
@@ -20,6 +22,20 @@ constexpr Duration kLookAtStreamsEvery = std::chrono::milliseconds(500);
 // Whether both say the same of themselves, loads aside.
 bool SaysTheSame(const EngineFacts& a, const EngineFacts& b) {
   return a.kind == b.kind && a.version == b.version && a.models == b.models && a.ranks == b.ranks;
+}
+
+// Whether a listener may be one of the list's: where the list does not say the port, the engine does, on the same host.
+bool IsAt(const std::string& listed, bool is_said, const std::string& endpoint) {
+  if (is_said || listed == endpoint) return listed == endpoint;
+  return endpoint.empty() ||
+         (!PortOfEndpoint(endpoint).empty() &&
+          endpoint.substr(0, endpoint.rfind(':')) == listed.substr(0, listed.rfind(':')));
+}
+
+bool HasRank(const EngineSpec& spec, const EngineEntry& entry, uint32_t rank) {
+  const uint32_t first = spec.first_rank.value_or(entry.first_rank);
+  if (first != entry.first_rank || rank < first) return false;
+  return spec.ranks == 0 || rank - first < spec.ranks;
 }
 
 }  // namespace
@@ -37,14 +53,18 @@ const std::string& EngineView::ModelOf(const std::string& model) const {
 NamedByFlags NamedBy(std::vector<EngineSpec> specs) {
   return [specs = std::move(specs)](const EngineEntry& entry, const EngineListener& listener) {
     return std::any_of(specs.begin(), specs.end(), [&](const EngineSpec& spec) {
-      return spec.name == entry.instance && (spec.ranks == 0 || listener.rank < spec.ranks) &&
-             spec.EventsOf(listener.rank) == listener.endpoint &&
-             spec.ReplayOf(listener.rank) == listener.replay_endpoint &&
-             spec.topic == listener.topic && spec.server_key == listener.server_key &&
-             (!spec.hybrid || entry.hybrid) && spec.window_tokens == entry.window_tokens &&
-             spec.chunk_tokens == entry.chunk_tokens &&
+      return spec.name == entry.instance && HasRank(spec, entry, listener.rank) &&
+             IsAt(spec.EventsOf(listener.rank), spec.has_events, listener.endpoint) &&
+             IsAt(spec.ReplayOf(listener.rank), spec.has_replay || spec.has_events,
+                  listener.replay_endpoint) &&
+             (spec.topic.empty() || spec.topic == listener.topic) &&
+             spec.server_key == listener.server_key && (!spec.hybrid || entry.hybrid) &&
+             spec.window_tokens == entry.window_tokens && spec.chunk_tokens == entry.chunk_tokens &&
              spec.offload_chunk_tokens == entry.offload_chunk_tokens &&
-             spec.silent_tiers == entry.silent_tiers && spec.eagle_drop == entry.eagle_drop;
+             spec.silent_tiers == entry.silent_tiers && spec.silent_blocks == entry.silent_blocks &&
+             spec.silent_seconds == entry.silent_seconds &&
+             spec.counts_copies == entry.counts_copies && spec.store == entry.store &&
+             spec.store_tiers == entry.store_tiers && spec.eagle_drop == entry.eagle_drop;
     });
   };
 }
@@ -76,9 +96,15 @@ void EngineFleet::State::Probe() {
   while (const std::shared_ptr<Engine> engine = WaitForDue()) {
     // Its spec never changes.
     const std::string& url = engine->spec.url;
+    std::optional<EngineFacts> before;
+    {
+      MutexLock lock(&mutex);
+      before = engine->facts;
+    }
     absl::StatusOr<EngineFacts> facts =
         ProbeEngine(url, options.probe_timeout,
-                    options.authorization ? options.authorization(url) : std::string());
+                    options.authorization ? options.authorization(url) : std::string(),
+                    before.has_value() ? &*before : nullptr);
     // May read files for seconds, the first time that a model is seen.
     std::string tokenizer;
     if (facts.ok() && options.tokenizer) tokenizer = options.tokenizer(facts->models.front());
@@ -103,11 +129,57 @@ void EngineFleet::State::Probe() {
 
 // ---- Registration ----
 
+KvEventSource EngineFleet::State::Engine::SourceOf(uint32_t rank) const {
+  if (spec.dials_in()) {
+    const std::optional<std::string> topic =
+        options->dialed ? options->dialed(spec.EventsOf(rank), spec.pods()) : std::nullopt;
+    if (!topic.has_value()) return {};
+    return {.endpoint = spec.EventsOf(rank), .replay_endpoint = "", .topic = *topic};
+  }
+  KvEventSource source = {
+      .endpoint = spec.EventsOf(rank), .replay_endpoint = spec.ReplayOf(rank), .topic = spec.topic};
+  if (spec.has_events || !facts.has_value() || !facts->kv_sources.has_value()) return source;
+  const auto said = facts->kv_sources->find(rank);
+  const absl::StatusOr<EngineUrl> url = EngineUrl::Parse(spec.url);
+  if (said == facts->kv_sources->end() || !url.ok()) return source;
+  const std::string endpoint = EndpointAt(url->host, said->second.endpoint);
+  if (endpoint.empty()) return source;
+  source.endpoint = endpoint;
+  if (!spec.has_replay)
+    source.replay_endpoint = EndpointAt(url->host, said->second.replay_endpoint);
+  if (spec.topic.empty()) source.topic = said->second.topic;
+  return source;
+}
+
+KvEventSources EngineFleet::State::Engine::WantedRanks() const {
+  std::set<uint32_t> wanted = facts.has_value() ? facts->ranks : std::set<uint32_t>();
+  if (wanted.empty())
+    for (const auto& [rank, source] : ranks) wanted.insert(rank);
+  const uint32_t first = spec.first_rank.value_or(wanted.empty() ? 0 : *wanted.begin());
+  if (spec.ranks > 0) wanted.clear();
+  // Where the engine names others they begin elsewhere than the list says.
+  if (wanted.empty() || *wanted.begin() < first) {
+    wanted.clear();
+    for (uint32_t i = 0; i < std::max(1u, spec.ranks); ++i) wanted.insert(first + i);
+  }
+  KvEventSources sources;
+  for (const uint32_t rank : wanted) sources.emplace(rank, SourceOf(rank));
+  return sources;
+}
+
+std::map<uint32_t, Load> EngineFleet::State::Engine::Loads() const {
+  const uint32_t first = FirstRank();
+  if (facts->loads.empty() || facts->loads.begin()->first >= first) return facts->loads;
+  std::map<uint32_t, Load> loads;
+  for (const auto& [rank, load] : facts->loads) loads.emplace(first + rank, load);
+  return loads;
+}
+
 void EngineFleet::State::Unregister(Engine* engine) {
   if (engine->model.empty()) return;
   (void)directory->Unregister(engine->spec.name, engine->model, std::nullopt, std::nullopt);
   engine->model.clear();
-  engine->ranks = 0;
+  engine->ranks.clear();
   engine->said_block_size = 0;
   engine->namespace_at = Time(0);
 }
@@ -127,43 +199,70 @@ std::set<uint32_t> EngineFleet::State::Restored(const Engine& engine) {
   std::set<uint32_t> ranks;
   // The list may have changed since the checkpoint was restored.
   const NamedByFlags named = NamedBy({engine.spec});
-  bool is_where_the_list_says = true;
+  const KvEventSources wanted = engine.WantedRanks();
+  bool is_wanted = entry->domain.model == engine.facts->models.front().id &&
+                   entry->first_rank == engine.FirstRank();
   for (const EngineListener& listener : entry->listeners) {
     ranks.insert(listener.rank);
-    is_where_the_list_says = is_where_the_list_says && named(*entry, listener);
+    const auto rank = wanted.find(listener.rank);
+    is_wanted = is_wanted && named(*entry, listener) && rank != wanted.end() &&
+                rank->second == KvEventSource{.endpoint = listener.endpoint,
+                                              .replay_endpoint = listener.replay_endpoint,
+                                              .topic = listener.topic};
   }
-  const bool is_wanted = is_where_the_list_says &&
-                         entry->domain.model == engine.facts->models.front().id &&
-                         (ranks.empty() || *ranks.rbegin() < engine.WantedRanks());
   if (is_wanted) return ranks;
   (void)directory->Unregister(entry->instance, entry->domain.model, std::nullopt, std::nullopt);
   return {};
 }
 
+std::string EngineFleet::State::ClashOf(const Engine& engine) const {
+  const auto meet = [](const KvEventSource& a, const KvEventSource& b) {
+    return !a.endpoint.empty() && a.endpoint == b.endpoint &&
+           (a.topic.starts_with(b.topic) || b.topic.starts_with(a.topic));
+  };
+  const KvEventSources wanted = engine.WantedRanks();
+  for (const auto& [url, other] : engines) {
+    if (other.get() == &engine || other->model.empty() || !other->clash.empty()) continue;
+    for (const auto& [rank, theirs] : other->ranks)
+      for (const auto& [number, ours] : wanted)
+        if (meet(ours, theirs)) return other->spec.name;
+  }
+  return "";
+}
+
 absl::Status EngineFleet::State::Register(Engine* engine) {
   const std::string& model = engine->facts->models.front().id;
-  const std::set<uint32_t> restored = Restored(*engine);
-  const uint32_t ranks = engine->WantedRanks();
+  engine->clash = ClashOf(*engine);
+  const std::set<uint32_t> restored =
+      engine->clash.empty() ? Restored(*engine) : std::set<uint32_t>();
+  engine->ranks = engine->WantedRanks();
   engine->model = model;
-  engine->ranks = ranks;
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
+  if (!engine->clash.empty()) return absl::OkStatus();
+  for (const auto& [rank, source] : engine->ranks) {
     EngineRegistration registration;
     registration.instance = engine->spec.name;
     registration.model = model;
     registration.rank = rank;
     registration.block_size = kBlockSizeAuto;
-    registration.endpoint = engine->spec.EventsOf(rank);
-    registration.replay_endpoint = engine->spec.ReplayOf(rank);
-    registration.topic = engine->spec.topic;
+    registration.endpoint = source.endpoint;
+    registration.replay_endpoint = source.replay_endpoint;
+    registration.topic = source.topic;
     registration.server_key = engine->spec.server_key;
+    registration.bind = engine->spec.dials_in();
     registration.from_flags = true;
     registration.url = engine->spec.url;
+    registration.first_rank = engine->FirstRank();
     registration.engine_type = engine->facts->kind;
     registration.hybrid = engine->spec.hybrid || engine->facts->hybrid;
     registration.window_tokens = engine->spec.window_tokens;
     registration.chunk_tokens = engine->spec.chunk_tokens;
     registration.offload_chunk_tokens = engine->spec.offload_chunk_tokens;
     registration.silent_tiers = engine->spec.silent_tiers;
+    registration.silent_blocks = engine->spec.silent_blocks;
+    registration.silent_seconds = engine->spec.silent_seconds;
+    registration.counts_copies = engine->spec.counts_copies;
+    registration.store = engine->spec.store;
+    registration.store_tiers = engine->spec.store_tiers;
     registration.eagle_drop = engine->spec.eagle_drop;
     if (registration.endpoint.empty() || restored.contains(rank)) continue;
     if (absl::Status bad = directory->Register(registration); !bad.ok()) return bad;
@@ -174,7 +273,7 @@ absl::Status EngineFleet::State::Register(Engine* engine) {
 void EngineFleet::State::TellLoads() {
   for (const auto& [url, engine] : engines) {
     if (!engine->answers()) continue;
-    for (const auto& [rank, load] : engine->facts->loads)
+    for (const auto& [rank, load] : engine->Loads())
       directory->SetLoad(engine->spec.name, rank, load);
   }
 }
@@ -190,14 +289,21 @@ void EngineFleet::State::Look(Engine* engine) {
   }
   if (engine->said_block_size == 0) engine->said_block_size = engine->facts->block_size;
   const std::string& model = engine->facts->models.front().id;
-  if (engine->model == model && engine->ranks == engine->WantedRanks()) return;
-  if (!engine->model.empty()) {
+  const KvEventSources wanted = engine->WantedRanks();
+  const bool is_same = engine->model == model && engine->ranks == wanted;
+  if (is_same && (engine->clash.empty() || !ClashOf(*engine).empty())) return;
+  if (!engine->model.empty() && !is_same) {
     Say(engine, false,
         engine->model != model ? "serves " + model + " now, no longer " + engine->model
-                               : absl::StrCat("has ", Plural(engine->WantedRanks(), "rank"),
-                                              " now, no longer ", engine->ranks));
-    Unregister(engine);
+        : engine->ranks.size() != wanted.size()
+            ? absl::StrCat("has ", Plural(wanted.size(), "rank"), " now, no longer ",
+                           engine->ranks.size())
+        : engine->ranks.begin()->second.endpoint.empty()
+            ? absl::StrCat("has dialed in at ", wanted.begin()->second.endpoint)
+            : absl::StrCat("publishes its events at ", wanted.begin()->second.endpoint,
+                           " now, no longer at ", engine->ranks.begin()->second.endpoint));
   }
+  Unregister(engine);
   engine->events_at = Now();
   engine->said_block_size = engine->facts->block_size;
   engine->condition.clear();
@@ -224,7 +330,7 @@ std::shared_ptr<const EngineView> EngineFleet::State::MakeView() const {
       EngineView::Engines& of = made->engines[model.id];
       of.emplace(engine->spec.name,
                  EngineView::Engine{
-                     .index = of.size(), .url = engine->spec.url, .loads = engine->facts->loads});
+                     .index = of.size(), .url = engine->spec.url, .loads = engine->Loads()});
     }
   }
   // What is an engine's own model is no further name of another's.
@@ -272,7 +378,7 @@ void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
       now.emplace(spec.url, old->second);
       continue;
     }
-    auto engine = std::make_shared<State::Engine>();
+    auto engine = std::make_shared<State::Engine>(&state_->options);
     engine->spec = spec;
     now.emplace(spec.url, std::move(engine));
   }

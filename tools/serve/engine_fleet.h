@@ -85,6 +85,10 @@ struct EngineFleetOptions {
   std::function<std::string(const ServedModel& model)> tokenizer = {};
   // How engines read requests, as they say; outlives the fleet. Null: nothing is told.
   EngineConventions* conventions = nullptr;
+  // The topic of an engine that dials in, by what it may be called in it (`EngineSpec::pods`); nothing: it said nothing yet.
+  std::function<std::optional<std::string>(const std::string& endpoint,
+                                           const std::vector<std::string>& pods)>
+      dialed = {};
   // An engine's events began anew. Called by `Tick`; empty: not of interest.
   std::function<void(const std::string& url)> restarted = {};
   // Prompts that engines finished by then, each once (`ServedNamespaces::Take`); empty: none is known. Called by `Tick`.

@@ -23,6 +23,14 @@ bool HoldsBlocks(const EngineEntry& entry) {
                      });
 }
 
+// Why a stream is not connected, without its endpoint; empty: not known.
+std::string WhyNot(const EngineListener& listener) {
+  const std::string& reason = listener.stream.connection.reason;
+  const std::string before = listener.endpoint + ": ";
+  if (reason.starts_with(before)) return reason.substr(before.size());
+  return reason.empty() ? listener.stream.last_error : reason;
+}
+
 }  // namespace
 
 std::string EngineFleet::State::Head(const Engine& engine) const {
@@ -35,7 +43,7 @@ std::string EngineFleet::State::About(const Engine& engine) const {
   const EngineFacts& facts = *engine.facts;
   std::string text = absl::StrCat(facts.Title(), ", model ", facts.models.front().id);
   if (facts.models.size() > 1) absl::StrAppend(&text, " and ", facts.models.size() - 1, " more");
-  absl::StrAppend(&text, ", ", Plural(engine.ranks, "rank"));
+  absl::StrAppend(&text, ", ", Plural(engine.ranks.size(), "rank"));
   if (!engine.tokenizer.empty()) absl::StrAppend(&text, ", tokens by ", engine.tokenizer);
   return text;
 }
@@ -62,11 +70,26 @@ EngineFleet::State::Condition EngineFleet::State::Unreachable(const Engine& engi
 EngineFleet::State::Condition EngineFleet::State::ConditionOf(Engine& engine,
                                                               const EngineEntry* entry) const {
   if (!engine.answers()) return Unreachable(engine);
-  const std::string about = absl::StrCat(engine.revision, " ", engine.ranks);
+  const std::string about = absl::StrCat(engine.revision, " ", engine.ranks.size());
   if (engine.spec.EventsOf(0).empty()) {
     return {.key = "none " + about, .text = [this, &engine] {
-              return About(engine) + "; no events, as told: requests go there by load alone";
+              return About(engine) +
+                     "; no events, as told: requests go there by what was sent there before, and "
+                     "by load";
             }};
+  }
+  if (!engine.clash.empty()) {
+    return {
+        .key = absl::StrCat("clash ", engine.clash, " ", about),
+        .text =
+            [this, &engine] {
+              return absl::StrCat(
+                  About(engine), ", its events would be at ", engine.ranks.begin()->second.endpoint,
+                  ", where those of ", engine.clash,
+                  " are: what one of them caches would count for both, so requests go there by "
+                  "what was sent there before, and by load; give it ;events=ENDPOINT of its own");
+            },
+        .wrong = true};
   }
   uint32_t connected = 0;
   const EngineListener* lost = nullptr;
@@ -79,25 +102,28 @@ EngineFleet::State::Condition EngineFleet::State::ConditionOf(Engine& engine,
       }
     }
   }
-  if (connected == engine.ranks) {
+  if (connected == engine.ranks.size()) {
     engine.events_at = Now();
     const std::string blocks = Blocks(engine, *entry);
     return {.key = absl::StrCat("events ", blocks, " ", about), .text = [this, &engine, blocks] {
-              return absl::StrCat(About(engine), ", events from ", engine.spec.EventsOf(0), ", ",
-                                  blocks);
+              return absl::StrCat(About(engine), ", events from ",
+                                  engine.ranks.begin()->second.endpoint, ", ", blocks);
             }};
   }
   if (Now() - engine.events_at < options.events_within) return {};
-  const std::string endpoint = lost == nullptr ? engine.spec.EventsOf(0) : lost->endpoint;
+  const std::string endpoint = lost != nullptr ? lost->endpoint
+                               : engine.spec.dials_in()
+                                   ? engine.spec.EventsOf(engine.FirstRank())
+                                   : engine.WantedRanks().begin()->second.endpoint;
   return {.key = absl::StrCat("no events ", endpoint, " ", about),
           .text =
               [this, &engine, lost, endpoint] {
-                const std::string why = lost == nullptr || lost->stream.last_error.empty()
-                                            ? ""
-                                            : " (" + lost->stream.last_error + ")";
-                return absl::StrCat(About(engine), ", NO EVENTS at ", endpoint, why,
-                                    ": requests go there by load alone; ",
-                                    EventsRemedy(engine.facts->kind, engine.spec));
+                std::string why = lost == nullptr ? "" : WhyNot(*lost);
+                if (!why.empty()) why = " (" + why + ")";
+                return absl::StrCat(
+                    About(engine), ", NO EVENTS at ", endpoint, why,
+                    ": requests go there by what was sent there before, and by load; ",
+                    EventsRemedy(engine.facts->kind, engine.spec));
               },
           .wrong = true};
 }

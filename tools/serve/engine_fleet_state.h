@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/base/mutex.h"
+#include "indexer/engines/kv_event_sources.h"
 #include "tools/serve/engine_fleet.h"
 #include "tools/serve/stream_break.h"
 
@@ -32,6 +33,9 @@ struct EngineFleet::State {
   static constexpr uint32_t kMissesToGo = 2;
 
   struct Engine {
+    explicit Engine(const EngineFleetOptions* of) : options(of) {}
+
+    const EngineFleetOptions* const options;
     EngineSpec spec;
     // Of the probes.
     bool probing = false;
@@ -44,10 +48,12 @@ struct EngineFleet::State {
     std::string tokenizer;             // of its model, in words
     uint64_t revision = 0;             // grows when what `About` says does
     // Of `Tick`.
-    std::string model;   // as registered; empty: it is not
-    uint32_t ranks = 0;  // registered
+    std::string model;     // as registered; empty: it is not
+    KvEventSources ranks;  // registered, each with where it was listened to
     // As its metrics had it first since then; 0: they do not say. Not the leaf's, which of some hybrid models is another one.
     uint32_t said_block_size = 0;
+    std::string
+        clash;  // the engine whose events are where this one's were to be, which is not registered; empty: none
     bool gone = false;
     Time events_at{0};  // when it was found, or its events were last connected
     uint64_t restarts = 0;
@@ -60,11 +66,13 @@ struct EngineFleet::State {
 
     bool answers() const { return facts.has_value() && misses < kMissesToGo; }
     // What does not say its ranks, now, has those that it had.
-    uint32_t WantedRanks() const {
-      if (spec.ranks > 0) return spec.ranks;
-      if (facts.has_value() && facts->ranks > 0) return facts->ranks;
-      return std::max(1u, ranks);
-    }
+    KvEventSources WantedRanks() const;
+    // As requests to it number its ranks: from 0.
+    uint32_t FirstRank() const { return spec.first_rank.value_or(WantedRanks().begin()->first); }
+    // As it says, by the deployment's ranks: it may count its own from 0.
+    std::map<uint32_t, Load> Loads() const;
+    // Where a rank's events are, as the list has it, else as the engine says. The endpoint is empty where there are none.
+    KvEventSource SourceOf(uint32_t rank) const;
   };
 
   // What there is to say of an engine. It is said when `key` changes, and again while it is wrong; only then its text is made.
@@ -102,14 +110,16 @@ struct EngineFleet::State {
   // ---- Registration ----
 
   void Unregister(Engine* engine);
-  absl::Status Register(Engine* engine);
+  absl::Status Register(Engine* engine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // The name of another engine that is registered with events that this one would take for its own; empty: none.
+  std::string ClashOf(const Engine& engine) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // The ranks that a checkpoint brought back; another model, or a rank that the engine no longer has, ends them all.
   std::set<uint32_t> Restored(const Engine& engine);
   void UnregisterRestored(const std::string& name,
                           const std::map<std::string, std::shared_ptr<Engine>>& now);
   // To the leaf, for its own answers and those of its cell.
   void TellLoads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void Look(Engine* engine);
+  void Look(Engine* engine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   std::shared_ptr<const EngineView> MakeView() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void TellConventions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 

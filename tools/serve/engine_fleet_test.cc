@@ -13,6 +13,7 @@
 #include "indexer/engines/zmq_ingest.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/leaf/engine_directory.h"
+#include "indexer/service/held_ports.h"
 #include "indexer/service/http_server.h"
 #include "tools/serve/engine_list.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -40,19 +42,36 @@ class FakeEngine {
                       return metrics_.empty() ? HttpResponse{.status = 503}
                                               : HttpResponse{.body = metrics_};
                     }});
+    server_.Handle(
+        {.method = "GET", .path = "/kv_event_sources", .handler = [this](const HttpRequest&) {
+           MutexLock lock(&mutex_);
+           ++sources_asked_;
+           return sources_.empty() ? HttpResponse{.status = 404} : HttpResponse{.body = sources_};
+         }});
     EXPECT_TRUE(server_.Start().ok());
   }
 
   // 0: it does not say.
-  void SetRanks(int ranks) {
+  void SetRanks(int ranks, int first = 0) {
     MutexLock lock(&mutex_);
     metrics_.clear();
-    for (int i = 0; i < ranks; ++i)
+    if (start_ > 0) metrics_ = "process_start_time_seconds " + std::to_string(start_) + "\n";
+    for (int i = first; i < first + ranks; ++i)
       metrics_ += "vllm:num_requests_running{engine=\"" + std::to_string(i) + "\"} 0\n";
+  }
+  // From then on it is another process.
+  void SetSources(const std::string& sources) {
+    MutexLock lock(&mutex_);
+    sources_ = sources;
+    ++start_;
   }
   int asked() {
     MutexLock lock(&mutex_);
     return asked_;
+  }
+  int sources_asked() {
+    MutexLock lock(&mutex_);
+    return sources_asked_;
   }
   int models_asked() {
     MutexLock lock(&mutex_);
@@ -68,10 +87,14 @@ class FakeEngine {
     return *EngineSpec::Parse("http://" + server_.address().ToString() +
                               ";name=e;events=tcp://127.0.0.1:9");
   }
+  std::string url() const { return "http://" + server_.address().ToString(); }
 
  private:
   Mutex mutex_;
   std::string metrics_ ABSL_GUARDED_BY(mutex_);
+  std::string sources_ ABSL_GUARDED_BY(mutex_);
+  int start_ ABSL_GUARDED_BY(mutex_) = 0;
+  int sources_asked_ ABSL_GUARDED_BY(mutex_) = 0;
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
   int models_asked_ ABSL_GUARDED_BY(mutex_) = 0;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
@@ -94,7 +117,12 @@ class EngineFleetTest : public ::testing::Test {
         EngineFleetOptions{
             .probe_every = milliseconds(10),
             .probe_threads = 1,
-            .say = [this](bool, const std::string& line) { lines_.push_back(line); }},
+            .say = [this](bool, const std::string& line) { lines_.push_back(line); },
+            .dialed =
+                [this](const std::string& endpoint, const std::vector<std::string>& pods) {
+                  dialed_for_ = {endpoint, pods.front()};
+                  return topic_;
+                }},
         &directory_);
     fleet_->SetEngines({engine_.spec()});
   }
@@ -113,6 +141,8 @@ class EngineFleetTest : public ::testing::Test {
   ZmqIngest ingest_;
   EngineDirectory directory_;
   std::vector<std::string> lines_;
+  std::optional<std::string> topic_;  // of an engine that dials in
+  std::vector<std::string> dialed_for_;
   std::unique_ptr<EngineFleet> fleet_;
 };
 
@@ -125,6 +155,95 @@ TEST_F(EngineFleetTest, RanksComeAndGo) {
   engine_.SetRanks(1);
   EXPECT_TRUE(AwaitRanks(1));
   EXPECT_THAT(lines_, Contains(HasSubstr("has 1 rank now, no longer 4")));
+}
+
+// vLLM's hybrid and external load balancing: a server has some of a deployment's ranks, by the deployment's numbers, and counts
+// ports by these.
+TEST_F(EngineFleetTest, OnlyRanksThatAreThereAreListenedTo) {
+  engine_.SetRanks(2, /*first=*/2);
+  EXPECT_TRUE(AwaitRanks(2));
+  const EngineEntry entry = directory_.List()[0];
+  EXPECT_EQ(entry.first_rank, 2u);
+  EXPECT_EQ(entry.listeners[0].rank, 2u);
+  EXPECT_EQ(entry.listeners[0].endpoint, "tcp://127.0.0.1:11");
+  EXPECT_EQ(entry.listeners[1].rank, 3u);
+  engine_.SetRanks(1, /*first=*/3);
+  EXPECT_TRUE(AwaitRanks(1));
+  EXPECT_EQ(directory_.List()[0].first_rank, 3u);
+}
+
+TEST_F(EngineFleetTest, AnEngineThatDialsInIsListenedToOnceItsTopicIsKnown) {
+  HeldPorts ports;
+  EngineSpec spec = engine_.spec();
+  spec.events = "kv@tcp://" + ports.HoldAny().ToString();
+  spec.has_events = true;
+  spec.replay = "none";
+  fleet_->SetEngines({spec});
+  EXPECT_TRUE(
+      Await([&] { return Ranks() == 0 && !dialed_for_.empty(); }, std::chrono::seconds(60)));
+  EXPECT_THAT(dialed_for_, ElementsAre(spec.EventsOf(0), spec.url.substr(7)));
+  topic_ = "kv@" + dialed_for_[1] + "@m";
+  EXPECT_TRUE(AwaitRanks(1));
+  const EngineListener listener = directory_.List()[0].listeners[0];
+  EXPECT_EQ(listener.endpoint, spec.EventsOf(0));
+  EXPECT_EQ(listener.topic, *topic_);
+  EXPECT_TRUE(listener.bind);
+  EXPECT_THAT(lines_, Contains(HasSubstr("has dialed in at " + spec.EventsOf(0))));
+}
+
+TEST_F(EngineFleetTest, TheListMaySayRanksThatTheEngineDoesNot) {
+  engine_.SetRanks(2);
+  EngineSpec spec = engine_.spec();
+  spec.ranks = 2;
+  spec.first_rank = 4;
+  fleet_->SetEngines({spec});
+  EXPECT_TRUE(AwaitRanks(2));
+  const EngineEntry entry = directory_.List()[0];
+  EXPECT_EQ(entry.first_rank, 4u);
+  EXPECT_EQ(entry.listeners[0].rank, 4u);
+  EXPECT_EQ(entry.listeners[1].rank, 5u);
+  // Its metrics count from 0.
+  fleet_->Tick();
+  const std::shared_ptr<const EngineView> view = fleet_->View();
+  ASSERT_EQ(view->engines.size(), 1u);
+  const auto& loads = view->engines.begin()->second.begin()->second.loads;
+  ASSERT_FALSE(loads.empty());
+  EXPECT_EQ(loads.begin()->first, 4u);
+}
+
+// On the host of its url, whatever address it says.
+TEST_F(EngineFleetTest, EventsAreWhereTheEngineSaysUnlessTheListDoes) {
+  engine_.SetSources(
+      R"({"0":{"endpoint":"tcp://*:21","replay_endpoint":"tcp://*:31","topic":"kv"}})");
+  engine_.SetRanks(1);
+  fleet_->SetEngines({*EngineSpec::Parse(engine_.url() + ";name=e")});
+  EXPECT_TRUE(AwaitRanks(1));
+  EngineListener listener = directory_.List()[0].listeners[0];
+  EXPECT_EQ(listener.endpoint, "tcp://127.0.0.1:21");
+  EXPECT_EQ(listener.replay_endpoint, "tcp://127.0.0.1:31");
+  EXPECT_EQ(listener.topic, "kv");
+  // Questions that were under way are over, and it knows this start.
+  const int before = engine_.asked();
+  EXPECT_TRUE(Await([&] { return engine_.asked() > before + 3; }, std::chrono::seconds(60)));
+  const int sources_asked = engine_.sources_asked();
+  EXPECT_TRUE(Await([&] { return engine_.asked() > before + 6; }, std::chrono::seconds(60)));
+  EXPECT_EQ(engine_.sources_asked(), sources_asked) << "once for each start";
+  // Started again with other ports.
+  engine_.SetSources(R"({"0":{"endpoint":"tcp://*:22","replay_endpoint":null,"topic":""}})");
+  engine_.SetRanks(1);
+  EXPECT_TRUE(Await(
+      [&] {
+        fleet_->Tick();
+        return directory_.List()[0].listeners[0].endpoint == "tcp://127.0.0.1:22";
+      },
+      std::chrono::seconds(60)));
+  EXPECT_EQ(directory_.List()[0].listeners[0].replay_endpoint, "");
+  fleet_->SetEngines({engine_.spec()});
+  EXPECT_TRUE(Await(
+      [&] {
+        return Ranks() == 1 && directory_.List()[0].listeners[0].endpoint == "tcp://127.0.0.1:9";
+      },
+      std::chrono::seconds(60)));
 }
 
 // Its registrations, and with them all that is known of its cache, stay.

@@ -15,13 +15,19 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "frontend/peers/engine_call.h"
+#include "indexer/base/mutex.h"
+#include "indexer/discovery/k8s_pods.h"
 #include "indexer/engines/engine_registration.h"
+#include "indexer/leaf/dialed_workers.h"
 #include "indexer/service/flags.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
@@ -32,8 +38,11 @@ constexpr uint32_t kRanksMax = 1024;
 constexpr char kForm[] =
     "expected "
     "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=TEXT][;key=CURVE_KEY]"
-    "[;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N]"
-    "[;offload_chunk_tokens=N][;silent_tiers=TIERS][;eagle_drop=all]";
+    "[;name=NAME][;ranks=N][;first_rank=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N]"
+    "[;offload_chunk_tokens=N][;silent_tiers=TIERS][;silent_blocks=N][;silent_seconds=N][;count_"
+    "copies=false]"
+    "[;store=NAME][;store_tiers=TIERS][;eagle_drop="
+    "all]";
 
 absl::Status Wrong(std::string_view text, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -44,6 +53,7 @@ absl::Status Wrong(std::string_view text, const std::string& what) {
 // as engines do.
 std::string WithRank(const std::string& endpoint, uint32_t rank) {
   if (endpoint.empty() || endpoint == "none") return "";
+  if (endpoint.starts_with(kPodTopics)) return WithRank(endpoint.substr(kPodTopics.size()), rank);
   if (rank == 0) return endpoint;
   const size_t colon = endpoint.rfind(':');
   int port = 0;
@@ -102,11 +112,14 @@ std::string SameEndpoint(std::string endpoint) {
   return endpoint;
 }
 
-// Of two engines with one endpoint both would have what either caches. What parts them may be the topic.
+// Of two engines with one endpoint both would have what either caches. What parts them may be the topic. Where the list does not
+// say the endpoint the engine may: `EngineFleet` looks at those.
 absl::Status CheckEvents(const std::vector<EngineSpec>& specs) {
   std::map<std::string, std::vector<const EngineSpec*>> by_endpoint;
   for (const EngineSpec& spec : specs) {
-    for (uint32_t rank = 0; rank < std::max<uint32_t>(spec.ranks, 1); ++rank) {
+    if (!spec.has_events) continue;
+    const uint32_t first = spec.first_rank.value_or(0);
+    for (uint32_t rank = first; rank < first + std::max<uint32_t>(spec.ranks, 1); ++rank) {
       const std::string endpoint = SameEndpoint(spec.EventsOf(rank));
       if (endpoint.empty()) continue;
       std::vector<const EngineSpec*>& there = by_endpoint[endpoint];
@@ -116,7 +129,7 @@ absl::Status CheckEvents(const std::vector<EngineSpec>& specs) {
         return absl::InvalidArgumentError(absl::StrCat(
             "engines ", other->url, " and ", spec.url, " have the same events, ", endpoint,
             ": what one of them caches would count for both; give each events=ENDPOINT of its own, "
-            "or events=none"));
+            "first_rank=N where each serves other data-parallel ranks, or events=none"));
       }
       there.push_back(&spec);
     }
@@ -135,6 +148,18 @@ absl::Status CheckDistinct(const std::vector<EngineSpec>& specs) {
                                         "'; give each a name=… of its own");
   }
   return CheckEvents(specs);
+}
+
+// Of any pod.
+absl::Status CheckOptions(const EnginePods& pods) {
+  std::string text = "http://127.0.0.1:1";
+  for (const std::string& option : pods.options) {
+    for (const std::string_view own : {"name=", "first_rank="})
+      if (option.starts_with(own))
+        return absl::InvalidArgumentError("'" + option + "' is said by the pods themselves");
+    absl::StrAppend(&text, ";", option);
+  }
+  return EngineSpec::Parse(text).status();
 }
 
 // Changes when the file does; 0: there is none.
@@ -163,8 +188,10 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
     if (value.empty()) return Wrong(text, "'" + part + "' is not KEY=VALUE");
     if (key == "events") {
       spec.events = value;
+      spec.has_events = true;
     } else if (key == "replay") {
       spec.replay = value;
+      spec.has_replay = true;
     } else if (key == "topic") {
       spec.topic = value;
     } else if (key == "key") {
@@ -175,6 +202,9 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
     } else if (key == "ranks") {
       if (!absl::SimpleAtoi(value, &spec.ranks) || spec.ranks == 0 || spec.ranks > kRanksMax)
         return Wrong(text, "ranks=" + value + " is not a number from 1 to 1024");
+    } else if (key == "first_rank") {
+      if (!absl::SimpleAtoi(value, &spec.first_rank.emplace()) || *spec.first_rank >= kRanksMax)
+        return Wrong(text, "first_rank=" + value + " is not a number below 1024");
     } else if (key == "hybrid") {
       spec.hybrid = value == "true";
       if (!spec.hybrid && value != "false")
@@ -189,6 +219,20 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
       spec.silent_tiers = value;
       if (const auto tiers = ParseSilentTiers(value); !tiers.ok())
         return Wrong(text, std::string(tiers.status().message()));
+    } else if (key == "silent_blocks" || key == "silent_seconds") {
+      uint32_t* const to = key == "silent_blocks" ? &spec.silent_blocks : &spec.silent_seconds;
+      if (!absl::SimpleAtoi(value, to) || *to == 0)
+        return Wrong(text, key + "=" + value + " is not a number above 0");
+    } else if (key == "count_copies") {
+      spec.counts_copies = value == "true";
+      if (!spec.counts_copies && value != "false")
+        return Wrong(text, "count_copies=" + value + " is neither true nor false");
+    } else if (key == "store") {
+      spec.store = value;
+    } else if (key == "store_tiers") {
+      spec.store_tiers = value;
+      if (const auto tiers = ParseStoreTiers(value); !tiers.ok())
+        return Wrong(text, std::string(tiers.status().message()));
     } else if (key == "eagle_drop") {
       spec.eagle_drop = value;
       if (absl::Status bad = ParseEagleDrop(value).status(); !bad.ok())
@@ -201,8 +245,29 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
     if (!endpoint.empty() && endpoint != "none" && endpoint.find("://") == std::string::npos)
       return Wrong(text, "'" + endpoint + "' is not an endpoint such as tcp://HOST:5557, nor none");
   }
+  if (spec.dials_in()) {
+    const auto dialed = DialedTopics::EndpointOf(spec.EventsOf(0), 0);
+    if (!dialed.ok()) return Wrong(text, std::string(dialed.status().message()));
+    if (spec.has_replay && spec.replay != "none")
+      return Wrong(text, "an engine that dials in is not asked for replays");
+  }
+  if (spec.store.empty() && !spec.store_tiers.empty())
+    return Wrong(text, "store_tiers=" + spec.store_tiers + " is of no store; say store=NAME too");
   FillDefaults(*url, &spec);
   return spec;
+}
+
+bool EngineSpec::dials_in() const { return events.starts_with(kPodTopics); }
+
+std::vector<std::string> EngineSpec::pods() const {
+  const absl::StatusOr<EngineUrl> at = EngineUrl::Parse(url);
+  std::vector<std::string> pods;
+  if (at.ok()) pods = {at->host + ":" + at->port, at->host};
+  pods.push_back(name);
+  // That of a port of a pod.
+  if (const size_t colon = name.rfind(':'); colon != std::string::npos)
+    pods.push_back(name.substr(0, colon));
+  return pods;
 }
 
 std::string EngineSpec::EventsOf(uint32_t rank) const { return WithRank(events, rank); }
@@ -274,11 +339,130 @@ std::vector<EngineSpec> Resolve(const std::vector<EngineSpec>& specs) {
   return resolved;
 }
 
+std::vector<EngineSpec> SpecsOf(const EnginePods& pods, const ServiceRecord& pod) {
+  std::vector<EngineSpec> specs;
+  const std::string host = Bracketed(pod.grpc);
+  for (size_t i = 0; i < pods.http.size(); ++i) {
+    const bool several = pods.http.size() > 1;
+    std::string text = absl::StrCat("http://", host, ":", pods.http[i], ";name=", pod.name);
+    if (several) absl::StrAppend(&text, ":", pods.http[i], ";first_rank=", i);
+    if (!several && pods.ranks > 0) absl::StrAppend(&text, ";ranks=", pods.ranks);
+    if (pods.events != 0) absl::StrAppend(&text, ";events=tcp://", host, ":", pods.events);
+    if (pods.replay != 0) absl::StrAppend(&text, ";replay=tcp://", host, ":", pods.replay);
+    for (const std::string& option : pods.options) absl::StrAppend(&text, ";", option);
+    absl::StatusOr<EngineSpec> spec = EngineSpec::Parse(text);
+    if (spec.ok()) specs.push_back(*std::move(spec));  // the entry's check has seen its options
+  }
+  return specs;
+}
+
+// What a watch named last.
+struct EngineList::Pods {
+  EnginePods entry;
+  EngineAddresses addresses;
+  Mutex mutex;
+  std::vector<ServiceRecord> records ABSL_GUARDED_BY(mutex);
+  bool news ABSL_GUARDED_BY(mutex) = false;
+  std::unique_ptr<Directory> directory;  // goes first: it writes to `records`
+};
+
+absl::Status EngineList::Watch(const EngineAddresses& addresses, const EngineList* before,
+                               const K8sOptions& k8s) {
+  pods_.clear();
+  for (const EnginePods& entry : found_) {
+    auto pods = std::make_shared<Pods>();
+    for (size_t i = 0; before != nullptr && i < before->pods_.size(); ++i)
+      if (before->pods_[i]->entry == entry) pods = before->pods_[i];
+    if (pods->directory == nullptr) {
+      pods->entry = entry;
+      pods->addresses = addresses;
+      DirectoryOptions options{.entries = {entry.place}};
+      options.k8s = k8s;
+      auto directory =
+          Directory::Open(options, [pods = pods.get()](const std::vector<ServiceRecord>& records) {
+            MutexLock lock(&pods->mutex);
+            pods->records = records;
+            pods->news = true;
+          });
+      if (!directory.ok()) return OfFlag("engine", directory.status());
+      pods->directory = *std::move(directory);
+    }
+    pods_.push_back(std::move(pods));
+  }
+  resolved_ = Gather();
+  return absl::OkStatus();
+}
+
+std::vector<std::string> EngineList::dialed() const {
+  std::vector<EngineSpec> specs = given_;
+  specs.insert(specs.end(), from_file_.begin(), from_file_.end());
+  ServiceRecord any;
+  any.grpc = "127.0.0.1";
+  any.name = "pod";
+  for (const EnginePods& entry : found_)
+    for (EngineSpec& spec : SpecsOf(entry, any)) specs.push_back(std::move(spec));
+  std::set<std::string> endpoints;
+  for (const EngineSpec& spec : specs) {
+    const uint32_t first = spec.first_rank.value_or(0);
+    if (!spec.dials_in()) continue;
+    for (uint32_t rank = first; rank < first + std::max(1u, spec.ranks); ++rank)
+      endpoints.insert(spec.EventsOf(rank));
+  }
+  return {endpoints.begin(), endpoints.end()};
+}
+
+std::string EngineList::finds() const {
+  std::vector<std::string> places;
+  for (const EnginePods& entry : found_)
+    places.push_back(entry.place.substr(kK8sPodsPrefix.size()));
+  return places.empty() ? "" : "pods of " + absl::StrJoin(places, ", ");
+}
+
+std::vector<EngineSpec> EngineList::Gather() {
+  std::vector<EngineSpec> all = given_;
+  all.insert(all.end(), from_file_.begin(), from_file_.end());
+  all = Resolve(all);
+  std::set<std::string> taken;
+  for (const EngineSpec& spec : all) taken.insert({spec.name, spec.url});
+  const auto leave_out = [](const ServiceRecord& pod, const std::string& why) {
+    static LogLimiter limiter(std::chrono::minutes(1));
+    LogEvery(limiter, pod.name, LogLevel::kWarning, "a pod is left out",
+             {{"pod", pod.name}, {"address", pod.grpc}, {"reason", why}});
+  };
+  for (const std::shared_ptr<Pods>& pods : pods_) {
+    MutexLock lock(&pods->mutex);
+    for (const ServiceRecord& pod : pods->records) {
+      if (!pods->addresses.Contains(pod.grpc)) {
+        leave_out(pod, std::string(pods->addresses.Outside(pod.grpc).message()));
+        continue;
+      }
+      for (EngineSpec& spec : SpecsOf(pods->entry, pod)) {
+        const bool is_new = !taken.contains(spec.name) && !taken.contains(spec.url);
+        if (!is_new) leave_out(pod, "another engine has its name or its URL");
+        if (!is_new) continue;
+        taken.insert({spec.name, spec.url});
+        all.push_back(std::move(spec));
+      }
+    }
+  }
+  return all;
+}
+
 absl::StatusOr<EngineList> EngineList::Make(const std::vector<std::string>& texts,
                                             std::string file) {
   EngineList list;
   list.file_ = std::move(file);
   for (const std::string& text : texts) {
+    if (EnginePods::IsEntry(text)) {
+      absl::StatusOr<EnginePods> pods = EnginePods::Parse(text);
+      absl::Status bad = pods.status();
+      if (bad.ok()) bad = CheckOptions(*pods);
+      if (!bad.ok())
+        return OfFlag("engine",
+                      absl::InvalidArgumentError(absl::StrCat("'", text, "': ", bad.message())));
+      list.found_.push_back(*std::move(pods));
+      continue;
+    }
     absl::StatusOr<EngineSpec> spec = EngineSpec::Parse(text);
     if (!spec.ok()) return OfFlag("engine", spec.status());
     list.given_.push_back(*std::move(spec));
@@ -287,9 +471,7 @@ absl::StatusOr<EngineList> EngineList::Make(const std::vector<std::string>& text
   if (!list.file_.empty()) {
     if (absl::Status bad = list.ReadFile(); !bad.ok()) return OfFlag("engines_file", bad);
   }
-  std::vector<EngineSpec> all = list.given_;
-  all.insert(all.end(), list.from_file_.begin(), list.from_file_.end());
-  list.resolved_ = Resolve(all);
+  list.resolved_ = list.Gather();
   return list;
 }
 
@@ -313,11 +495,14 @@ absl::StatusOr<bool> EngineList::Refresh(Time now) {
   absl::Status bad;
   if (changed) bad = ReadFile();
   if (!bad.ok()) return bad;
-  if (!changed && now - resolved_at_ < kResolveEvery) return false;
+  bool due = changed || now - resolved_at_ >= kResolveEvery;
+  for (const std::shared_ptr<Pods>& pods : pods_) {
+    MutexLock lock(&pods->mutex);
+    due = std::exchange(pods->news, false) || due;
+  }
+  if (!due) return false;
   resolved_at_ = now;
-  std::vector<EngineSpec> all = given_;
-  all.insert(all.end(), from_file_.begin(), from_file_.end());
-  std::vector<EngineSpec> resolved = Resolve(all);
+  std::vector<EngineSpec> resolved = Gather();
   if (resolved == resolved_) return false;
   resolved_ = std::move(resolved);
   return true;

@@ -10,9 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "indexer/base/await.h"
+#include "indexer/discovery/k8s_test_server.h"
+
 namespace kvatlas {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -34,6 +38,36 @@ TEST(EngineListTest, PortsGoUpByTheRank) {
   EXPECT_EQ(spec->name, "a");
   EXPECT_EQ(spec->topic, "kv");
   EXPECT_EQ(spec->ranks, 4u);
+}
+
+TEST(EngineListTest, AnEngineMayHaveLaterRanksThanTheFirst) {
+  EXPECT_EQ(EngineSpec::Parse("http://h:1;first_rank=2")->first_rank, 2u);
+  EXPECT_EQ(EngineSpec::Parse("http://h:1;first_rank=0")->first_rank, 0u);
+  EXPECT_FALSE(EngineSpec::Parse("http://h:1")->first_rank.has_value());
+  EXPECT_FALSE(EngineSpec::Parse("http://h:1;first_rank=many").ok());
+  const std::string events = ";events=tcp://h:6000";
+  const auto list = [&](const std::string& second) {
+    return EngineList::Make({"http://h:1;first_rank=0" + events, "http://h:2" + events + second},
+                            "")
+        .ok();
+  };
+  EXPECT_TRUE(list(";first_rank=1"));
+  EXPECT_FALSE(list("")) << "both would publish at one endpoint";
+}
+
+TEST(EngineListTest, StoresAndWhatTiersKeepAreSaidHere) {
+  const auto spec = EngineSpec::Parse(
+      "http://h:8000;store=files;store_tiers=disk;silent_blocks=1000;silent_seconds=60;"
+      "count_copies=false");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->store, "files");
+  EXPECT_EQ(spec->store_tiers, "disk");
+  EXPECT_EQ(spec->silent_blocks, 1000u);
+  EXPECT_EQ(spec->silent_seconds, 60u);
+  EXPECT_FALSE(spec->counts_copies);
+  for (const char* bad : {"store_tiers=disk", "store=s;store_tiers=gpu", "silent_blocks=0",
+                          "silent_seconds=x", "count_copies=1"})
+    EXPECT_FALSE(EngineSpec::Parse(std::string("http://h:1;") + bad).ok()) << bad;
 }
 
 TEST(EngineListTest, WhatNoEventSaysIsSaidHere) {
@@ -99,8 +133,7 @@ TEST(EngineListTest, TwoEnginesOfOneEndpointOfEventsAreRefused) {
               HasSubstr("the same events"));
   EXPECT_THAT(made("events=tcp://h:6000;ranks=4", "events=tcp://h:6003"),
               HasSubstr("tcp://h:6003"));
-  EXPECT_THAT(made("name=a", "name=b"), HasSubstr("tcp://h:5557"));
-  EXPECT_THAT(made("topic=a", "name=b"), HasSubstr("tcp://h:5557"));
+  EXPECT_EQ(made("name=a", "name=b"), "") << "each may say where its events are";
   EXPECT_EQ(made("events=tcp://h:6000;ranks=3", "events=tcp://h:6003"), "");
   EXPECT_EQ(made("events=none", "events=none"), "");
   EXPECT_EQ(made("topic=a", "topic=b"), "");
@@ -155,6 +188,94 @@ TEST(EngineListTest, AFileIsReadAgainWhenItChangesAndABadOneKeepsTheOld) {
   ASSERT_FALSE(empty.ok());
   EXPECT_THAT(std::string(empty.status().message()), HasSubstr("names no engine"));
   EXPECT_THAT(list->engines(), SizeIs(2));
+}
+
+std::vector<std::string> TextsOf(const std::vector<EngineSpec>& specs) {
+  std::vector<std::string> texts;
+  for (const EngineSpec& spec : specs) {
+    const uint32_t first = spec.first_rank.value_or(0);
+    texts.push_back(spec.name + " " + spec.url + " " + spec.EventsOf(first) + "/" +
+                    std::to_string(first));
+  }
+  return texts;
+}
+
+TEST(EngineListTest, APodIsAsManyEnginesAsItHasPorts) {
+  const auto of = [](const std::string& entry, const std::string& address = "10.0.0.7") {
+    ServiceRecord pod;
+    pod.name = "pod";
+    pod.grpc = address;
+    return SpecsOf(*EnginePods::Parse(entry), pod);
+  };
+  EXPECT_THAT(TextsOf(of("k8s:llm/app=vllm")),
+              ElementsAre("pod http://10.0.0.7:8000 tcp://10.0.0.7:5557/0"));
+  EXPECT_FALSE(of("k8s:llm/app=vllm")[0].has_events) << "it may say where they are";
+  EXPECT_THAT(TextsOf(of("k8s:llm;http=8000|8001;events=6000")),
+              ElementsAre("pod:8000 http://10.0.0.7:8000 tcp://10.0.0.7:6000/0",
+                          "pod:8001 http://10.0.0.7:8001 tcp://10.0.0.7:6001/1"));
+  EXPECT_THAT(TextsOf(of("k8s:llm;http=9000;hybrid=true", "fd00::1")),
+              ElementsAre("pod http://[fd00::1]:9000 tcp://[fd00::1]:5557/0"));
+  EXPECT_TRUE(of("k8s:llm;hybrid=true")[0].hybrid);
+  EXPECT_EQ(of("k8s:llm;ranks=4")[0].ranks, 4u);
+  const auto why = [](const std::string& entry) {
+    return std::string(EngineList::Make({entry}, "").status().message());
+  };
+  EXPECT_THAT(why("k8s:llm;model=m"), HasSubstr("unknown key 'model'"));
+  EXPECT_THAT(why("k8s:llm;name=x"), HasSubstr("by the pods themselves"));
+  EXPECT_THAT(why("k8s:LLM"), HasSubstr("NAMESPACE"));
+  EXPECT_EQ(why("k8s:llm"), "");
+}
+
+TEST(EngineListTest, AnEngineMayDialASocketOfThisProcess) {
+  const auto spec =
+      EngineSpec::Parse("http://10.0.0.7:8000;name=pod:8000;events=kv@tcp://0.0.0.0:5557");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->dials_in());
+  EXPECT_EQ(spec->EventsOf(1), "tcp://0.0.0.0:5558");
+  EXPECT_EQ(spec->ReplayOf(0), "");
+  EXPECT_THAT(spec->pods(), ElementsAre("10.0.0.7:8000", "10.0.0.7", "pod:8000", "pod"));
+  EXPECT_FALSE(EngineSpec::Parse("http://h;events=kv@ipc:///tmp/x").ok());
+  EXPECT_FALSE(EngineSpec::Parse("http://h;events=kv@tcp://*:1;replay=tcp://h:2").ok());
+  const auto list = EngineList::Make({"http://h:1", "http://h:2;events=kv@tcp://*:1;ranks=2",
+                                      "k8s:llm;http=1|2;events=kv@tcp://*:7"},
+                                     "");
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_THAT(list->dialed(), ElementsAre("tcp://*:1", "tcp://*:2", "tcp://*:7", "tcp://*:8"));
+}
+
+TEST(EngineListTest, PodsThatBecomeReadyAreEnginesAndThoseThatGoAreNot) {
+  K8sTestServer server;
+  server.PutPod("vllm", "a", "127.0.0.1", true);
+  server.PutPod("vllm", "far", "8.8.8.8", true);
+  auto list = EngineList::Make({"http://127.0.0.9:8000;name=b", "k8s:llm/app=vllm"}, "");
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ(list->finds(), "pods of llm/app=vllm");
+  ASSERT_TRUE(list->Watch(EngineAddresses(), nullptr, server.options()).ok());
+  const auto becomes = [&](EngineList* which, const std::vector<std::string>& wanted) {
+    return Await(
+        [&] {
+          (void)which->Refresh(Time(0));
+          std::vector<std::string> names;
+          for (const EngineSpec& spec : which->engines()) names.push_back(spec.name);
+          return names == wanted;
+        },
+        std::chrono::minutes(1));
+  };
+  EXPECT_TRUE(becomes(&*list, {"b", "a"})) << "far is outside of --engine_addresses";
+  server.PutPod("vllm", "b", "127.0.0.2", true);
+  server.PutPod("vllm", "c", "127.0.0.3", true);
+  EXPECT_TRUE(becomes(&*list, {"b", "a", "c"})) << "the name is taken by a given engine";
+  server.PutPod("vllm", "a", "127.0.0.1", false);
+  EXPECT_TRUE(becomes(&*list, {"b", "c"}));
+  // Flags that are read again: what was watched is known at once, also while the API server is away.
+  server.AnswerAll(500, "down");
+  server.EndWatches();
+  auto again = EngineList::Make({"k8s:llm/app=vllm"}, "");
+  ASSERT_TRUE(again.ok());
+  ASSERT_TRUE(again->Watch(EngineAddresses(), &*list, server.options()).ok());
+  EXPECT_THAT(TextsOf(again->engines()),
+              ElementsAre("b http://127.0.0.2:8000 tcp://127.0.0.2:5557/0",
+                          "c http://127.0.0.3:8000 tcp://127.0.0.3:5557/0"));
 }
 
 }  // namespace

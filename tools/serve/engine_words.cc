@@ -14,6 +14,12 @@ std::string EventsRemedy(const std::string& kind, const EngineSpec& spec) {
   const std::string replay = spec.replay == "none" || spec.replay.empty()
                                  ? "5657"
                                  : spec.replay.substr(spec.replay.rfind(':') + 1);
+  if (spec.dials_in()) {
+    return "start it with --kv-events-config '{\"enable_kv_cache_events\": true, \"publisher\": "
+           "\"zmq\", \"endpoint\": \"tcp://THIS_HOST:" +
+           events + "\", \"topic\": \"kv@" + spec.pods().front() +
+           "@MODEL\"}', and send it a prompt: its topic names it from its first event on";
+  }
   if (kind == kSglang) {
     return "start it with --kv-events-config '{\"publisher\": \"zmq\", \"topic\": \"kv-events\", "
            "\"endpoint\": \"tcp://*:" +

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -18,6 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "frontend/doors/ext_proc/endpoint_learner.h"
+#include "frontend/doors/ext_proc/endpoints.h"
+#include "frontend/doors/ext_proc/ext_proc_server.h"
 #include "frontend/doors/frontend_service.h"
 #include "frontend/doors/http/prompt_flags.h"
 #include "frontend/doors/http/proxied_paths.h"
@@ -25,6 +27,7 @@
 #include "frontend/peers/engine_call.h"
 #include "frontend/peers/grpc_finders.h"
 #include "frontend/peers/own_address.h"
+#include "frontend/peers/suspect_probe.h"
 #include "frontend/prompt/engine_conventions.h"
 #include "frontend/prompt/no_tokens.h"
 #include "frontend/prompt/prompt_router.h"
@@ -47,6 +50,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/discovery/found_nodes.h"
+#include "indexer/leaf/dialed_workers.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
@@ -97,20 +101,25 @@ struct Flags {
   std::string memory_budget;
   bool secure = false;
   bool ui_explain = false;
+  uint32_t guessed_blocks = GuessOptions().pool_blocks;
   LeafOptions leaf;
   FrontendOptions frontend;
   ProxyOptions proxy;
   std::vector<std::string> proxy_paths;
+  ExtProcFlags ext_proc;
 };
 
 void Declare(FlagSet& flags, Flags* f) {
   flags.Group("Engines");
   flags
       .Add("engine", &f->engines,
-           "an engine, as often as there are some: "
-           "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;key=CURVE_KEY]"
-           "[;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N]"
-           "[;offload_chunk_tokens=N][;silent_tiers=TIERS][;eagle_drop=all]")
+           "the URL of an engine, or k8s:NAMESPACE/SELECTOR[;http=PORT|PORT] for pods of "
+           "Kubernetes by "
+           "their labels. What it does not say itself may follow: "
+           ";events=tcp://HOST:PORT ;replay=tcp://HOST:PORT ;topic=T ;key=CURVE_KEY ;name=NAME "
+           ";ranks=N ;first_rank=N ;hybrid=true ;window_tokens=N ;chunk_tokens=N "
+           ";offload_chunk_tokens=N ;silent_tiers=TIERS ;silent_blocks=N ;silent_seconds=N "
+           ";count_copies=false ;store=NAME ;store_tiers=TIERS ;eagle_drop=all")
       .Repeats();
   flags.Add("engines_file", &f->engines_file,
             "more of them, one a line, read again when it changes; empty: none");
@@ -120,6 +129,11 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("plain_engines", &f->leaf.engines.ingest.plain_engines,
             "listen to events of engines beyond loopback that have no key, in clear, also with "
             "--secure or a policy");
+  flags.Add(
+      "guessed_blocks", &f->guessed_blocks,
+      "blocks that an engine without events is taken to keep of what was sent there, where its "
+      "metrics do not say; 0: it is chosen by load alone",
+      0u, 1u << 22);
   flags.Add("models", &f->models,
             "tokenizers of models: NAME=PATH,… with a folder, a file or an earlier name, or @FILE");
   flags.Add("hf_cache", &f->hub,
@@ -143,6 +157,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("threads", &f->proxy.io_threads, "threads that pass requests on", 1u, 256u);
   flags.Group("Requests passed on");
   AddProxyLimitFlags(flags, &f->proxy, &f->proxy_paths);
+  flags.Group("For gateways: an endpoint picker");
+  AddExtProcFlags(flags, &f->ext_proc);
   flags.Group("A cell of a fleet");
   flags.AddName("cell", &f->leaf.cell, "name of this cell");
   flags.Add("parents", &f->parents,
@@ -157,7 +173,11 @@ void Declare(FlagSet& flags, Flags* f) {
             "directory for what is known of engines' caches, over restarts; empty: none");
   AddMemoryFlag(flags, &f->memory_budget);
   flags.Example("kvatlas serve --engine http://10.0.0.1:8000 --engine http://10.0.0.2:8000",
-                "two engines, whose events come from port 5557 of their hosts");
+                "two engines, which say where their events are; else these come from port 5557 of "
+                "their hosts");
+  flags.Example("kvatlas serve --engine 'k8s:llm/app=vllm' --listen 0.0.0.0:8000",
+                "the ready pods of a Deployment of vLLM, as its service account may list and watch "
+                "them");
   flags.Example(
       "kvatlas serve --engines_file engines.txt --listen 0.0.0.0:8000 --secure --plain_engines",
       "engines that come and go, in a network that is trusted; clients from elsewhere, by TLS and "
@@ -165,17 +185,11 @@ void Declare(FlagSet& flags, Flags* f) {
       "token");
 }
 
-// For people, beside the log: with the time, on standard error, since standard output has the ready line for scripts. Where the
-// log is JSON, a line of it, so that standard error is JSON throughout.
+// A line of the log, in its format; standard output has the ready line for scripts.
 void SayLine(const ServiceMain& service, bool wrong, const std::string& line) {
-  if (service.logs_json())
-    return Log(wrong ? LogLevel::kWarning : LogLevel::kInfo, "status line", {{"text", line}});
-  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm local{};
-  localtime_r(&now, &local);
-  char clock[16];
-  std::strftime(clock, sizeof(clock), "%H:%M:%S", &local);
-  std::fprintf(stderr, "%s %s %s\n", clock, wrong ? "!" : " ", line.c_str());
+  const LogLevel level = wrong ? LogLevel::kWarning : LogLevel::kInfo;
+  if (service.logs_text()) return Log(level, line);
+  Log(level, "status line", {{"text", line}});
 }
 
 // The engines that the flags name, or why there are none.
@@ -257,13 +271,16 @@ class Server {
         tokenizers_(std::move(models), flags_.hub),
         conventions_(*ParseEngineKind(flags_.engine_kind)) {}
 
-  int Run() {
+  int Run(const std::function<void(const ServeAddresses&)>& ready) {
+    told_ready_ = ready;
     flags_.leaf.engines.ingest.addresses = reach_.addresses;
     flags_.leaf.parents = parents_.map();
     flags_.leaf.parents_may_come = parents_.finds();
     flags_.leaf.says_no_workers = false;  // the lines of engines say it
     flags_.leaf.engines.ingest.reconnect_max = kReconnectMax;
     flags_.leaf.engines.named = NamedBy(list_.engines());
+    for (const std::string& endpoint : list_.dialed())
+      flags_.leaf.engines.ingest.shared.push_back(topics_.Socket(endpoint));
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags_.leaf);
     if (!leaf.ok()) return service_.Fail(leaf.status());
     leaf_ = *std::move(leaf);
@@ -276,6 +293,10 @@ class Server {
          .say = [this](bool wrong, const std::string& line) { SayLine(service_, wrong, line); },
          .tokenizer = [this](const ServedModel& model) { return TokenizerOf(model); },
          .conventions = &conventions_,
+         .dialed =
+             [this](const std::string& endpoint, const std::vector<std::string>& pods) {
+               return topics_.Find(endpoint, pods);
+             },
          .restarted =
              [this](const std::string& url) {
                if (restarted_ != nullptr) restarted_(url);
@@ -301,9 +322,13 @@ class Server {
     GrpcOverlapFinder others(/*streams=*/true);
     InProcessOverlapFinder leaf(own, &leaf_->registry(), &others, &Clock::Real(),
                                 [this] { leaf_->CountQuery(); });
-    EngineFinder finder(own, &leaf, [this] { return fleet_->View(); });
+    EngineFinder finder(
+        own, &leaf, [this] { return fleet_->View(); },
+        {.pool_blocks = flags_.guessed_blocks, .block_size = flags_.frontend.block_size});
     GrpcLeafProber prober;
     Truth truth({}, &finder, &prober, &Clock::Real());
+    Endpoints endpoints(reach_.addresses);
+    EndpointLearner learner(&finder, &endpoints, PoolOf(flags_.ext_proc));
     FrontendOptions options = flags_.frontend;
     options.contract = flags_.leaf.contract;
     options.hierarchies = parents_.map();
@@ -312,7 +337,9 @@ class Server {
     ServedNamespaces served(flags_.leaf.cell, &tally);
     served_ = &served;
     options.observer = &served;
-    Frontend frontend(options, &cells, &finder, &Clock::Real(), &timer);
+    Frontend frontend(options, &cells, &learner, &Clock::Real(), &timer);
+    learner.SetCellOf(CellsOf(&frontend));
+    const SuspectProbe suspect_probe({.reach = reach_}, &frontend);
     RemoteTokenizerOptions remote;
     remote.urls = [this](const std::string& model) { return UrlsOf(*fleet_->View(), model); };
     remote.engine.reach = reach_;
@@ -361,6 +388,11 @@ class Server {
       return admin == nullptr ? "" : absl::StrCat(Scheme(), admin->address().ToString(), "/ui/");
     };
     Proxy proxy(proxy_options, &frontend, &router, &metrics);
+    flags_.ext_proc.picker.served_name = prompts.served_name;
+    flags_.ext_proc.picker.on_no_tokens = no_tokens.counting();
+    flags_.ext_proc.picker.conventions = &conventions_;
+    ExtProcServer picker(flags_.ext_proc, &frontend, &tokenizer, &endpoints, &metrics,
+                         flags_.proxy.bodies_bytes_max);
     GrpcServer grpc({.listen = flags_.grpc});
     grpc.Register(&routes, "kvatlas.v1.Frontend");
     grpc.Register(&truths, "kvatlas.v1.Truth");
@@ -370,6 +402,7 @@ class Server {
     service_.OnStopSignal([&] {
       http.SetHealth(Health::kStopping);
       grpc.SetHealth(Health::kStopping);
+      picker.SetHealth(Health::kStopping);
       leaf_->SetNotReady();
     });
     service_.OnWatchdog([&] { return health->deaf().empty(); });
@@ -385,12 +418,14 @@ class Server {
                                  .truth = &truth,
                                  .explainer = flags_.ui_explain || IsLoopbackHost(flags_.http.host)
                                                   ? &explainer
-                                                  : nullptr}),
+                                                  : nullptr,
+                                 .own_leaf = own}),
                   &http);
     absl::Status bad = OfFlag("grpc", grpc.Start());
     if (bad.ok()) bad = OfFlag("http", http.Start());
     if (bad.ok()) admin = &http;
     if (bad.ok()) bad = OfFlag("listen", proxy.Start());
+    if (bad.ok()) bad = OfFlag("ext_proc", picker.Start());
     if (!bad.ok()) return service_.Fail(bad);
     SayLine(
         service_, false,
@@ -400,17 +435,22 @@ class Server {
     const Time started = Clock::Real().Now();
     do {
       fleet_->Tick();
-      if (service_.WaitForSignal(kTickEvery).has_value()) return Stop(frontend, proxy, grpc, http);
+      if (service_.WaitForSignal(kTickEvery).has_value())
+        return Stop(frontend, {&proxy, &picker, &grpc, &http});
     } while (!fleet_->all_asked() && Clock::Real().Now() - started < kFirstLookWithin);
     LookAtEngines(frontend);
-    LookAtHealth(grpc, http);
-    if (absl::Status status = service_.Ready({{"listen", proxy.address()},
-                                              {"http", http.address()},
-                                              {"grpc", grpc.address()},
-                                              {"leaf_http", leaf_->http_address()},
-                                              {"leaf_grpc", leaf_->grpc_address()}});
+    const Doors doors{&proxy, &picker, &grpc, &http};
+    LookAtHealth(doors);
+    ServeAddresses addresses = {{"listen", proxy.address()},
+                                {"http", http.address()},
+                                {"grpc", grpc.address()},
+                                {"leaf_http", leaf_->http_address()},
+                                {"leaf_grpc", leaf_->grpc_address()}};
+    if (picker.address().has_value()) addresses.emplace_back("ext_proc", *picker.address());
+    if (absl::Status status = service_.Ready(addresses, /*quiet=*/told_ready_ != nullptr);
         !status.ok())
       return service_.Fail(status);
+    if (told_ready_ != nullptr) told_ready_(addresses);
     service_.flags().OnReload({kEngineApiKeyFileFlag}, [this]() -> absl::StatusOr<FlagSet::Commit> {
       absl::StatusOr<std::string> key = ReadEngineApiKey(flags_.engine_api_key_file);
       if (!key.ok()) return key.status();
@@ -420,6 +460,8 @@ class Server {
                               [this]() -> absl::StatusOr<FlagSet::Commit> {
                                 absl::StatusOr<EngineList> list = EnginesOf(flags_);
                                 if (!list.ok()) return list.status();
+                                absl::Status bad = list->Watch(reach_.addresses, &list_);
+                                if (!bad.ok()) return bad;
                                 return FlagSet::Commit([this, list = *std::move(list)] {
                                   list_ = list;
                                   TakeEngines();
@@ -430,14 +472,21 @@ class Server {
       LookAtEngines(frontend);
       truth.SetUnreachable(Unreachable());
       truth.Tick();
-      LookAtHealth(grpc, http);
+      LookAtHealth(doors);
       if (std::optional<ShardMap> changed = parents_.Changed(); changed.has_value()) {
         frontend.SetHierarchies(*changed);
         (void)leaf_->SetParents(*std::move(changed));
       }
     }
-    return Stop(frontend, proxy, grpc, http);
+    return Stop(frontend, doors);
   }
+
+  struct Doors {
+    Proxy* proxy;
+    ExtProcServer* picker;
+    GrpcServer* grpc;
+    AdminHttp* http;
+  };
 
   // In words; files are looked for where they are used.
   std::string TokenizerOf(const ServedModel& model) {
@@ -451,11 +500,12 @@ class Server {
     return names.front() == "render" ? "its own render endpoints" : "its own /tokenize";
   }
 
-  int Stop(Frontend& frontend, Proxy& proxy, GrpcServer& grpc, AdminHttp& http) {
+  int Stop(Frontend& frontend, const Doors& doors) {
     frontend.Stop();
-    proxy.Stop();
-    grpc.Stop(service_.stop_deadline());
-    http.Stop();
+    doors.proxy->Stop();
+    doors.picker->Stop(service_.stop_deadline());
+    doors.grpc->Stop(service_.stop_deadline());
+    doors.http->Stop();
     return 0;
   }
 
@@ -506,7 +556,7 @@ class Server {
   }
 
   // Ready once an engine answers. Until one had the time to, nothing is said.
-  void LookAtHealth(GrpcServer& grpc, AdminHttp& http) {
+  void LookAtHealth(const Doors& doors) {
     const std::optional<bool> known = fleet_->ready();
     const bool ready = known.value_or(false);
     if (known.has_value() && ready_ == ready) return;
@@ -514,15 +564,20 @@ class Server {
       ready_.reset();
     } else if (!ready) {
       SayLine(service_, true,
-              fleet_->size() == 0
+              fleet_->size() == 0 && !list_.finds().empty()
+                  ? absl::StrCat("not ready: there are no ready ", list_.finds(),
+                                 "; the log says if Kubernetes does not let this process list them")
+              : fleet_->size() == 0
                   ? "not ready: no engine is known; name one by --engine URL or in --engines_file"
                   : absl::StrCat("not ready: none of ", fleet_->size(), " engines answers"));
     } else if (ready_.has_value()) {
       SayLine(service_, false, "ready");
     }
     ready_ = known;
-    grpc.SetHealth(ready ? Health::kServing : Health::kLoading);
-    http.SetHealth(ready ? Health::kServing : Health::kLoading, "no engine answers");
+    const Health health = ready ? Health::kServing : Health::kLoading;
+    doors.grpc->SetHealth(health);
+    doors.picker->SetHealth(health);
+    doors.http->SetHealth(health, "no engine answers");
   }
 
   ServiceMain& service_;
@@ -532,7 +587,9 @@ class Server {
   FoundNodes parents_;
   ModelTokenizers tokenizers_;
   EngineConventions conventions_;
+  DialedTopics topics_;  // outlives the leaf
   std::unique_ptr<Leaf> leaf_;
+  std::function<void(const ServeAddresses&)> told_ready_;
   EngineFleet* fleet_ = nullptr;
   ServedNamespaces* served_ = nullptr;                     // while engines are looked at
   std::function<void(const std::string& url)> restarted_;  // as long
@@ -595,14 +652,17 @@ class TrialSecurity {
 
 namespace {
 
-constexpr char kProgram[] = "kvatlas-serve";
-constexpr char kAbout[] =
-    "One process in front of engines: kvatlas serve --engine http://HOST:PORT …";
+// What all of this process has, before its flags are read.
+struct Service : ServiceMain {
+  Service() : ServiceMain("kvatlas-serve", "One process in front of engines.", "text") {
+    flags().CalledAs("kvatlas serve");
+  }
+};
 
 }  // namespace
 
 void LookAtServeFlags(const std::function<void(const FlagSet&)>& look) {
-  ServiceMain service(kProgram, kAbout);
+  Service service;
   Flags flags;
   Declare(service.flags(), &flags);
   look(service.flags());
@@ -618,8 +678,9 @@ absl::Status CheckDescriptors(size_t engines) {
                    needed, " at least: raise the limit (ulimit -n, LimitNOFILE=)"));
 }
 
-int RunServe(const std::vector<std::string>& arguments) {
-  ServiceMain service(kProgram, kAbout);
+int RunServe(const std::vector<std::string>& arguments,
+             const std::function<void(const ServeAddresses&)>& ready) {
+  Service service;
   Flags flags;
   Declare(service.flags(), &flags);
   std::vector<const char*> argv = {"kvatlas serve"};
@@ -639,6 +700,7 @@ int RunServe(const std::vector<std::string>& arguments) {
   if (bad.ok()) bad = memory.status();
   absl::StatusOr<ProxiedPaths> paths = ProxiedPaths::With(flags.proxy_paths);
   if (bad.ok()) bad = OfFlag("proxy_paths", paths.status());
+  if (bad.ok() && !service.checking()) bad = list->Watch(reach->addresses, nullptr);
   if (bad.ok()) bad = CheckDescriptors(list->engines().size());
   if (const std::optional<int> exit = service.Checked(bad)) return *exit;
   absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
@@ -649,7 +711,7 @@ int RunServe(const std::vector<std::string>& arguments) {
   flags.proxy.paths = *std::move(paths);
   return Server(service, flags, *std::move(list), *std::move(reach), *std::move(models),
                 *std::move(parents))
-      .Run();
+      .Run(ready);
 }
 
 }  // namespace kvatlas

@@ -12,14 +12,21 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "indexer/service/address.h"
 #include "indexer/service/flags.h"
 
 namespace kvatlas {
 
-// Returns the status to exit with: 0 after a signal, 1 when a part cannot start, 2 for a wrong flag.
-int RunServe(const std::vector<std::string>& arguments);
+// Where it listens, by flag: "listen", "http", …
+using ServeAddresses = std::vector<std::pair<std::string, Address>>;
+
+// Returns the status to exit with: 0 after a signal, 1 when a part cannot start, 2 for a wrong flag. With `ready`, that is called in
+// place of the ready line, and must return.
+int RunServe(const std::vector<std::string>& arguments,
+             const std::function<void(const ServeAddresses&)>& ready = nullptr);
 // Shows its flags to `look`, for completion and manual pages.
 void LookAtServeFlags(const std::function<void(const FlagSet&)>& look);
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "frontend/doors/ext_proc/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
 #include "indexer/base/await.h"
 #include "indexer/service/address.h"
@@ -30,7 +31,11 @@ namespace kvatlas {
 namespace {
 
 using Json = nlohmann::json;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
 constexpr std::chrono::seconds kLong(60);
 
 std::string TextOf(const std::string& path) {
@@ -131,6 +136,7 @@ class ServeTest : public ::testing::Test {
     last_ = answer->body;
     overlap_ = answer->Header("x-kvatlas-overlap-blocks");
     rank_ = answer->Header("x-kvatlas-rank");
+    worker_ = answer->Header("x-kvatlas-worker");
     const Json json = Json::parse(answer->body, nullptr, false);
     if (answer->status != 200 || !json.is_object()) return -1;
     return json["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
@@ -160,6 +166,7 @@ class ServeTest : public ::testing::Test {
   std::string last_;
   std::string overlap_;  // as the last answer's header has it
   std::string rank_;
+  std::string worker_;
   std::unique_ptr<Process> process_;
   std::unique_ptr<HttpClient> clients_;
 };
@@ -183,6 +190,84 @@ TEST_F(ServeTest, LinesForPeopleAreJsonWhereTheLogIs) {
     EXPECT_TRUE(line.starts_with("kvatlas-serve ready ") || Json::accept(line)) << line;
 }
 
+TEST_F(ServeTest, AnEngineSaysWhereItsEventsAre) {
+  Engine a("said-a", {"--model=m", "--ranks=2"});
+  Serve({"--engine=http://" + a.name()});
+  AwaitLine("engine " + a.name(), "2 ranks");
+  AwaitLine("engine " + a.name(), "events from tcp://127.0.0.1:");
+  ExpectSecondTurnIsCached("m", Long("x"));
+}
+
+// What an engine that was started with --api-key answers.
+std::string AnswerWithKey(const std::string& request) {
+  const bool knows = request.find("authorization: Bearer sk-1\r\n") != std::string::npos ||
+                     request.find("Authorization: Bearer sk-1\r\n") != std::string::npos;
+  const std::string body = !knows ? R"({"error":"Unauthorized"})"
+                           : request.starts_with("GET /v1/models ")
+                               ? R"({"object":"list","data":[{"id":"m"}]})"
+                           : request.starts_with("POST /tokenize ") ? R"({"tokens":[1,2,3]})"
+                                                                    : "{}";
+  return absl::StrCat("HTTP/1.1 ", knows ? "200 OK" : "401 Unauthorized",
+                      "\r\ncontent-type: application/json\r\ncontent-length: ", body.size(),
+                      "\r\n\r\n", body);
+}
+
+// Both say where their events are, on one host.
+TEST_F(ServeTest, EnginesOfOneHostAreNamedByTheirUrlsAlone) {
+  Engine a("alone-a", {"--model=m"});
+  Engine b("alone-b", {"--model=m"});
+  Serve({"--engine=http://" + a.name(), "--engine=http://" + b.name()});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  for (int chat = 0; chat < 4; ++chat)
+    ExpectSecondTurnIsCached("m", Long("chat " + std::to_string(chat)));
+}
+
+// Versions that do not say it are both expected at the same port.
+TEST_F(ServeTest, EventsThatWouldBeOfTwoEnginesAreOfOne) {
+  TestEngine a([](TestSocket& connection) {
+    for (std::string got; !(got = connection.ReadMessage()).empty();)
+      connection.Send(AnswerWithKey(got + "authorization: Bearer sk-1\r\n"));
+  });
+  TestEngine b([](TestSocket& connection) {
+    for (std::string got; !(got = connection.ReadMessage()).empty();)
+      connection.Send(AnswerWithKey(got + "authorization: Bearer sk-1\r\n"));
+  });
+  Serve({"--engine=" + a.url() + ";name=a", "--engine=" + b.url() + ";name=b"});
+  AwaitLine("! engine ", "tcp://127.0.0.1:5557, where those of ");
+  AwaitLine("! engine ", "give it ;events=ENDPOINT of its own");
+}
+
+TEST_F(ServeTest, EveryLineIsForPeopleAndNoneOfParentsThatThereAreNot) {
+  Engine a("plain-a", {});
+  Serve({"--engine=" + a.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  ExpectSecondTurnIsCached("mock", Long("x"));
+  process_->Terminate();
+  EXPECT_THAT(TextOf(log_), Not(HasSubstr("parents")));
+  std::istringstream lines(TextOf(log_));
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_THAT(line, AnyOf(StartsWith("kvatlas-serve ready "), MatchesRegex("..:..:.. [ !] .*")));
+}
+
+std::string OutputOf(const std::string& command) {
+  const std::string path = ::testing::TempDir() + "/output";
+  EXPECT_EQ(std::system(("( " + command + " ) > " + path + " 2>&1").c_str()), 0);
+  return TextOf(path);
+}
+
+TEST(ServeHelpTest, ItIsOfTheCommandAndBeginsWithTheEngines) {
+  const std::string help = OutputOf("tools/kvatlas/kvatlas serve --help");
+  EXPECT_THAT(help, HasSubstr("Usage: kvatlas serve [--flag=value...]\n"));
+  EXPECT_THAT(help, Not(HasSubstr("kvatlas-serve")));
+  EXPECT_THAT(help.substr(help.find("\n  --")), StartsWith("\n  --engine "));
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_LE(line.size(), 118u + (line.starts_with("  kvatlas ") ? 20 : 0)) << line;
+  const std::string wrong = OutputOf("! tools/kvatlas/kvatlas serve --engin=http://h:1");
+  EXPECT_THAT(wrong, StartsWith("kvatlas serve: "));
+}
+
 TEST_F(ServeTest, TheSecondTurnIsServedFromCache) {
   Engine a("a", {"--model=m"});
   Engine b("b", {"--model=m"});
@@ -191,6 +276,32 @@ TEST_F(ServeTest, TheSecondTurnIsServedFromCache) {
   AwaitLine("engine " + b.name(), "events from");
   for (int chat = 0; chat < 8; ++chat)
     ExpectSecondTurnIsCached("m", Long("chat " + std::to_string(chat)));
+}
+
+// The smallest form: one process is the leaf, the frontend and the picker of a gateway.
+TEST_F(ServeTest, AGatewayIsNamedTheEngineThatHasThePrompt) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=m"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec(), "--ext_proc=127.0.0.1:0"});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  const auto gateway = GatewayChannel(process_->address("ext_proc"), /*tls=*/true);
+  const auto named = [&](const std::string& body) {
+    Stream request(gateway);
+    request.Write(Mode(ext_proc::BUFFERED, Request("POST", "/v1/chat/completions")));
+    EXPECT_EQ(HeadersEndpoint(request.Read()), "");
+    request.Write(Body(body, /*end=*/true));
+    return BodyEndpoint(request.Read());
+  };
+  for (int chat = 0; chat < 8; ++chat) {
+    const std::string text = Long("chat " + std::to_string(chat));
+    ASSERT_GE(Chat("m", text), 0) << last_;
+    const std::string served_by = worker_;
+    ASSERT_THAT(served_by, testing::AnyOf(a.name(), b.name()));
+    const Json body = {{"model", "m"},
+                       {"messages", {{{"role", "user"}, {"content", text + " next"}}}}};
+    EXPECT_TRUE(Await([&] { return named(body.dump()) == served_by; }, kLong)) << served_by;
+  }
 }
 
 // As the engine's own /metrics has it, for `kvatlas workers`, other frontends and the cell's parents.
@@ -209,20 +320,6 @@ TEST_F(ServeTest, TheLeafKnowsTheLoadOfEngines) {
       << status;
   // What the leaf alone would ask for with flags of its own program.
   EXPECT_EQ(TextOf(log_).find("--workers"), std::string::npos) << TextOf(log_);
-}
-
-// What an engine that was started with --api-key answers.
-std::string AnswerWithKey(const std::string& request) {
-  const bool knows = request.find("authorization: Bearer sk-1\r\n") != std::string::npos ||
-                     request.find("Authorization: Bearer sk-1\r\n") != std::string::npos;
-  const std::string body = !knows ? R"({"error":"Unauthorized"})"
-                           : request.starts_with("GET /v1/models ")
-                               ? R"({"object":"list","data":[{"id":"m"}]})"
-                           : request.starts_with("POST /tokenize ") ? R"({"tokens":[1,2,3]})"
-                                                                    : "{}";
-  return absl::StrCat("HTTP/1.1 ", knows ? "200 OK" : "401 Unauthorized",
-                      "\r\ncontent-type: application/json\r\ncontent-length: ", body.size(),
-                      "\r\n\r\n", body);
 }
 
 TEST_F(ServeTest, EnginesWithAnApiKeyAreAskedWithIt) {

@@ -1,6 +1,7 @@
-"""Makes a wheel of a Python package and the libraries that it loads, which runs wherever glibc is as new as this machine's.
+"""Makes a wheel of a Python package and the libraries that it loads or the programs that it runs, for every system whose glibc has what
+these demand.
 
-The libraries and every shared library that they need, but for glibc's own and the C++ runtime, are copied into the package's folder
+The libraries, programs and every shared library that they need, but for glibc's own and the C++ runtime, are copied into the package's folder
 lib. Those that are needed get names of their own (NAME-HASH.so), so that no library that the process has already loaded is taken for
 one of them, and all find each other by $ORIGIN.
 
@@ -28,7 +29,9 @@ OUTSIDE = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.
            "ld-linux-x86-64.so.2", "libstdc++.so.6", "libgcc_s.so.1"}
 # What a system with glibc 2.36 has at least.
 NEWEST = {"GLIBC": (2, 36), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)}
-TAG = "py3-none-manylinux_2_36_x86_64"
+# By the C++ runtime's newest version that is demanded, the glibc of the oldest system that has it, as auditwheel's policies say.
+GLIBC_OF_GLIBCXX = [((3, 4, 29), (2, 34)), ((3, 4, 30), (2, 35))]
+OLDEST = (2, 28)
 # Of all files in the wheel, so that the same sources give the same bytes.
 STAMP = (2020, 1, 1, 0, 0, 0)
 
@@ -38,18 +41,25 @@ class Package:
     name: str  # as pip calls it; the module's has an underscore
     folder: Path  # where the module's folder and README.md are
     summary: str
-    library: str  # in the wheel: libkvatlas_publisher.so.1
-    version_function: str  # of the library: what the wheel's version is
+    library: str  # in the wheel: libkvatlas_publisher.so.1, or a program
+    version_function: str  # of the library: what the wheel's version is; a program is asked by --version
     target: str  # Bazel's, of the library
     entry_points: str = ""
-    more: dict = dataclasses.field(default_factory=dict)  # {name in the wheel: Bazel's target} of libraries that it opens
+    more: dict = dataclasses.field(default_factory=dict)  # {name in the wheel: Bazel's target} of libraries that it opens, of programs
+    extras: tuple = ()  # packages of the same version that go with it, and the names of these extras
 
     @property
     def module(self):
         return self.name.replace("-", "_")
 
 
+def is_program(file):
+    return ".so" not in file.name
+
+
 def version(package, library):
+    if not package.version_function:
+        return run(library, "--version").split()[1]
     asked = getattr(ctypes.CDLL(str(library)), package.version_function)
     asked.restype = ctypes.c_char_p
     return asked().decode()
@@ -92,7 +102,8 @@ def bundle(package, libraries, folder):
         run("strip", "--strip-unneeded", target)
         needed = [n for n in elf.read(target).needed if n in names]
         # One kind of change a call: of several kinds at once, Debian's patchelf mixes up the strings.
-        run("patchelf", "--set-soname", name, target)
+        if not is_program(target):
+            run("patchelf", "--set-soname", name, target)
         run("patchelf", "--set-rpath", "$ORIGIN", target)
         if needed:
             run("patchelf", *(part for old in needed for part in ("--replace-needed", old, names[old])), target)
@@ -116,9 +127,25 @@ def check(folder):
                     raise SystemExit(f"build_wheel: {file.name} needs {demanded} of {library}")
 
 
+def tag(folder):
+    """Of the oldest system that has what the files demand: by what is called from glibc and the C++ runtime."""
+    needed = OLDEST
+    for file in folder.iterdir():
+        for library, versions in elf.read(file).versions.items():
+            for demanded in versions if library in OUTSIDE else ():
+                name, _, number = demanded.rpartition("_")
+                numbers = tuple(int(part) for part in number.split(".") if part.isdigit())
+                if name == "GLIBC":
+                    needed = max(needed, numbers[:2])
+                elif name == "GLIBCXX":
+                    needed = max([needed] + [glibc for since, glibc in GLIBC_OF_GLIBCXX if numbers >= since])
+    return "py3-none-manylinux_%d_%d_x86_64" % needed
+
+
 def licences(files):
     """{package: text of its copyright file} of the Debian packages that the files are from."""
     owners = set()
+    files = [file for file in files if file.parts[1] in ("usr", "lib", "lib64")]
     for line in run("dpkg-query", "-S", *(f"*/{file.name}" for file in files)).splitlines():
         packages, _, path = line.partition(": ")
         if Path(path.strip()).resolve() in files:
@@ -134,15 +161,18 @@ def licences(files):
 def metadata(package, number):
     return "\n".join([
         "Metadata-Version: 2.1", f"Name: {package.name}", f"Version: {number}", f"Summary: {package.summary}",
-        "License: Apache-2.0", "Requires-Python: >=3.9", "Description-Content-Type: text/markdown", "",
+        "License: Apache-2.0", "Requires-Python: >=3.9", "Description-Content-Type: text/markdown",
+        *(line for extra in package.extras for line in
+          (f"Provides-Extra: {extra}", f'Requires-Dist: kvatlas-{extra}=={number}; extra == "{extra}"')), "",
         (package.folder / "README.md").read_text(encoding="utf-8")])
 
 
 def contents(package, libraries, number, work):
-    """{path in the wheel: (bytes, mode)}."""
+    """{path in the wheel: (bytes, mode)}, the folder of its metadata, its tag."""
     folder = work / "lib"
     bundled = bundle(package, libraries, folder)
     check(folder)
+    of_system = tag(folder)
     files = {}
     for source in sorted((package.folder / package.module).glob("*.py")):
         files[f"{package.module}/{source.name}"] = (source.read_bytes(), 0o644)
@@ -150,14 +180,15 @@ def contents(package, libraries, number, work):
         files[f"{package.module}/lib/{source.name}"] = (source.read_bytes(), 0o755)
     info = f"{package.module}-{number}.dist-info"
     files[f"{info}/METADATA"] = (metadata(package, number).encode(), 0o644)
-    wheel = f"Wheel-Version: 1.0\nGenerator: kvatlas build_wheel\nRoot-Is-Purelib: false\nTag: {TAG}\n"
+    wheel = f"Wheel-Version: 1.0\nGenerator: kvatlas build_wheel\nRoot-Is-Purelib: false\nTag: {of_system}\n"
     files[f"{info}/WHEEL"] = (wheel.encode(), 0o644)
     if package.entry_points:
         files[f"{info}/entry_points.txt"] = (package.entry_points.encode(), 0o644)
     files[f"{info}/licenses/LICENSE"] = ((ROOT / "LICENSE").read_bytes(), 0o644)
+    files[f"{info}/licenses/hiredis.copyright"] = ((ROOT / "tools/bazel/hiredis/unpacked/hiredis/COPYING").read_bytes(), 0o644)
     for owner, text in licences(bundled).items():
         files[f"{info}/licenses/{owner}.copyright"] = (text, 0o644)
-    return files, info
+    return files, info, of_system
 
 
 def write(path, files, info):
@@ -180,9 +211,9 @@ def write(path, files, info):
 def build(package, libraries, out):
     number = version(package, libraries[package.library])
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{package.module}-{number}-{TAG}.whl"
     with tempfile.TemporaryDirectory() as work:
-        files, info = contents(package, libraries, number, Path(work))
+        files, info, of_system = contents(package, libraries, number, Path(work))
+    path = out / f"{package.module}-{number}-{of_system}.whl"
     write(path, files, info)
     return path
 
@@ -201,7 +232,8 @@ def main(package, about):
     targets = {package.library: package.target, **package.more}
     if arguments.library is None:
         subprocess.run([ROOT / "tools/install"], check=True)
-        subprocess.run(["bazel", "build", "-c", "opt", *targets.values()], cwd=ROOT, check=True)
+        commit = run(ROOT / "tools/deploy/commit").strip()
+        subprocess.run(["bazel", "build", "-c", "opt", f"--define=commit={commit}", *targets.values()], cwd=ROOT, check=True)
         libraries = {name: built(target) for name, target in targets.items()}
     else:
         more = {file.name: file for file in arguments.more}

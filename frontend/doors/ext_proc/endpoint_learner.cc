@@ -16,10 +16,18 @@ struct EndpointLearner::Kept {
     bool learnt = false;
   };
 
-  explicit Kept(Endpoints* e) : endpoints(e) {}
+  Kept(Endpoints* e, PickerPool p) : endpoints(e), pool(std::move(p)) {}
+
+  bool InPool(const std::pair<std::string, Domain>& of) const {
+    if (!pool.HasModel(of.second.model)) return false;
+    if (!pool.by_cell()) return true;
+    const std::optional<std::string> cell = cell_of == nullptr ? std::nullopt : cell_of(of.first);
+    return cell.has_value() && pool.HasCell(*cell);
+  }
 
   void Learn(const std::pair<std::string, Domain>& of,
              const std::shared_ptr<const LabelsByWorker>& labels) {
+    if (!InPool(of)) return;
     MutexLock lock(&mutex);
     if (answers.size() >= kAnswersKeptMax && !answers.contains(of)) answers.clear();
     Answer& last = answers[of];
@@ -27,13 +35,17 @@ struct EndpointLearner::Kept {
     const std::shared_ptr<const LabelsByWorker> before = last.labels;
     last = {.labels = labels, .learnt = true};
     if (before != nullptr) {
-      for (const auto& [worker, of_worker] : *before)
-        if (labels == nullptr || !labels->contains(worker)) Forget(worker);
+      for (const auto& [worker, of_worker] : *before) {
+        const auto now =
+            labels == nullptr ? LabelsByWorker::const_iterator() : labels->find(worker);
+        if (labels == nullptr || now == labels->end() || !pool.HasLabels(&now->second))
+          Forget(worker);
+      }
     }
     if (labels == nullptr) return;
     for (const auto& [worker, of_worker] : *labels) {
       const auto url = of_worker.find(kUrlLabel);
-      if (url != of_worker.end())
+      if (url != of_worker.end() && pool.HasLabels(&of_worker))
         endpoints->Learn(worker, url->second, SaysDraining(&of_worker, nullptr));
     }
   }
@@ -45,21 +57,28 @@ struct EndpointLearner::Kept {
   }
 
   Endpoints* const endpoints;
+  const PickerPool pool;
+  std::function<std::optional<std::string>(const std::string&)> cell_of = nullptr;
   Mutex mutex;
   absl::flat_hash_map<std::pair<std::string, Domain>, Answer> answers ABSL_GUARDED_BY(mutex);
 };
 
-EndpointLearner::EndpointLearner(OverlapFinder* finder, Endpoints* endpoints)
-    : finder_(finder), kept_(std::make_shared<Kept>(endpoints)) {}
+EndpointLearner::EndpointLearner(OverlapFinder* finder, Endpoints* endpoints, PickerPool pool)
+    : OverlapFinderInFront(finder), kept_(std::make_shared<Kept>(endpoints, std::move(pool))) {}
+
+void EndpointLearner::SetCellOf(
+    std::function<std::optional<std::string>(const std::string& address)> cell_of) {
+  kept_->cell_of = std::move(cell_of);
+}
 
 void EndpointLearner::FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                                    Duration deadline, Callback callback) {
-  finder_->FindOverlaps(leaf_address, question, deadline,
-                        [kept = kept_, of = std::pair(leaf_address, *question.domain),
-                         callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
-                          if (answer.ok()) kept->Learn(of, answer->labels);
-                          callback(std::move(answer));
-                        });
+  next()->FindOverlaps(leaf_address, question, deadline,
+                       [kept = kept_, of = std::pair(leaf_address, *question.domain),
+                        callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
+                         if (answer.ok()) kept->Learn(of, answer->labels);
+                         callback(std::move(answer));
+                       });
 }
 
 }  // namespace kvatlas

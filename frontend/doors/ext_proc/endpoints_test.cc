@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 namespace kvatlas {
 namespace {
 
@@ -55,12 +59,15 @@ TEST(EndpointsTest, BackFromEndpointsToWorkers) {
   ASSERT_TRUE(endpoints.Configure("a/0=10.0.0.1:80").ok());
   ASSERT_TRUE(endpoints.Configure("a/1=10.0.0.1:80").ok());
   endpoints.Learn({"b", 0, ""}, "10.0.0.2:80");
-  const std::vector<std::string> subset = {"10.0.0.2:80", "10.0.0.1:80", "10.0.0.3:80"};
+  EndpointSet subset;
+  subset.Add("10.0.0.2:80,10.0.0.1:80,10.0.0.3:80");
   EXPECT_THAT(endpoints.NamesAt(subset), ElementsAre("a", "b"));
   EXPECT_EQ(endpoints.At("10.0.0.1:80"), (HolderId{"a", 0, ""}));
   EXPECT_EQ(endpoints.At("10.0.0.3:80"), std::nullopt);
   endpoints.Learn({"b", 0, ""}, "10.0.0.4:80");
-  EXPECT_THAT(endpoints.NamesAt(std::vector<std::string>{"10.0.0.2:80"}), IsEmpty());
+  EndpointSet former;
+  former.Add("10.0.0.2:80");
+  EXPECT_THAT(endpoints.NamesAt(former), IsEmpty());
 }
 
 TEST(EndpointsTest, AllByTurns) {
@@ -98,6 +105,75 @@ TEST(EndpointsTest, WhatIsLearntIsBounded) {
   EXPECT_EQ(endpoints.Of({"w0", 0, ""}), std::nullopt);
   EXPECT_EQ(endpoints.Of({"w" + std::to_string(kEndpointsMax), 0, ""}), "10.0.0.2:80");
   EXPECT_EQ(endpoints.Of({"configured", 0, ""}), "10.0.0.1:80");
+}
+
+// ---- Sets of a gateway ----
+
+TEST(EndpointSetTest, AnAddressWithoutAPortMeansAllThatIsThere) {
+  EndpointSet set;
+  set.Add(" 10.0.0.1:80, nonsense,10.0.0.2 ,[fd00::1], fd00::2, [fd00::3]:80,fe80::1%eth0");
+  for (const char* in : {"10.0.0.1:80", "10.0.0.2:80", "10.0.0.2:81", "[fd00::1]:8000",
+                         "[fd00::2]:1", "[fd00::3]:80"})
+    EXPECT_TRUE(set.Contains(in)) << in;
+  for (const char* out : {"10.0.0.1:81", "10.0.0.20:80", "[fd00::3]:81", "[fd00::]:1"})
+    EXPECT_FALSE(set.Contains(out)) << out;
+  EXPECT_EQ(set.entries().size(), 5u);
+  EXPECT_TRUE(EndpointSet().empty());
+}
+
+TEST(EndpointsTest, WhoIsAtAPodWhateverThePort) {
+  Endpoints endpoints;
+  for (const char* entry :
+       {"a/0=10.0.0.1:80", "a/1=10.0.0.1:81", "b=10.0.0.10:80", "c=[fd00::1]:80"})
+    ASSERT_TRUE(endpoints.Configure(entry).ok());
+  EndpointSet set;
+  set.Add("10.0.0.1,fd00::1");
+  EXPECT_THAT(endpoints.NamesAt(set), ElementsAre("a", "c"));
+  std::set<std::string> turns;
+  for (int i = 0; i < 6; ++i) turns.insert(endpoints.Next({}, &set).value());
+  EXPECT_THAT(turns, ElementsAre("10.0.0.1:80", "10.0.0.1:81", "[fd00::1]:80"));
+}
+
+// ---- Host names ----
+
+TEST(EndpointsTest, AWorkerWithAHostNameHasAnEndpointOnceTheNameIsResolved) {
+  Endpoints endpoints;
+  int asked = 0;
+  endpoints.OnNewHostName([&asked] { ++asked; });
+  const HolderId worker = {"w", 0, ""};
+  endpoints.Learn(worker, "http://vllm-0.llm.svc:8000");
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(endpoints.Of(worker), std::nullopt);
+  EXPECT_THAT(endpoints.HostNames(), ElementsAre("vllm-0.llm.svc"));
+  endpoints.Resolved("vllm-0.llm.svc", std::vector<std::string>{"10.0.0.7", "10.0.0.7"});
+  EXPECT_EQ(endpoints.Of(worker), "10.0.0.7:8000");
+  endpoints.Learn({"w", 1, ""}, "http://vllm-0.llm.svc:8001");
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(endpoints.Of({"w", 1, ""}), "10.0.0.7:8001");
+  endpoints.Resolved("vllm-0.llm.svc", std::vector<std::string>{"10.0.0.8"});
+  EXPECT_EQ(endpoints.Of(worker), "10.0.0.8:8000") << "the pod has moved";
+  EXPECT_EQ(endpoints.At("10.0.0.7:8000"), std::nullopt);
+  endpoints.Resolved("vllm-0.llm.svc", absl::UnavailableError("the resolver is away"));
+  EXPECT_EQ(endpoints.Of(worker), "10.0.0.8:8000") << "what was known stays";
+  endpoints.Forget(worker);
+  endpoints.Forget({"w", 1, ""});
+  EXPECT_THAT(endpoints.HostNames(), IsEmpty());
+  EXPECT_EQ(endpoints.Of(worker), std::nullopt);
+}
+
+TEST(EndpointsTest, AHostNameOfSeveralAddressesOrOneOutsideGivesNone) {
+  Endpoints endpoints;
+  const HolderId worker = {"w", 0, ""};
+  endpoints.Learn(worker, "http://vllm:8000");
+  endpoints.Resolved("vllm", std::vector<std::string>{"::1", "127.0.0.1"});
+  EXPECT_EQ(endpoints.Of(worker), "127.0.0.1:8000") << "of one family each";
+  endpoints.Resolved("vllm", std::vector<std::string>{"10.0.0.1", "10.0.0.2"});
+  EXPECT_EQ(endpoints.Of(worker), std::nullopt) << "it is not known which it is";
+  endpoints.Resolved("vllm", std::vector<std::string>{"8.8.8.8"});
+  EXPECT_EQ(endpoints.Of(worker), std::nullopt);
+  endpoints.Learn(worker, "http://10.0.0.3:8000");
+  EXPECT_EQ(endpoints.Of(worker), "10.0.0.3:8000");
+  EXPECT_THAT(endpoints.HostNames(), IsEmpty());
 }
 
 }  // namespace

@@ -4,30 +4,21 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_split.h"
-#include "frontend/doors/ext_proc/endpoints.h"
 
 namespace kvatlas {
-namespace {
-
-void AddEndpoints(const std::string& text, std::vector<std::string>* endpoints) {
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    const absl::string_view entry = absl::StripAsciiWhitespace(part);
-    absl::StatusOr<std::string> endpoint = EndpointOf({entry.data(), entry.size()});
-    if (endpoint.ok() && endpoints->size() < kSubsetMax) endpoints->push_back(*std::move(endpoint));
-  }
-}
-
-}  // namespace
 
 std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key) {
   for (const ext_proc::HeaderValue& header : headers.headers()) {
     if (header.key() == key)
       return header.raw_value().empty() ? header.value() : header.raw_value();
   }
+  return "";
+}
+
+std::string ValueIn(const ext_proc::HeaderMap& headers, std::span<const std::string_view> keys) {
+  for (const std::string_view key : keys)
+    if (std::string value = ValueIn(headers, key); !value.empty()) return value;
   return "";
 }
 
@@ -50,11 +41,11 @@ const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const ch
   return value == fields->second.fields().end() ? nullptr : &value->second;
 }
 
-std::vector<std::string> EndpointsIn(const google::protobuf::Value& value) {
-  std::vector<std::string> endpoints;
-  if (value.has_string_value()) AddEndpoints(value.string_value(), &endpoints);
+EndpointSet EndpointsIn(const google::protobuf::Value& value) {
+  EndpointSet endpoints;
+  if (value.has_string_value()) endpoints.Add(value.string_value());
   for (const google::protobuf::Value& element : value.list_value().values())
-    AddEndpoints(element.string_value(), &endpoints);
+    endpoints.Add(element.string_value());
   return endpoints;
 }
 
@@ -63,6 +54,18 @@ bool NeverConnected(const std::string& reply_details) {
                           "upstream_reset_before_response_started{remote_connection_failure") ||
          absl::StartsWith(reply_details,
                           "upstream_reset_before_response_started{connection_timeout");
+}
+
+bool SaysNeverConnected(std::string_view reply) {
+  constexpr std::string_view kFromEnvoy =
+      "upstream connect error or disconnect/reset before headers";
+  constexpr std::string_view kReason = "reset reason: ";
+  if (!reply.starts_with(kFromEnvoy)) return false;
+  const size_t at = reply.find(kReason);
+  if (at == std::string_view::npos) return false;
+  const std::string_view reason = reply.substr(at + kReason.size());
+  return reason.starts_with("remote connection failure") ||
+         reason.starts_with("connection timeout");
 }
 
 void SetHeader(const std::string& key, const std::string& value,
@@ -91,13 +94,15 @@ void PassOn(ext_proc::HttpBody* body, ext_proc::StreamedBodyResponse* piece) {
   piece->set_end_of_stream(body->end_of_stream());
 }
 
-ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error, ErrorShape shape) {
+ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error, ErrorShape shape,
+                                                 std::string_view dropped) {
   ext_proc::ProcessingResponse response;
   ext_proc::ImmediateResponse* const answer = response.mutable_immediate_response();
   answer->mutable_status()->set_code(static_cast<uint32_t>(error.http_status));
   answer->set_body(ErrorBody(error, shape));
   answer->set_details("kvatlas_refused");
   SetHeader("content-type", "application/json", answer->mutable_headers());
+  if (!dropped.empty()) SetHeader(kDroppedHeader, std::string(dropped), answer->mutable_headers());
   if (error.retry_after.has_value())
     SetHeader("retry-after", RetryAfterSeconds(*error.retry_after), answer->mutable_headers());
   return response;

@@ -9,11 +9,13 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "frontend/doors/errors.h"
+#include "frontend/doors/ext_proc/endpoints.h"
 #include "frontend/doors/ext_proc/external_processor.pb.h"
 #include "frontend/route/frontend.h"
 
@@ -39,15 +41,32 @@ inline constexpr char kUpstreamAddress[] = "upstream.address";
 inline constexpr char kServedKey[] = "x-gateway-destination-endpoint-served";
 // Of requests; the gateway in front removes them from what it does not trust.
 inline constexpr char kTenantHeader[] = "x-kvatlas-tenant";
-inline constexpr char kSessionHeader[] = "x-kvatlas-session";
+
+// Of requests, by both spellings, the newer one first (llm-d-router v0.11.0 pkg/epp/metadata/consts.go): the model under which the engine is to be
+// asked; whose objective it is; in whose name it competes.
+inline constexpr std::array<std::string_view, 2> kRewriteHeaders = {"x-llm-d-model-name-rewrite",
+                                                                    "x-gateway-model-name-rewrite"};
+inline constexpr std::array<std::string_view, 2> kObjectiveHeaders = {
+    "x-llm-d-inference-objective", "x-gateway-inference-objective"};
+inline constexpr std::array<std::string_view, 2> kFairnessHeaders = {
+    "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"};
+inline constexpr char kContentLength[] = "content-length";
+// Why an answer is no engine's, in the words of llm-d's router (llm-d-router v0.11.0 pkg/common/error/error.go): clients and gateways retry by it.
+inline constexpr char kDroppedHeader[] = "x-llm-d-request-dropped-reason";
+inline constexpr char kSaturated[] = "rejected-saturated";
+inline constexpr char kNoEndpoints[] = "rejected-no-endpoints";
+// Why the choice is by load alone, with the engine's answer; the proxy's has it too.
+inline constexpr char kFallbackHeader[] = "x-kvatlas-fallback";
 
 inline constexpr size_t kBodyChunkMax = 62000;  // Envoy takes 64 KiB
-inline constexpr size_t kSubsetMax = 65536;     // endpoints; those beyond are not looked at
 
 // ---- What it says ----
 
 // Empty: there is no such header.
 std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key);
+
+// The first of these names that is there; empty: none is.
+std::string ValueIn(const ext_proc::HeaderMap& headers, std::span<const std::string_view> keys);
 
 // Of `kRoutingHeaders`, those that are there.
 std::vector<std::string_view> RoutingHeadersIn(const ext_proc::HeaderMap& headers);
@@ -57,11 +76,16 @@ const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const ch
                                     const char* key);
 
 // Of a list of "IP:PORT", or all of them in one string.
-std::vector<std::string> EndpointsIn(const google::protobuf::Value& value);
+EndpointSet EndpointsIn(const google::protobuf::Value& value);
 
 // The proxy's last try ended before there was a connection: refused, or no answer in time. Of "local_connection_failure" nothing is
 // known, there the proxy gave up by itself; of a connection that broke later neither, the engine may have had the request.
 bool NeverConnected(const std::string& reply_details);
+
+// The same of the text of a 503 that Envoy answers by itself, where no attribute says why: "upstream connect error or disconnect/reset before
+// headers. … reset reason: remote connection failure, …" (source/common/router/router.cc, `onUpstreamReset`).
+bool SaysNeverConnected(std::string_view reply);
+inline constexpr size_t kReplyTextMax = 512;  // of which as much is looked at
 
 // ---- What it is told ----
 
@@ -78,8 +102,9 @@ ext_proc::StreamedBodyResponse* StreamedBody(ext_proc::BodyResponse* answer);
 // What came, as it is.
 void PassOn(ext_proc::HttpBody* body, ext_proc::StreamedBodyResponse* piece);
 
-// An answer to the client in the engine's place.
-ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error, ErrorShape shape);
+// An answer to the client in the engine's place. `dropped`: what the header `kDroppedHeader` says; empty: none.
+ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error, ErrorShape shape,
+                                                 std::string_view dropped);
 
 }  // namespace kvatlas
 

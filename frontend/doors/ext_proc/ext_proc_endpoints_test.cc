@@ -17,7 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
-using ::testing::UnorderedElementsAre;
 
 // ---- Who is there ----
 
@@ -79,12 +78,112 @@ TEST_F(ExtProcServiceTest, AnEmptySubsetIs503) {
   EXPECT_EQ(RefusedBy(&stream), 503);
 }
 
-TEST_F(ExtProcServiceTest, ASubsetThatNoWorkerIsKnownInIsUsedByTurns) {
-  const auto headers = Subset({"10.0.0.8:80", "10.0.0.9:80"}, Completion());
-  const std::string one = HeadersEndpoint(Ask(headers, kIds));
-  const std::string other = HeadersEndpoint(Ask(headers, kIds));
-  EXPECT_THAT(std::vector({one, other}), UnorderedElementsAre("10.0.0.8:80", "10.0.0.9:80"));
+TEST_F(ExtProcServiceTest, ASubsetThatNoWorkerIsInIs503WithTheReason) {
+  const std::vector<std::string> others = {"192.0.2.8:8000", "192.0.2.9"};
+  EXPECT_EQ(Refused(Subset(others, Completion()), kIds), 503);
+  EXPECT_EQ(refused_dropped_, "rejected-no-endpoints");
+  EXPECT_EQ(Refused(Subset(others, Request("POST", "/v1/embeddings")), R"({"input": "x"})"), 503);
+  EXPECT_EQ(refused_dropped_, "rejected-no-endpoints");
+  Stream get = Open();
+  get.Write(Subset(others, Request("GET", "/v1/models", true)));
+  EXPECT_EQ(RefusedBy(&get), 503);
+  EXPECT_EQ(refused_dropped_, "rejected-no-endpoints");
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ExtProcServiceTest, AnEntryOfASubsetWithoutAPortMeansThePod) {
+  EXPECT_EQ(HeadersEndpoint(Ask(Subset({"10.0.0.2"}, Completion()), kIds)), "10.0.0.2:8000");
+  for (int i = 0; i < 3; ++i) {
+    Stream get = Open();
+    get.Write(Subset({"10.0.0.2"}, Request("GET", "/v1/models", true)));
+    EXPECT_EQ(HeadersEndpoint(get.Read()), "10.0.0.2:8000");
+  }
+  AddWorker("like", 9, "10.0.0.20:8000");
+  ASSERT_TRUE(endpoints_.Configure(configured_.back()).ok());
+  leaf_.Set(workers_);
+  EXPECT_EQ(HeadersEndpoint(Ask(Subset({"10.0.0.2"}, Completion()), kIds)), "10.0.0.2:8000");
+}
+
+// Its worker is far down in the order, and the first answer that names it is the one to this route.
+TEST_F(ExtProcServiceTest, ASubsetOfAWorkerThatWasNotMetYetIsFound) {
+  WorkersAnswer answer;
+  auto labels = std::make_shared<LabelsByWorker>();
+  for (int i = 0; i < 40; ++i) {
+    const HolderId worker = {"w" + std::to_string(i), 0, ""};
+    answer.workers.push_back({.worker = worker, .blocks = i == 0 ? 0u : 1u});
+    (*labels)[worker] = {{kUrlLabel, "http://10.3.0." + std::to_string(i) + ":80"}};
+  }
+  answer.labels = labels;
+  leaf_.Set(answer);
+  EXPECT_EQ(HeadersEndpoint(Ask(Subset({"10.3.0.0:80"}, Completion()), kIds)), "10.3.0.0:80");
+}
+
+// ---- Pools ----
+
+class ExtProcPoolTest : public ExtProcServiceTest {
+ protected:
+  // Workers of two tiers, of which the one outside of the pool has more of the prompt.
+  void StartWith(const std::vector<std::string>& pool) {
+    configured_.clear();
+    picker_options_.pool = PickerPool::Parse(pool).value();
+    auto labels = std::make_shared<LabelsByWorker>();
+    WorkersAnswer answer;
+    for (const char* name : {"batch", "chat"}) {
+      answer.workers.push_back({.worker = {name, 0, ""}, .blocks = name[0] == 'b' ? 1u : 0u});
+      (*labels)[{name, 0, ""}] = {
+          {kUrlLabel, name[0] == 'b' ? "http://10.0.0.1:80" : "http://10.0.0.2:80"},
+          {"tier", name}};
+    }
+    answer.labels = labels;
+    leaf_.Set(answer);
+    Start();
+  }
+  std::string Get() {
+    Stream stream = Open();
+    stream.Write(Request("GET", "/v1/models", true));
+    const ext_proc::ProcessingResponse answer = stream.Read();
+    return answer.has_immediate_response() ? "refused" : HeadersEndpoint(answer);
+  }
+};
+
+TEST_F(ExtProcPoolTest, OfAPoolByLabelsOthersAreNeverNamed) {
+  StartWith({"tier=chat"});
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.2:80") << "also at first";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Get(), "10.0.0.2:80");
+  EXPECT_EQ(Refused(Subset({"10.0.0.1:80"}, Completion()), kIds), 503);
+  EXPECT_EQ(refused_dropped_, "rejected-no-endpoints");
+}
+
+TEST_F(ExtProcPoolTest, AWorkerThatLeavesThePoolIsNamedNoMore) {
+  StartWith({"tier=chat", "tier=batch"});
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:80");
+  WorkersAnswer answer;
+  auto labels = std::make_shared<LabelsByWorker>();
+  (*labels)[{"batch", 0, ""}] = {{kUrlLabel, "http://10.0.0.1:80"}, {"tier", "other"}};
+  answer.workers.push_back({.worker = {"batch", 0, ""}, .blocks = 1});
+  answer.labels = labels;
+  leaf_.Set(answer);
+  EXPECT_EQ(Refused(Completion(), kIds), 503);
+  EXPECT_EQ(Get(), "refused");
+}
+
+TEST_F(ExtProcPoolTest, OfAPoolByModelOthersDoNotExist) {
+  StartWith({"model=m"});
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:80");
+  EXPECT_EQ(Refused(Completion(), R"({"model": "other", "prompt": [1]})"), 404);
+  EXPECT_THAT(refused_why_, HasSubstr("`other` does not exist"));
+}
+
+TEST_F(ExtProcPoolTest, OfAPoolByCellOthersAreNeverNamed) {
+  StartWith({"cell=elsewhere"});
+  EXPECT_EQ(Refused(Completion(), kIds), 503);
+  EXPECT_EQ(Get(), "refused");
+}
+
+TEST_F(ExtProcPoolTest, APoolByItsOwnCellHasAllOfIt) {
+  StartWith({"cell=cell"});
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:80");
 }
 
 // ---- Requests without a prompt ----

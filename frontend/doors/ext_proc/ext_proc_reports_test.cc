@@ -93,6 +93,41 @@ TEST_F(ExtProcReportsTest, AConnectionThatNobodyAnswersIsOneThatIsRefused) {
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.2:8000");
 }
 
+// Of gateways that are not configured to say why: Istio, Envoy AI Gateway.
+TEST_F(ExtProcReportsTest, WithoutAttributesEnvoysOwnWordsSayThatAnEngineWasNotReached) {
+  const std::string words =
+      "upstream connect error or disconnect/reset before headers. retried and the latest reset "
+      "reason: ";
+  const auto answered = [&](const std::string& text, size_t piece) {
+    Stream stream = Open();
+    Pick(&stream);
+    stream.Write(Response("503", "text/plain"));
+    EXPECT_TRUE(stream.Read().has_response_headers());
+    for (size_t at = 0; at < text.size(); at += piece) {
+      stream.Write(ResponseBody(text.substr(at, piece), at + piece >= text.size()));
+      stream.Read();
+    }
+    EXPECT_TRUE(stream.Finish().ok());
+  };
+  answered("the engine is busy", 100);
+  answered(words + "overflow", 100);
+  answered(words + "local connection failure", 100);
+  answered(words + "connection termination", 100);
+  answered("{\"error\": \"" + words + "remote connection failure\"}", 100);
+  EXPECT_EQ(frontend_->stats().suspects, 0u);
+  answered(words +
+               "remote connection failure, transport failure reason: delayed connect error: "
+               "Connection refused",
+           7);
+  EXPECT_EQ(frontend_->stats().suspects, 1u);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.2:8000");
+  for (int i = 0; i < 4; ++i) {
+    Stream get = Open();
+    get.Write(Request("GET", "/v1/models", true));
+    EXPECT_EQ(HeadersEndpoint(get.Read()), "10.0.0.2:8000") << "turns pass it over too";
+  }
+}
+
 TEST_F(ExtProcReportsTest, WhatAnEngineAnswersOrAProxyGivesUpIsNotHeldAgainstIt) {
   const std::vector<std::pair<std::string, std::string>> kinds = {
       {"503", ""},

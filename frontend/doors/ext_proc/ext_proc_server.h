@@ -1,7 +1,9 @@
 // The endpoint picker as a part of a process: its flags, and a gRPC server of its own, since proxies reach it where no other client
 // needs to.
 //
-// Health is that of the gateway API's pickers: the names "liveness", "readiness" and the service's.
+// Health is that of the gateway API's pickers: the names "liveness", "readiness" and the service's. So is TLS: most gateways speak to a
+// picker over TLS alone, take any certificate and show none. The port has its own, self-signed without files, whatever the process has; a
+// policy says by the verb `pick` who may ask.
 //
 // *Threads*: one, but for what gRPC's threads do. *Lifetime*: everything it is given outlives it.
 //
@@ -13,12 +15,14 @@
 #define KVATLAS_FRONTEND_DOORS_EXT_PROC_EXT_PROC_SERVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "frontend/doors/ext_proc/endpoint_names.h"
 #include "frontend/doors/ext_proc/endpoints.h"
 #include "frontend/doors/ext_proc/ext_proc_service.h"
 #include "frontend/doors/ext_proc/picker.h"
@@ -33,14 +37,26 @@
 namespace kvatlas {
 
 struct ExtProcFlags {
-  std::string listen;                  // HOST:PORT; empty: no picker
-  std::vector<std::string> endpoints;  // WORKER=IP:PORT
+  std::string listen = {};                  // HOST:PORT; empty: no picker
+  std::vector<std::string> endpoints = {};  // WORKER=IP:PORT
   std::string mode_unsaid = "full_duplex";
+  std::string tls = "own";  // or "process", "none"
+  std::string tls_cert = {};
+  std::string tls_key = {};
   uint32_t body_bytes_max = 10 << 20;
-  PickerOptions picker;
+  std::vector<std::string> pool = {};        // `PickerPool`
+  std::vector<std::string> objectives = {};  // NAME=PRIORITY
+  PickerOptions picker = {};
 };
 
 void AddExtProcFlags(FlagSet& flags, ExtProcFlags* to);
+
+// Of texts that were checked when flags were read.
+PickerPool PoolOf(const ExtProcFlags& flags);
+
+// For `EndpointLearner::SetCellOf`: by the cells that the hierarchy told and the leaves that were given. `frontend` outlives it.
+std::function<std::optional<std::string>(const std::string& address)> CellsOf(
+    const Frontend* frontend);
 
 class ExtProcServer {
  public:
@@ -64,6 +80,7 @@ class ExtProcServer {
   Metrics* const metrics_;
   const uint64_t bodies_bytes_max_;
   Picker picker_;
+  std::unique_ptr<EndpointNames> names_;
   std::unique_ptr<ExtProcService> service_;
   std::unique_ptr<GrpcServer> server_;
 };

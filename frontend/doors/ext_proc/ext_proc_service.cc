@@ -108,6 +108,13 @@ class Call : public Reactor, public PickerStream::Wire {
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// What a policy does not let in.
+class RefusedCall : public Reactor {
+ public:
+  explicit RefusedCall(const absl::Status& why) { Finish(ToGrpcStatus(why)); }
+  void OnDone() override { delete this; }
+};
+
 }  // namespace
 
 ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metrics* metrics,
@@ -133,8 +140,12 @@ ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
 Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
   streams_.Increment();
   if (!tenancy_.enforces()) return new Call(options_, picker_, this, &bodies_);
+  const std::shared_ptr<const Identity> asker = IdentityOf(&tenancy_.security(), *context);
+  // A port in clear has no guard of gRPC's.
+  const absl::Status may = tenancy_.security().CheckMethod(*asker, Verb::kPick, context->peer());
   PickerStreamOptions options = options_;
-  options.tenant_of = [this, asker = IdentityOf(&tenancy_.security(), *context)](
+  if (!may.ok()) return new RefusedCall(may);
+  options.tenant_of = [this, asker](
                           const std::string& claimed, const std::string& method,
                           const std::string& path) -> absl::StatusOr<PickerStreamOptions::Tenants> {
     constexpr std::string_view kNoSalt =

@@ -21,6 +21,7 @@
 #include "frontend/doors/tenancy.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 
@@ -48,7 +49,7 @@ class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
   void NotReached() override;
 
   const PickerStreamOptions options_;
-  const Tenancy tenancy_;
+  const Tenancy tenancy_{Security::OfProcess(), Verb::kPick};
   Picker* const picker_;
   HeldBodies bodies_;
   Metrics* const metrics_;

@@ -12,6 +12,7 @@
 
 #include "frontend/doors/ext_proc/ext_proc_test_util.h"
 #include "frontend/prompt/meet_engines.h"
+#include "frontend/prompt/no_tokens.h"
 #include "indexer/base/await.h"
 
 namespace kvatlas {
@@ -139,6 +140,25 @@ TEST_F(ExtProcServiceTest, TheEngineIsToldWhichOfItsRanksWasChosenUnlessTheClien
             "");
 }
 
+// Servers of one rank each in a pod, as `InferencePool.targetPorts` has them: an endpoint is (pod, port, rank).
+TEST_F(ExtProcServiceTest, ARankWithAUrlOfItsOwnIsAnEndpointOfItsOwn) {
+  configured_.clear();
+  WorkersAnswer answer;
+  auto labels = std::make_shared<LabelsByWorker>();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    answer.workers.push_back({.worker = {"pod", rank, ""}, .blocks = rank});
+    (*labels)[{"pod", rank, ""}] = {{kUrlLabel, "http://10.0.0.1:800" + std::to_string(rank)}};
+  }
+  answer.labels = labels;
+  leaf_.Set(answer);
+  const ext_proc::ProcessingResponse chosen = Ask(Completion(), kIds);
+  EXPECT_EQ(HeadersEndpoint(chosen), "10.0.0.1:8001");
+  EXPECT_EQ(
+      HeaderIn(chosen.request_headers().response().header_mutation(), kDataParallelRankHeader), "")
+      << "a server refuses a rank that it does not manage";
+  EXPECT_EQ(HeadersEndpoint(Ask(Subset({"10.0.0.1:8000"}, Completion()), kIds)), "10.0.0.1:8000");
+}
+
 TEST_F(ExtProcServiceTest, ALongBodyComesBackInChunksThatEnvoyTakes) {
   const std::string body =
       R"({"model": "m", "prompt": [1, 2], "user": ")" + std::string(200000, 'x') + "\"}";
@@ -251,10 +271,18 @@ TEST_F(ExtProcServiceTest, TextAndChatsGoThroughTheTokenizer) {
 }
 
 TEST_F(ExtProcServiceTest, TenantAndSessionComeInHeaders) {
-  Ask(Request("POST", "/v1/completions", false, {{kTenantHeader, "t"}, {kSessionHeader, "s"}}),
+  Ask(Request("POST", "/v1/completions", false, {{kTenantHeader, "t"}, {"x-kvatlas-session", "s"}}),
       kIds);
   EXPECT_THAT(reports_.tenants(), ElementsAre("t"));
   EXPECT_THAT(reports_.sessions(), ElementsAre("s"));
+}
+
+TEST_F(ExtProcServiceTest, AgentsSayTheirSessionByHeadersOfTheirOwn) {
+  Ask(Request("POST", "/v1/completions", false, {{"x-claude-code-session-id", "claude"}}), kIds);
+  Ask(Request("POST", "/v1/completions", false,
+              {{"session-id", "codex"}, {"x-session-id", "vllm"}}),
+      kIds);
+  EXPECT_THAT(reports_.sessions(), ElementsAre("claude", "vllm"));
 }
 
 // What that worker's engine keeps, no other one has.
@@ -304,10 +332,27 @@ TEST_F(ExtProcServiceTest, RefusalsOfTheMessagesApiAreAnthropics) {
             R"("message":"The model `nope` does not exist."}})");
 }
 
-TEST_F(ExtProcServiceTest, AModelThatNoTokenizerKnowsIs404) {
-  tokenizer_.Set(absl::NotFoundError("no model m"));
-  EXPECT_EQ(Refused(Completion(), kText), 404);
-  EXPECT_EQ(refused_why_, "no model m");
+// As through the proxy: the engine takes it, or says what is wrong with it.
+TEST_F(ExtProcServiceTest, APromptWithoutTokensGoesByLoadAndTheAnswerSaysWhy) {
+  for (const absl::Status& why :
+       {absl::NotFoundError("no model m"), absl::InvalidArgumentError("roles must alternate"),
+        absl::ResourceExhaustedError("too long"), absl::UnavailableError("the engine is away")}) {
+    tokenizer_.Set(why);
+    Stream stream = Open();
+    stream.Write(Completion());
+    stream.Write(Body(kText, true));
+    EXPECT_NE(HeadersEndpoint(stream.Read()), "") << why;
+    EXPECT_TRUE(stream.Read().has_request_body());
+    stream.Write(Response("200", "application/json", true));
+    EXPECT_EQ(HeaderIn(stream.Read().response_headers().response().header_mutation(),
+                       "x-kvatlas-fallback"),
+              "no_tokens: " + std::string(why.message()));
+    EXPECT_TRUE(stream.Finish().ok());
+  }
+  Stream known = Open();
+  Pick(&known);
+  known.Write(Response("200", "application/json", true));
+  EXPECT_EQ(known.Read().response_headers().response().header_mutation().set_headers_size(), 0);
 }
 
 // The model's own engines make its tokens, and leaves alone know where these are.
@@ -337,27 +382,19 @@ TEST_F(ExtProcServiceTest, EnginesThatAreAwayAreLookedForAgain) {
     if (away) return absl::UnavailableError("connection refused");
     return PromptTokens{.tokens = std::vector<TokenId>(33, 7), .source = {}};
   });
-  EXPECT_EQ(Refused(Completion(), kText), 503);
-  EXPECT_THAT(refused_why_, HasSubstr("connection refused"));
+  EXPECT_NE(HeadersEndpoint(Ask(Completion(), kText)), "") << "by load";
+  EXPECT_EQ(leaf_.asked_blocks(), 0u);
   EXPECT_TRUE(frontend_->Knows({"m", ""})) << "a leaf was asked";
-  EXPECT_EQ(frontend_->stats().routes, 0u);
   away = false;
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kText)), "10.0.0.1:8000");
 }
 
-TEST_F(ExtProcServiceTest, WithoutATokenizerOnlyIdsAreRouted) {
+TEST_F(ExtProcServiceTest, WithoutATokenizerOnlyIdsAreRoutedByPrompt) {
   with_tokenizer_ = false;
-  EXPECT_EQ(Refused(Completion(), kText), 404);
+  EXPECT_NE(HeadersEndpoint(Ask(Completion(), kText)), "");
+  EXPECT_EQ(leaf_.asked_blocks(), 0u);
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:8000");
-}
-
-TEST_F(ExtProcServiceTest, WhatATokenizerRefusesIsTheClientsFaultOrNot) {
-  tokenizer_.Set(absl::InvalidArgumentError("roles must alternate"));
-  EXPECT_EQ(Refused(Completion(), kText), 400);
-  tokenizer_.Set(absl::ResourceExhaustedError("too long"));
-  EXPECT_EQ(Refused(Completion(), kText), 413);
-  tokenizer_.Set(absl::UnavailableError("the engine is away"));
-  EXPECT_EQ(Refused(Completion(), kText), 503);
+  EXPECT_EQ(leaf_.asked_blocks(), 1u);
 }
 
 TEST_F(ExtProcServiceTest, ABodyThatIsNoCallIs400) {
@@ -387,6 +424,7 @@ TEST_F(ExtProcServiceTest, BodiesOfAllStreamsTogetherAreBounded) {
   second.Write(Completion());
   second.Write(Body(std::string(91, ' '), false));
   EXPECT_EQ(RefusedBy(&second), 503);
+  EXPECT_EQ(refused_dropped_, "rejected-saturated");
   EXPECT_EQ(service_->bodies_bytes(), 120u);
   // What a proxy has taken back counts no longer, once the engine answers.
   first.Write(Body(kIds, true));
@@ -408,10 +446,15 @@ TEST_F(ExtProcServiceTest, ABodyWhoseProxyGoesAwayIsHeldNoLonger) {
   EXPECT_TRUE(Await([&] { return service_->bodies_bytes() == 0; }, std::chrono::minutes(1)));
 }
 
-TEST_F(ExtProcServiceTest, APromptOverTheFrontendsBoundIs413) {
+TEST_F(ExtProcServiceTest, APromptOverTheFrontendsBoundGoesByLoad) {
   tokenizer_.Set(
       PromptTokens{.tokens = std::vector<TokenId>(16 * (kRouteBlocksMax + 1), 1), .source = {}});
-  EXPECT_EQ(Refused(Completion(), kText), 413);
+  std::string counted;
+  picker_options_.on_no_tokens = [&](const std::string& model, const absl::Status& why) {
+    counted = model + " " + std::string(NoTokensReason(why));
+  };
+  EXPECT_NE(HeadersEndpoint(Ask(Completion(), kText)), "");
+  EXPECT_EQ(counted, "m too_long");
 }
 
 // ---- What no picker expects ----

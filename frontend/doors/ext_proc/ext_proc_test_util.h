@@ -225,17 +225,23 @@ class ExtProcServiceTest : public ::testing::Test {
     // However slow a test is, a route is in time and a suspect is one until the test's end.
     options.deadline = std::chrono::minutes(1);
     options.suspects.ttl = options.suspects.ttl_max = std::chrono::hours(1);
-    frontend_ = std::make_unique<Frontend>(options, &no_hierarchy_, &learner_, &Clock::Real());
+    learner_ = std::make_unique<EndpointLearner>(&leaf_, &endpoints_, picker_options_.pool);
+    learner_->SetCellOf([](const std::string& address) -> std::optional<std::string> {
+      return address == "leaf:1" ? std::optional<std::string>("cell") : std::nullopt;
+    });
+    options.overload = overload_;
+    frontend_ = std::make_unique<Frontend>(options, &no_hierarchy_, learner_.get(), &Clock::Real());
     picker_ = std::make_unique<Picker>(picker_options_, frontend_.get(),
                                        with_tokenizer_ ? &tokenizer_ : nullptr, &endpoints_);
     service_ =
         std::make_unique<ExtProcService>(options_, picker_.get(), &metrics_, bodies_bytes_max_);
-    server_ =
-        std::make_unique<GrpcServer>(GrpcServerOptions{.listen = {.host = "127.0.0.1", .port = 0}});
+    server_ = std::make_unique<GrpcServer>(
+        GrpcServerOptions{.listen = {.host = "127.0.0.1", .port = 0}, .tls = tls_});
     server_->Register(service_.get(), kExtProcServiceName);
     ASSERT_TRUE(server_->Start().ok());
-    channel_ =
-        MakeChannel(server_->address().ToString(), {.connect_timeout = std::chrono::minutes(1)});
+    channel_ = tls_ == PortTls::kOwn ? GatewayChannel(server_->address().ToString(), /*tls=*/true)
+                                     : MakeChannel(server_->address().ToString(),
+                                                   {.connect_timeout = std::chrono::minutes(1)});
   }
 
   Stream Open() {
@@ -296,6 +302,7 @@ class ExtProcServiceTest : public ::testing::Test {
     const nlohmann::json body = nlohmann::json::parse(answer.body());
     refused_why_ = body["error"]["message"];
     EXPECT_TRUE(body["error"].contains("code"));
+    refused_dropped_ = HeaderIn(answer.headers(), kDroppedHeader);
     EXPECT_TRUE(stream->End().ok());
     return static_cast<int>(answer.status().code());
   }
@@ -305,10 +312,12 @@ class ExtProcServiceTest : public ::testing::Test {
   NoHierarchy no_hierarchy_;
   PromptsTokenizer tokenizer_;
   bool with_tokenizer_ = true;
+  PortTls tls_ = PortTls::kOfProcess;
   Reports reports_;
   std::vector<std::string> configured_;
   Endpoints endpoints_;
-  EndpointLearner learner_{&leaf_, &endpoints_};
+  std::unique_ptr<EndpointLearner> learner_;
+  OverloadThresholds overload_;
   PickerOptions picker_options_;
   PickerStreamOptions options_;
   uint64_t bodies_bytes_max_ = uint64_t{1} << 30;
@@ -319,6 +328,7 @@ class ExtProcServiceTest : public ::testing::Test {
   std::unique_ptr<GrpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::string refused_why_;
+  std::string refused_dropped_;
 };
 
 }  // namespace kvatlas

@@ -1,5 +1,6 @@
 // Is what a gateway asks about part of a trace, as a request through the other doors is?
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -86,7 +87,10 @@ TEST_F(ExtProcTracingTest, ARequestWithoutAPromptIsTracedToo) {
   Stream stream = Open();
   stream.Write(Request("GET", "/v1/models", true));
   const ext_proc::ProcessingResponse answer = stream.Read();
-  EXPECT_NE(HeaderIn(answer.request_headers().response().header_mutation(), kTraceparent), "");
+  const auto& mutation = answer.request_headers().response().header_mutation();
+  EXPECT_NE(HeaderIn(mutation, kTraceparent), "");
+  EXPECT_THAT(mutation.remove_headers(), testing::Contains(kTracestate))
+      << "it is of another trace";
   ASSERT_TRUE(Collected("ext_proc").has_value());
 }
 

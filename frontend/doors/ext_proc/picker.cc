@@ -20,13 +20,9 @@ absl::Status EmptySubset() {
       "the gateway's subset of endpoints is empty: no endpoint may be chosen");
 }
 
-bool Contains(const std::vector<std::string>& all, const std::string& one) {
-  return std::find(all.begin(), all.end(), one) != all.end();
-}
-
 }  // namespace
 
-Refusal RefusalOf(const absl::Status& why) {
+ClientError RefusalOf(const absl::Status& why) {
   const ClientError error = ToClientError(why);
   return error.http_status < 500 ? error : ToClientError(absl::UnavailableError(why.message()));
 }
@@ -34,14 +30,18 @@ Refusal RefusalOf(const absl::Status& why) {
 struct Picker::Task {
   RouteInput input;
   std::shared_ptr<const Prompt> prompt;  // until it has its tokens
-  std::optional<std::vector<std::string>> subset;
+  std::optional<EndpointSet> subset;
   bool names_rank = false;
   bool one_prompt = true;
   std::vector<std::string> stored = {};
   std::optional<RouteInput> elsewhere =
       {};  // where the worker that has what is stored cannot be chosen
   std::string model = {};
-  absl::Status no_tokens = {};  // why it is routed by load
+  absl::Status no_tokens = {};             // why it is routed by load
+  std::vector<ReadingTold> readings = {};  // by `RouteResult::reading`
+  // The route again, once the answers to it have told who is in the gateway's subset, or in the pool.
+  std::optional<RouteInput> within_subset = {};
+  bool sheddable = false;
   Callback callback = {};
 };
 
@@ -87,7 +87,7 @@ void Picker::Pick(PickInput input, Callback callback) {
       if (const absl::Status may = may_use(kModelNotRead); !may.ok())
         return callback(RefusalOf(may));
       const PickResult any = AnyOf(input.subset);
-      const bool meets = std::holds_alternative<Refusal>(any) &&
+      const bool meets = std::holds_alternative<ClientError>(any) &&
                          Meets([this, subset = input.subset, callback, task = NewTask()] {
                            callback(AnyOf(subset));
                          });
@@ -111,6 +111,10 @@ void Picker::Pick(PickInput input, Callback callback) {
                  .trace = input.trace};
   task->input.rank = input.rank.has_value() ? input.rank : request->wishes.rank;
   task->names_rank = task->input.rank.has_value();
+  const auto objective = options_.objectives.find(input.objective);
+  task->sheddable = objective != options_.objectives.end() && objective->second < 0;
+  // It makes way for those that wait.
+  if (task->sheddable) task->input.queue_wait = Duration(0);
   task->one_prompt = request->wishes.one_prompt;
   task->no_tokens = request->no_prompt;
   task->stored = std::move(request->wishes.stored);
@@ -138,12 +142,12 @@ void Picker::CountNoTokens(const Task& task, const absl::Status& why) const {
 
 void Picker::Tokenize(std::shared_ptr<Task> task) {
   task->model = task->input.domain.model;
+  if (!options_.pool.HasModel(task->model))
+    return task->callback(RefusalOf(UnknownModelError(task->model)));
   if (task->prompt == nullptr) return Route(task);
   if (tokenizer_ == nullptr) {
-    const absl::Status none =
-        absl::NotFoundError("no tokenizer is configured: send token ids, or set --models");
-    CountNoTokens(*task, none);
-    return task->callback(RefusalOf(AboutTokenizer(none)));
+    return ByLoad(task, absl::NotFoundError("no tokenizer for model \"" + task->model +
+                                            "\": this frontend has none"));
   }
   const std::string& model = task->input.domain.model;
   TokenizeReadings(
@@ -154,18 +158,33 @@ void Picker::Tokenize(std::shared_ptr<Task> task) {
                                options_.tokenize_deadline, std::move(answer));
       },
       [this, task](const absl::StatusOr<std::vector<ReadingTold>>& told) {
-        if (!told.ok()) {
-          CountNoTokens(*task, told.status());
-          return task->callback(RefusalOf(AboutTokenizer(told.status())));
-        }
+        if (!told.ok()) return ByLoad(task, told.status());
+        task->readings = *told;
         Route(task);
       });
 }
 
+void Picker::ByLoad(std::shared_ptr<Task> task, absl::Status why) {
+  if (IsUnknownModel(why)) return task->callback(RefusalOf(why));
+  task->input.no_tokens = std::string(why.message());
+  task->input.unknown_prompt = true;
+  task->no_tokens = std::move(why);
+  Route(std::move(task));
+}
+
 void Picker::Route(std::shared_ptr<Task> task) {
-  if (task->subset.has_value()) {
-    const std::vector<std::string> there = endpoints_->NamesAt(*task->subset);
-    if (!there.empty()) AllowOnly(there, &task->input);
+  if (const absl::Status hashed = ForgetTokensBeyondBlocksMax(frontend_, &task->input);
+      !hashed.ok()) {
+    task->no_tokens = hashed;
+    task->readings.clear();
+  }
+  if (IsLimited(*task)) {
+    const std::vector<std::string> there = NamesWithin(*task);
+    if (there.empty()) {
+      task->within_subset = task->input;
+    } else {
+      AllowOnly(there, &task->input);
+    }
   }
   for (const std::string& id : task->stored) {
     const std::optional<KnownEngine> maker = stored_.Of(id);
@@ -177,33 +196,64 @@ void Picker::Route(std::shared_ptr<Task> task) {
   RouteNow(std::move(task));
 }
 
+bool Picker::IsLimited(const Task& task) const {
+  return task.subset.has_value() || options_.pool.divides_models();
+}
+
+std::vector<std::string> Picker::NamesWithin(const Task& task) const {
+  return task.subset.has_value() ? endpoints_->NamesAt(*task.subset) : endpoints_->Names();
+}
+
 void Picker::RouteNow(std::shared_ptr<Task> task) {
   frontend_->RouteAsync(std::move(task->input), [this, task](absl::StatusOr<RouteResult> result) {
     if (!result.ok() && task->elsewhere.has_value()) {
       task->input = *std::exchange(task->elsewhere, std::nullopt);
       return RouteNow(task);
     }
-    task->callback(Choose(*task, std::move(result)));
+    const bool routed = result.ok();
+    PickResult picked = Choose(*task, std::move(result));
+    if (routed && std::holds_alternative<ClientError>(picked) && task->within_subset.has_value()) {
+      const std::vector<std::string> there = NamesWithin(*task);
+      task->input = *std::exchange(task->within_subset, std::nullopt);
+      if (!there.empty()) {
+        AllowOnly(there, &task->input);
+        return RouteNow(task);
+      }
+    }
+    task->callback(std::move(picked));
   });
 }
 
 PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) {
   if (!result.ok()) {
-    const bool no_worker = result.status().code() == absl::StatusCode::kNotFound;
-    if (no_worker) return Without(task, result.status());
-    return RefusalOf(result.status());
+    // A typo is 404, which no client asks again; that no worker is there may pass.
+    const bool no_worker = absl::IsNotFound(result.status()) && !IsUnknownModel(result.status());
+    return RefusalOf(no_worker ? absl::UnavailableError(result.status().message())
+                               : result.status());
   }
-  if (!task.no_tokens.ok()) CountNoTokens(task, task.no_tokens);
-  if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
+  absl::Status no_tokens = task.no_tokens;
+  if (result->reading < task.readings.size()) no_tokens = task.readings[result->reading].no_tokens;
+  if (!no_tokens.ok()) CountNoTokens(task, no_tokens);
+  if (task.sheddable && 2 * result->receipt.overloaded >= result->receipt.candidates_considered &&
+      result->receipt.overloaded > 0) {
+    frontend_->Report(result->decision_id, {.abandoned = true});
+    return RefusalOf(WithRetryAfter(
+        absl::ResourceExhaustedError("half of the workers are over their thresholds, and this "
+                                     "request's objective is shed first"),
+        std::chrono::seconds(1)));
+  }
   const bool split = result->decode.has_value();
-  if (split && !result->decode->url.empty())
-    endpoints_->Learn(result->decode->worker, result->decode->url);
+  if (options_.pool.empty()) {
+    if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
+    if (split && !result->decode->url.empty())
+      endpoints_->Learn(result->decode->worker, result->decode->url);
+  }
   Picked picked;
   const auto add = [&](const std::string& cell, const HolderId& worker) {
     if (picked.endpoints.size() == std::max<uint32_t>(options_.endpoints_best, 1)) return;
     std::optional<std::string> address = endpoints_->Of(worker);
     if (!address.has_value()) return;
-    if (task.subset.has_value() && !Contains(*task.subset, *address)) return;
+    if (task.subset.has_value() && !task.subset->Contains(*address)) return;
     picked.endpoints.push_back({.address = *std::move(address), .worker = {cell, worker}});
   };
   add(result->destination_cell(), result->destination());
@@ -219,45 +269,34 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   if (as_chosen) {
     picked.decision_id = result->decision_id;
     picked.one_prompt = task.one_prompt;
+    picked.no_tokens = std::string(no_tokens.message());
     picked.names_stored = task.stored;
-    if (result->of_several_ranks && !task.names_rank) picked.rank = result->destination().rank;
+    if (!task.names_rank) picked.rank = result->engine_rank;
     return picked;
   }
   // The chosen worker gets nothing: nothing is in flight to it.
   frontend_->Report(result->decision_id, {.abandoned = true});
   if (!picked.endpoints.empty()) return picked;
-  return Without(task, absl::UnavailableError("the endpoint of worker " + ToString(result->worker) +
-                                              " is not known, or not one that the gateway allows"));
+  return RefusalOf(absl::UnavailableError("the endpoint of worker " + ToString(result->worker) +
+                                          " is not known, or not one that the gateway allows"));
 }
 
-// A typo is 404, which no client asks again; that no worker is there may pass.
-PickResult Picker::Without(const Task& task, const absl::Status& why) {
-  if (!task.subset.has_value())
-    return RefusalOf(IsUnknownModel(why) ? why : absl::UnavailableError(why.message()));
-  return Picked{.endpoints = {{.address = OneOf(*task.subset)}}};
-}
-
-std::variant<std::string, Refusal> Picker::PickAny(
-    const std::optional<std::vector<std::string>>& subset) {
+std::variant<std::string, ClientError> Picker::PickAny(const std::optional<EndpointSet>& subset) {
   if (subset.has_value() && subset->empty()) return RefusalOf(EmptySubset());
-  if (subset.has_value()) return OneOf(*subset);
-  std::optional<std::string> next = endpoints_->Next(frontend_->draining());
+  std::optional<std::string> next =
+      endpoints_->Next(frontend_->draining(), subset.has_value() ? &*subset : nullptr);
   if (next.has_value()) return *std::move(next);
   return RefusalOf(absl::UnavailableError("no endpoint of an engine that takes requests is known"));
 }
 
-PickResult Picker::AnyOf(const std::optional<std::vector<std::string>>& subset) {
-  std::variant<std::string, Refusal> any = PickAny(subset);
-  if (auto* const refusal = std::get_if<Refusal>(&any)) return std::move(*refusal);
+PickResult Picker::AnyOf(const std::optional<EndpointSet>& subset) {
+  std::variant<std::string, ClientError> any = PickAny(subset);
+  if (auto* const refusal = std::get_if<ClientError>(&any)) return std::move(*refusal);
   return Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}};
 }
 
 bool Picker::Meets(std::function<void()> then) {
   return options_.meet_engines != nullptr && !options_.meet_engines(std::move(then));
-}
-
-std::string Picker::OneOf(const std::vector<std::string>& endpoints) {
-  return endpoints[turns_.fetch_add(1, std::memory_order_relaxed) % endpoints.size()];
 }
 
 }  // namespace kvatlas

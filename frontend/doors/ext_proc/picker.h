@@ -4,21 +4,22 @@
 //   body ─▶ model, prompt ─▶ served name ─▶ tokens (ids as they are, or a tokenizer) ─▶ Frontend::RouteAsync ─▶ worker ─▶ IP:PORT
 //
 // *Truth*: the worker that the frontend chose (who decodes, where another one prefills), if its endpoint is known and eligible; else the best of its candidates whose
-// endpoint is; else, where the gateway named a subset, one of that by turns: what it names is there. The choice counts in
-// flight at the worker that the request goes to, or nowhere.
+// endpoint is; else, where no leaf answers, a known endpoint of the gateway's subset by turns. The choice counts in
+// flight at the worker that the request goes to, or nowhere. A prompt without tokens, for want of a tokenizer, by its refusal, or beyond
+// the frontend's bound, goes by load, as through the proxy: the engine says what is wrong with it.
 // *Threads*: any; the callback is called exactly once, from any thread, possibly before the call returns.
 // *Lifetime*: frontend, tokenizer and endpoints outlive it; it outlives its picks, its destructor waiting for them.
 //
 // Example:
-//   picker.Pick({.call = RequestPath::kChat, .body = body}, [](std::variant<Picked, Refusal> result) { ... });
+//   picker.Pick({.call = RequestPath::kChat, .body = body}, [](std::variant<Picked, ClientError> result) { ... });
 
 #ifndef KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_H_
 #define KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/endpoints.h"
+#include "frontend/doors/ext_proc/picker_pool.h"
 #include "frontend/doors/http/response_makers.h"
 #include "frontend/doors/tenancy.h"
 #include "frontend/prompt/engine_conventions.h"
@@ -57,6 +59,9 @@ struct PickerOptions {
   std::function<bool(std::function<void()>)> meet_engines = nullptr;
   // Hears of each prompt without tokens. Null: nothing does.
   OnNoTokens on_no_tokens = nullptr;
+  PickerPool pool = {};  // endpoints of others are never named
+  // Priorities by the name of an InferenceObjective; one that is not here has 0. What is below 0 is shed first.
+  std::map<std::string, int> objectives = {};
 };
 
 // What is known of a request before it goes anywhere.
@@ -66,14 +71,14 @@ struct PickInput {
   std::string method = {};
   std::string path = {};
   std::string body;
-  // Endpoints that the gateway allows; nothing: all.
-  std::optional<std::vector<std::string>> subset = {};
+  std::optional<EndpointSet> subset = {};  // that the gateway allows; nothing: all
   std::string tenant = {};
   std::string owner = {};  // whose request it is; empty: the tenant's
   // May this model be used? Of one that is not read: `kModelNotRead`. Null: any.
   Tenancy::MayUse may_use = nullptr;
   std::string session_id = {};
   std::optional<uint32_t> rank = {};  // that the client's header names; nothing: its body may
+  std::string objective = {};         // a name in `PickerOptions::objectives`
   TraceContext trace = {};            // of the gateway
 };
 
@@ -90,7 +95,9 @@ struct Picked {
   // The data-parallel rank that the first endpoint is to use, where its worker has several.
   std::optional<uint32_t> rank = {};
   std::vector<std::string> names_stored =
-      {};                  // ids that the body names: where it goes they are from now on
+      {};  // ids that the body names: where it goes they are from now on
+  std::string no_tokens =
+      {};                  // why the choice is by load alone; empty: it is not, or has no prompt
   bool one_prompt = true;  // what the engine says of its cache is of the prompt that was predicted
   bool decodes = false;    // another worker prefills:
   std::string prefiller =
@@ -98,26 +105,25 @@ struct Picked {
 };
 
 // An answer instead of the engine's. What is not the request's own fault is 503: gateways know no other kind of failure.
-using Refusal = ClientError;
-Refusal RefusalOf(const absl::Status& why);
+ClientError RefusalOf(const absl::Status& why);
 
-using PickResult = std::variant<Picked, Refusal>;
+using PickResult = std::variant<Picked, ClientError>;
 
 class Picker {
  public:
   using Callback = std::function<void(PickResult)>;
 
-  // Without a tokenizer only prompts of token ids are routed by prompt; others are refused as 404.
+  // Without a tokenizer only prompts of token ids are routed by prompt.
   Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* tokenizer,
          Endpoints* endpoints);
   ~Picker();
 
-  // 400: a body that is no such call. 404: a model that no leaf knows, or no tokenizer. 413: a prompt over the frontend's bound. 429: every
-  // worker is over its thresholds. 503: no worker, or none whose endpoint is known and eligible; a tokenizer that is away.
+  // 400: a body that is no such call. 404: a model that no leaf and no engine knows. 429: every worker is over its thresholds. 503: no worker,
+  // or none whose endpoint is known and eligible.
   void Pick(PickInput input, Callback callback);
 
   // Any endpoint, for a request that names no model. 503: none is known, or none allowed.
-  std::variant<std::string, Refusal> PickAny(const std::optional<std::vector<std::string>>& subset);
+  std::variant<std::string, ClientError> PickAny(const std::optional<EndpointSet>& subset);
   // After a refusal of `PickAny`. True: leaves are asked for engines that no route has met, and `then` is called once they were.
   bool Meets(std::function<void()> then);
 
@@ -136,17 +142,18 @@ class Picker {
   void Route(std::shared_ptr<Task> task);
   void RouteNow(std::shared_ptr<Task> task);
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
-  PickResult Without(const Task& task, const absl::Status& why);
-  PickResult AnyOf(const std::optional<std::vector<std::string>>& subset);
+  PickResult AnyOf(const std::optional<EndpointSet>& subset);
+  void ByLoad(std::shared_ptr<Task> task, absl::Status why);
+  // Whether not every worker of the model may be named, and those that may, as far as they are known.
+  bool IsLimited(const Task& task) const;
+  std::vector<std::string> NamesWithin(const Task& task) const;
   void CountNoTokens(const Task& task, const absl::Status& why) const;
-  std::string OneOf(const std::vector<std::string>& endpoints);
 
   const PickerOptions options_;
   Frontend* const frontend_;
   PromptTokenizer* const tokenizer_;
   Endpoints* const endpoints_;
   ResponseMakers stored_;
-  std::atomic<uint64_t> turns_{0};
   Mutex mutex_;
   CondVar idle_;
   uint64_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;

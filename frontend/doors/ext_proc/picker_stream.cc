@@ -9,6 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/endpoints.h"
+#include "frontend/doors/http/header_text.h"
+#include "frontend/doors/session_header.h"
+#include "frontend/prompt/request/prompt_request.h"
 #include "indexer/service/tracing/trace_context.h"
 #include "indexer/service/tracing/tracer.h"
 
@@ -36,6 +39,8 @@ PickerStream::PickerStream(const PickerStreamOptions& options, Picker* picker,
       response_mode_(options.mode_unsaid),
       held_(bodies) {}
 
+// One message of the proxy, under the lock but for the pick: `Pick` may answer before it returns,
+// and `OnPicked` takes the lock itself. What comes while a pick is under way is judged by `state_`.
 void PickerStream::OnMessage(ext_proc::ProcessingRequest message) {
   using Kind = ext_proc::ProcessingRequest::RequestCase;
   bool whole = false;
@@ -93,6 +98,9 @@ void PickerStream::ReadMetadata(const ext_proc::Metadata& metadata) {
     served_ = served->string_value();
 }
 
+// Proxies that are configured so (`response_attributes`) say with the response who was asked last
+// and why they answered by themselves. A failed connection marks that endpoint for requests without
+// a prompt, an answer of the engine clears it; every other reason says nothing of the engine.
 void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
   const auto attributes = message.attributes().find(kFilterName);
   if (attributes == message.attributes().end()) return;
@@ -150,7 +158,11 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   input_.call = call;
   input_.method = method;
   input_.path = path.substr(0, path.find('?'));
-  input_.session_id = ValueIn(headers.headers(), kSessionHeader);
+  rewrite_ = ValueIn(headers.headers(), kRewriteHeaders);
+  input_.objective = ValueIn(headers.headers(), kObjectiveHeaders);
+  if (input_.owner.empty()) input_.owner = ValueIn(headers.headers(), kFairnessHeaders);
+  input_.session_id =
+      SessionBy([&](std::string_view name) { return ValueIn(headers.headers(), name); });
   input_.trace = span_.context();
   state_ = Request::kCollecting;
   if (duplex()) return;
@@ -159,6 +171,9 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   ext_proc::HeadersResponse* const answer = response.mutable_request_headers();
   for (const std::string_view header : said_routes_)
     answer->mutable_response()->mutable_header_mutation()->add_remove_headers(std::string(header));
+  // Envoy takes no body of another length than that header says, and compares them before it takes the headers that come with the body.
+  if (!rewrite_.empty())
+    answer->mutable_response()->mutable_header_mutation()->add_remove_headers(kContentLength);
   wire_->Send(std::move(response));
 }
 
@@ -171,9 +186,14 @@ void PickerStream::BeginSpan(const ext_proc::HeaderMap& headers) {
   span_.Set("url.path", ValueIn(headers, ":path"));
 }
 
+// GET, multipart bodies, and calls whose body the proxy does not send:
+//   1. Any endpoint of the pool takes it, by turns.
+//   2. While none is known, engines are looked for once (`Picker::Meets`). The stream waits in
+//      kMeeting, and what the proxy sends meanwhile is kept in order, within the bound of bodies.
+//   3. `OnMet` tries again and hands over what was kept. If there is still none, the answer is 503.
 void PickerStream::PassWithoutPrompt() {
-  const std::variant<std::string, Refusal> any = picker_->PickAny(input_.subset);
-  if (const auto* const refusal = std::get_if<Refusal>(&any)) {
+  const std::variant<std::string, ClientError> any = picker_->PickAny(input_.subset);
+  if (const auto* const refusal = std::get_if<ClientError>(&any)) {
     if (!std::exchange(met_, true) &&
         picker_->Meets([self = shared_from_this()] { self->OnMet(); })) {
       state_ = Request::kMeeting;
@@ -185,6 +205,7 @@ void PickerStream::PassWithoutPrompt() {
   stats_->Picked(/*by_prompt=*/false);
   ext_proc::ProcessingResponse response;
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
+  picked_.endpoints = {{.address = std::get<std::string>(any)}};
   SetEndpoints(std::get<std::string>(any), headers->mutable_response(), &response);
   SetOtherHeaders(headers->mutable_response());
   span_.End();
@@ -213,6 +234,10 @@ void PickerStream::OnMet() {
 }
 
 bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
+  // Envoy 1.35.13, 1.36.9 and 1.37.5 may send the last piece of a body above 1 MB twice
+  // (kubernetes-sigs/gateway-api-inference-extension#2988).
+  if (body_ended_) return false;
+  body_ended_ = body->end_of_stream();
   if (state_ == Request::kPassing) {
     ext_proc::ProcessingResponse response;
     ext_proc::BodyResponse* const answer = response.mutable_request_body();
@@ -230,7 +255,8 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
     return false;
   }
   if (!held_.Add(body->body().size())) {
-    Refuse(RefusalOf(absl::UnavailableError("too many long requests at once: try again")));
+    Refuse(RefusalOf(absl::UnavailableError("too many long requests at once: try again")),
+           kSaturated);
     return false;
   }
   body_ += body->body();
@@ -253,11 +279,25 @@ bool PickerStream::OnRequestTrailers() {
   return false;
 }
 
+// A body is kept for sending back where the proxy has given it up: in full duplex always, buffered
+// only when the model's name in it was changed.
 PickInput PickerStream::TakeInput() {
   state_ = Request::kPicking;
+  RewriteModel();
   input_.body = body_;
-  if (!duplex()) body_.clear();
+  if (!rewrite_.empty()) body_length_ = body_.size();
+  if (!duplex() && !names_.has_value()) body_.clear();
   return std::exchange(input_, {});
+}
+
+// From here on it is a request for that model. One that is no JSON object, or names no model, goes on as it is.
+void PickerStream::RewriteModel() {
+  if (rewrite_.empty()) return;
+  std::string before;
+  absl::StatusOr<std::string> changed = WithModel(body_, rewrite_, &before);
+  if (!changed.ok() || before == rewrite_) return;
+  body_ = *std::move(changed);
+  names_.emplace(rewrite_, before);
 }
 
 void PickerStream::OnPicked(PickResult result) {
@@ -269,12 +309,15 @@ void PickerStream::OnPicked(PickResult result) {
     stats_->EndedEarly();
     return picker_->frontend()->Report(picked->decision_id, {.abandoned = true});
   }
-  if (picked == nullptr) return Refuse(std::get<Refusal>(result));
+  if (picked == nullptr) return Refuse(std::get<ClientError>(result));
   picked_ = std::move(*picked);
   stats_->Picked(/*by_prompt=*/picked_.decision_id != 0);
   SendPicked();
 }
 
+// The order that Envoy demands. Buffered: endpoint, headers and a changed body are in the one
+// answer to the body. Full duplex: the answer to the headers, which was held back until now, then
+// the body in pieces, then the trailers if some came.
 void PickerStream::SendPicked() {
   state_ = Request::kPassing;
   span_.End();
@@ -284,11 +327,21 @@ void PickerStream::SendPicked() {
     ext_proc::BodyResponse* const body = response.mutable_request_body();
     SetEndpoints(endpoints, body->mutable_response(), &response);
     SetOtherHeaders(body->mutable_response());
+    if (body_length_.has_value()) {
+      SetHeader(kContentLength, std::to_string(*body_length_),
+                body->mutable_response()->mutable_header_mutation());
+    }
+    if (names_.has_value())
+      body->mutable_response()->mutable_body_mutation()->set_body(std::exchange(body_, {}));
     return wire_->Send(std::move(response));
   }
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
   SetEndpoints(endpoints, headers->mutable_response(), &response);
   SetOtherHeaders(headers->mutable_response());
+  if (names_.has_value()) {
+    SetHeader(kContentLength, std::to_string(body_.size()),
+              headers->mutable_response()->mutable_header_mutation());
+  }
   wire_->Send(std::move(response));
   SendBody();
   if (!trailers_) return;
@@ -310,8 +363,10 @@ void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
     SetHeader(kDataParallelRankHeader, std::to_string(*picked_.rank),
               common->mutable_header_mutation());
   }
-  if (!traceparent_.empty())
+  if (!traceparent_.empty()) {
     SetHeader(kTraceparent, traceparent_, common->mutable_header_mutation());
+    common->mutable_header_mutation()->add_remove_headers(kTracestate);
+  }
 }
 
 void PickerStream::SendBody() {
@@ -327,11 +382,13 @@ void PickerStream::SendBody() {
   } while (at < body.size());
 }
 
-void PickerStream::Refuse(const Refusal& refusal) {
+void PickerStream::Refuse(const ClientError& refusal, std::string_view dropped) {
+  if (dropped.empty() && refusal.http_status == 429) dropped = kSaturated;
+  if (dropped.empty() && refusal.http_status == 503) dropped = kNoEndpoints;
   span_.Fail(refusal.message);
   span_.End();
   stats_->Refused(refusal.http_status);
-  wire_->Send(ToImmediateResponse(refusal, error_shape_));
+  wire_->Send(ToImmediateResponse(refusal, error_shape_, dropped));
   End(absl::OkStatus());
 }
 
@@ -357,33 +414,61 @@ void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
   }
   if (headers.end_of_stream()) ReportFinished();
   ext_proc::ProcessingResponse response;
-  response.mutable_response_headers();
+  ext_proc::HeadersResponse* const answer = response.mutable_response_headers();
+  // Its length is known with the last piece of the body.
+  if (names_.has_value())
+    answer->mutable_response()->mutable_header_mutation()->add_remove_headers(kContentLength);
+  if (!picked_.no_tokens.empty()) {
+    SetHeader(kFallbackHeader, HeaderText("no_tokens: " + picked_.no_tokens),
+              answer->mutable_response()->mutable_header_mutation());
+  }
   wire_->Send(std::move(response));
 }
 
 void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
   if (usage_.has_value()) usage_->Add(body->body());
   if (ids_.has_value()) NoteStored(ids_->Add(body->body()));
+  if (reads_reply_) LookAtReply(body->body());
   if (body->end_of_stream()) ReportFinished();
   ext_proc::ProcessingResponse response;
   ext_proc::BodyResponse* const answer = response.mutable_response_body();
-  if (response_mode_ == ext_proc::FULL_DUPLEX_STREAMED) PassOn(body, StreamedBody(answer));
+  const bool streamed = response_mode_ == ext_proc::FULL_DUPLEX_STREAMED;
+  if (names_.has_value()) {
+    // What a proxy has buffered comes in one piece.
+    const bool last = body->end_of_stream() || response_mode_ == ext_proc::BUFFERED;
+    body->set_body(names_->Add(body->body(), last));
+    if (!streamed) answer->mutable_response()->mutable_body_mutation()->set_body(body->body());
+  }
+  if (streamed) PassOn(body, StreamedBody(answer));
   wire_->Send(std::move(response));
 }
 
 void PickerStream::OnResponseTrailers() {
   ReportFinished();
+  if (const std::string rest = names_.has_value() ? names_->Add("", /*last=*/true) : "";
+      !rest.empty() && response_mode_ == ext_proc::FULL_DUPLEX_STREAMED) {
+    ext_proc::ProcessingResponse body;
+    StreamedBody(body.mutable_response_body())->set_body(rest);
+    wire_->Send(std::move(body));
+  }
   ext_proc::ProcessingResponse response;
   response.mutable_response_trailers();
   wire_->Send(std::move(response));
 }
 
+// The response's status, in three cases:
+//   - Below 400: the engine works on it, and the choice counts until the stream's end.
+//   - 400 and more: the choice is over. It is the engine's fault only if the engine was asked,
+//     which `reply_details_` says; without these, a 503 is looked into for Envoy's words
+//     (`LookAtReply`).
+//   - The proxy never connected: the worker that was tried last is avoided.
 void PickerStream::ReportAccepted(int http_status) {
   const PickedEndpoint* const not_reached = NotReached();
-  if (not_reached != nullptr) {
-    stats_->NotReached();
-    picker_->frontend()->Avoid(not_reached->worker.first, not_reached->worker.second);
-  }
+  if (not_reached != nullptr) Avoid(*not_reached);
+  const bool unsaid = reply_details_.empty() && picked_.endpoints.size() == 1;
+  reads_reply_ = unsaid && http_status == 503;
+  if (unsaid && http_status < 500)
+    picker_->endpoints().Reached(picked_.endpoints.front().address, true);
   if (picked_.decision_id == 0) return;
   if (http_status < 400)
     return picker_->frontend()->Report(picked_.decision_id, {.accepted = true});
@@ -409,6 +494,19 @@ const PickedEndpoint* PickerStream::NotReached() const {
   return nullptr;
 }
 
+void PickerStream::Avoid(const PickedEndpoint& endpoint) {
+  stats_->NotReached();
+  picker_->endpoints().Reached(endpoint.address, false);
+  if (!endpoint.worker.second.name.empty())
+    picker_->frontend()->Avoid(endpoint.worker.first, endpoint.worker.second);
+}
+
+void PickerStream::LookAtReply(const std::string& piece) {
+  reply_.append(piece, 0, kReplyTextMax - reply_.size());
+  if (SaysNeverConnected(reply_)) Avoid(picked_.endpoints.front());
+  reads_reply_ = reply_.size() < kReplyTextMax && !SaysNeverConnected(reply_);
+}
+
 // At the worker that answers: a later request that names them goes there.
 void PickerStream::NoteStored(const std::vector<std::string>& ids) {
   if (picked_.endpoints.empty()) return;
@@ -420,6 +518,8 @@ void PickerStream::NoteStored(const std::vector<std::string>& ids) {
     picker_->stored().Note(id, {.domain = {}, .cell = {}, .worker = *worker, .url = {}});
 }
 
+// Once a choice: with the figures of its usage, for the worker that really served it, which the
+// proxy may have changed by a retry.
 void PickerStream::ReportFinished() {
   if (picked_.decision_id == 0) return;
   RouteReport report{.finished = true};

@@ -15,7 +15,7 @@
 //
 // *Truth*: a choice is reported `accepted` with the response's headers and `finished` with its end, with what the engine says it
 // had cached; when the stream ends before that it is finished without figures, so nothing stays in flight. Who was not reached is
-// avoided for a while; that is believed only of attributes with which the proxy says why it answered by itself (`kReplyDetails`).
+// avoided for a while; that is believed of attributes with which the proxy says why it answered by itself (`kReplyDetails`), or of Envoy's own words.
 // *Threads*: any; messages come one at a time. The wire is called under the stream's lock and never after `Closed`.
 // *Bounds*: `body_bytes_max` of a request's body, then 413; `HeldBodies` of those of all streams, then 503; an answer to a body is cut into `kBodyChunkMax`.
 // *Lifetime*: picker, stats and bodies outlive it; it is kept alive by a pick under way.
@@ -38,6 +38,7 @@
 #include "frontend/doors/ext_proc/envoy_messages.h"
 #include "frontend/doors/ext_proc/external_processor.pb.h"
 #include "frontend/doors/ext_proc/held_bodies.h"
+#include "frontend/doors/ext_proc/model_names.h"
 #include "frontend/doors/ext_proc/picker.h"
 #include "frontend/doors/http/response_makers.h"
 #include "frontend/doors/tenancy.h"
@@ -112,12 +113,15 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   bool OnRequestBody(ext_proc::HttpBody* body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool OnRequestTrailers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   PickInput TakeInput() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RewriteModel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnPicked(PickResult result);
   void SendPicked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetOtherHeaders(ext_proc::CommonResponse* common) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendBody() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Refuse(const Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `dropped`: what `kDroppedHeader` says; by default what the status means.
+  void Refuse(const ClientError& refusal, std::string_view dropped = {})
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- The response ----
@@ -127,6 +131,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   void OnResponseTrailers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportAccepted(int http_status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const PickedEndpoint* NotReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Avoid(const PickedEndpoint& endpoint) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookAtReply(const std::string& piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteStored(const std::vector<std::string>& ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -148,7 +154,11 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   std::vector<ext_proc::ProcessingRequest> early_ ABSL_GUARDED_BY(mutex_);
   size_t early_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool met_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string rewrite_ ABSL_GUARDED_BY(mutex_);  // the model that the engine is to be asked for
+  std::optional<size_t> body_length_ ABSL_GUARDED_BY(mutex_);  // as it goes on, with `rewrite_`
+  std::optional<ModelNames> names_ ABSL_GUARDED_BY(mutex_);    // the body was changed so
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
+  bool body_ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string_view> said_routes_
       ABSL_GUARDED_BY(mutex_);  // `kRoutingHeaders` of the client
   ErrorShape error_shape_ ABSL_GUARDED_BY(mutex_) = ErrorShape::kOpenAi;  // of the path
@@ -160,6 +170,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   std::string served_ ABSL_GUARDED_BY(mutex_);         // who answered, as the proxy says
   std::string reply_details_ ABSL_GUARDED_BY(mutex_);  // empty: the proxy does not say
   std::string upstream_ ABSL_GUARDED_BY(mutex_);       // who was asked last, as it says
+  bool reads_reply_ ABSL_GUARDED_BY(mutex_) = false;   // of a 503 of which it says nothing
+  std::string reply_ ABSL_GUARDED_BY(mutex_);
   std::optional<UsageReader> usage_ ABSL_GUARDED_BY(mutex_);
   bool makes_response_ ABSL_GUARDED_BY(mutex_) = false;  // a POST of /v1/responses
   std::optional<ResponseIds> ids_ ABSL_GUARDED_BY(mutex_);

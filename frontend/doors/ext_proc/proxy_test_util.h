@@ -5,6 +5,10 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -158,6 +162,16 @@ class Stream {
       stream_;
   bool finished_ = false;
 };
+
+// As gateways reach a picker: over TLS with any certificate and none of their own, or in clear.
+inline std::shared_ptr<grpc::Channel> GatewayChannel(const std::string& address, bool tls) {
+  if (!tls) return grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_verify_server_certs(false);
+  options.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
+  options.set_check_call_host(false);
+  return grpc::CreateChannel(address, grpc::experimental::TlsCredentials(options));
+}
 
 // ---- What it reads ----
 

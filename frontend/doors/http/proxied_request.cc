@@ -16,6 +16,7 @@
 #include "frontend/doors/http/models_list.h"
 #include "frontend/doors/http/proxied_paths.h"
 #include "frontend/doors/http/response_makers.h"
+#include "frontend/doors/session_header.h"
 #include "frontend/peers/hop_by_hop.h"
 #include "frontend/prompt/no_tokens.h"
 
@@ -205,7 +206,7 @@ void ProxiedRequest::ReadHead() {
   if (tenant_.empty()) tenant_ = parts_->options().tenant;
   call_ = RequestPathOf(message_.method, request.path);
   if (parts_->tenancy().enforces()) ReadTenant(request);
-  session_ = HeaderOf(request.headers, "x-kvatlas-session");
+  session_ = SessionOfHeaders(request.headers);
   if (request.method == "GET" && request.path.starts_with(kModels)) {
     const std::string_view rest = std::string_view(request.path).substr(kModels.size());
     asked_model_ = rest.starts_with('/') ? rest.substr(1) : "";  // with its own slashes
@@ -479,15 +480,18 @@ void ProxiedRequest::RefuseTried() {
                         kNobodyTookItRetryAfter));
 }
 
-// What it may be generating, no other engine generates again: one request too long for our patience would be so at each.
+// What it may be generating, no other engine generates again: one request too long for our patience would be so at each. The SDKs of
+// OpenAI and Anthropic ask again after a 504, unless the answer tells them not to.
 void ProxiedRequest::RefuseLate(const TryFailure& failure) {
   NoteTried(failure.worker, failure.reason);
   DropRefusal();
   Refuse(absl::DeadlineExceededError(absl::StrCat(
-      "the engine that took the request did not answer within --proxy_answer_timeout: ", tried_)));
+             "the engine that took the request did not answer within --proxy_answer_timeout: ",
+             tried_)),
+         {{"x-should-retry", "false"}});
 }
 
-void ProxiedRequest::Refuse(const absl::Status& why) {
+void ProxiedRequest::Refuse(const absl::Status& why, const HttpHeaders& more) {
   if (gone_) return;
   if (refusing_ != nullptr) {
     try_ = std::exchange(refusing_, nullptr);
@@ -495,7 +499,9 @@ void ProxiedRequest::Refuse(const absl::Status& why) {
     return passed_on->PassOn();
   }
   span_.End(why);
-  AnswerRefusal(ErrorAnswer(why, ErrorShapeOf(exchange_->request().path)));
+  HttpResponse response = ErrorAnswer(why, ErrorShapeOf(exchange_->request().path));
+  response.headers.insert(response.headers.end(), more.begin(), more.end());
+  AnswerRefusal(std::move(response));
 }
 
 void ProxiedRequest::RefusePath(const std::string& path) {

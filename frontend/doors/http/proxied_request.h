@@ -88,7 +88,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void RefuseTried();
   void RefuseLate(const TryFailure& failure);
   void DropRefusal();
-  void Refuse(const absl::Status& why);
+  void Refuse(const absl::Status& why, const HttpHeaders& more = {});
   void RefusePath(const std::string& path);
   void RefuseRound();
   void AnswerRefusal(HttpResponse response);

@@ -1,14 +1,22 @@
 #include "frontend/doors/http/proxy.h"
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "frontend/doors/errors.h"
+#include "frontend/doors/http/header_text.h"
 #include "frontend/doors/http/proxied_request.h"
 #include "frontend/doors/http/proxy_parts.h"
+#include "indexer/service/address.h"
 #include "indexer/service/health.h"
 #include "indexer/service/http_exchange.h"
 #include "indexer/service/http_server.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -36,6 +44,33 @@ HttpServerOptions ServerOptions(const ProxyOptions& options) {
   return server;
 }
 
+// Where a client that asked `host` finds the page at "SCHEME://HOST:PORT/…": on the same host, where it listens on all addresses.
+// Empty: it listens on loopback, which `host` is not.
+std::string PageFrom(std::string_view host, const std::string& page) {
+  const size_t begin = page.find("://") + 3, end = page.find('/', begin);
+  const absl::StatusOr<Address> at = Address::Parse(page.substr(begin, end - begin));
+  absl::StatusOr<Address> asked = Address::Parse(host);
+  if (!asked.ok()) asked = Address::Parse(absl::StrCat(std::string(host), ":80"));
+  if (!at.ok() || !asked.ok()) return page;
+  if (at->host == "0.0.0.0" || at->host == "::")
+    return page.substr(0, begin) + Address{asked->host, at->port}.ToString() + page.substr(end);
+  return IsLoopbackHost(at->host) && !IsLoopbackHost(asked->host) ? "" : page;
+}
+
+// A browser is sent to the page, others are told of it.
+HttpResponse Root(const std::string& page, const HttpRequest& request) {
+  const std::string from = PageFrom(HeaderOf(request.headers, "host"), page);
+  HttpResponse response{.content_type = "text/plain; charset=utf-8"};
+  response.body = absl::StrCat(
+      "kvatlas: OpenAI's API is at /v1, the page of the fleet at ", from.empty() ? page : from,
+      from.empty() ? " of its own machine; elsewhere with --http 0.0.0.0:PORT" : "", "\n");
+  if (from.empty() || !absl::StrContains(HeaderOf(request.headers, "accept"), "text/html"))
+    return response;
+  response.status = 307;
+  response.headers = {{"location", from}, {"cache-control", "no-store"}};
+  return response;
+}
+
 }  // namespace
 
 class Proxy::Impl {
@@ -56,14 +91,8 @@ class Proxy::Impl {
     if (options.page != nullptr) {
       server_.Handle({.method = "GET",
                       .path = "/",
-                      .handler =
-                          [page = options.page](const HttpRequest&) {
-                            return HttpResponse{.content_type = "text/plain; charset=utf-8",
-                                                .body =
-                                                    "kvatlas: OpenAI's API is at /v1, the page "
-                                                    "of the fleet at " +
-                                                    page() + "\n"};
-                          },
+                      .handler = [page = options.page](
+                                     const HttpRequest& request) { return Root(page(), request); },
                       .verb = Verb::kRoute});
     }
     server_.Handle(

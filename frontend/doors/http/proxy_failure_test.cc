@@ -101,6 +101,23 @@ TEST_F(ProxyTest, GetOfNothingSaysWhereThePageIs) {
               AllOf(HasSubstr(" 200 "), HasSubstr("http://h:1/ui/")));
 }
 
+TEST_F(ProxyTest, ABrowserAtTheRootIsSentToThePageWhereItCanReachIt) {
+  std::string page = "http://127.0.0.1:1/ui/";
+  options_.page = [&] { return page; };
+  Start({});
+  const auto browse = [&](const std::string& host) {
+    return Ask("GET / HTTP/1.1\r\nHost: " + host +
+               "\r\nAccept: text/html,application/xhtml+xml\r\n\r\n");
+  };
+  EXPECT_THAT(browse("localhost:8000"), AllOf(StartsWith("HTTP/1.1 307 "),
+                                              HasSubstr("location: http://127.0.0.1:1/ui/\r\n")));
+  EXPECT_THAT(browse("10.0.0.9:8000"),
+              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("http://127.0.0.1:1/ui/ of its own")));
+  page = "https://0.0.0.0:1/ui/";
+  EXPECT_THAT(browse("10.0.0.9:8000"), HasSubstr("location: https://10.0.0.9:1/ui/\r\n"));
+  EXPECT_THAT(browse("[fe80::1]"), HasSubstr("location: https://[fe80::1]:1/ui/\r\n"));
+}
+
 TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
   TestEngine closes([](TestSocket& connection) { connection.ReadMessage(); });
   LastMessage got;
@@ -114,6 +131,7 @@ TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
   EXPECT_THAT(got.text(), EndsWith(kChat));
 }
 
+// Nor does an SDK ask again by itself (findings/openai_asks_again.sh).
 TEST_F(ProxyTest, AnEngineThatMayStillGenerateIsNotFollowedByASecondOne) {
   options_.engine.head_timeout = milliseconds(50);
   TestEngine works([](TestSocket& connection) {
@@ -124,6 +142,7 @@ TEST_F(ProxyTest, AnEngineThatMayStillGenerateIsNotFollowedByASecondOne) {
   Start({works.url(), engine.url()});
   const std::string answer = Ask(Post("/v1/chat/completions", kChat));
   EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 504 "), Not(HasSubstr("retry-after")),
+                            HasSubstr("x-should-retry: false\r\n"),
                             HasSubstr("x-kvatlas-tried: w0 (no answer in time)")));
   EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("--proxy_answer_timeout"));
   EXPECT_EQ(engine.connections(), 0u);

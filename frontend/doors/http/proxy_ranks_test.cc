@@ -73,6 +73,30 @@ TEST_F(ProxyRanksTest, TheEngineIsToldWhichRankWasChosen) {
   }
 }
 
+// vLLM's hybrid load balancing: a server has ranks 2 and 3 of four, and takes requests for 0 and 1.
+TEST_F(ProxyRanksTest, AnEngineOfLaterRanksIsToldItsOwnNumber) {
+  RankEngine engine(kOk);
+  cell_.first_rank = 2;
+  StartRanks(engine, {3, 2});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-rank: 3\r\n")));
+  ASSERT_EQ(engine.asked().size(), 1u);
+  EXPECT_THAT(engine.asked()[0], HasSubstr("x-data-parallel-rank: 1\r\n"));
+  // What a client says is the engine's own number, too.
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, "X-Data-Parallel-Rank: 0\r\n")),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-rank: 2\r\n")));
+}
+
+// External load balancing: a server for each rank.
+TEST_F(ProxyRanksTest, AnEngineOfOneLaterRankIsToldOfNone) {
+  RankEngine engine(kRefused);
+  cell_.first_rank = 3;
+  StartRanks(engine, {3});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
+  ASSERT_EQ(engine.asked().size(), 1u);
+  EXPECT_THAT(engine.asked()[0], Not(HasSubstr("x-data-parallel-rank")));
+}
+
 TEST_F(ProxyRanksTest, AWorkerOfOneRankIsToldOfNone) {
   RankEngine engine(kOk);
   StartRanks(engine, {0});

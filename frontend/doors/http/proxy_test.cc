@@ -163,6 +163,7 @@ TEST_F(ProxyTest, ManyRequestsAtOnceOnOneConnectionAreAnsweredInTurn) {
     EXPECT_THAT(client.ReadMessage(), EndsWith("\r\n\r\n" + std::to_string(i)));
 }
 
+// findings/uvicorn_ends_quietly.sh
 TEST_F(ProxyTest, AnIdleConnectionThatTheEngineClosedIsReplacedUnnoticed) {
   std::atomic<int> closed = 0;
   TestEngine engine([&](TestSocket& connection) {

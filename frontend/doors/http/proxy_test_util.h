@@ -60,6 +60,7 @@ class OneCell : public CellFinder, public OverlapFinder {
                                 .blocks = i == 0 ? blocks : 0,
                                 .load = Load{.running_requests = static_cast<uint32_t>(i)}});
       (*labels)[worker] = {{"url", urls[i]}};
+      if (first_rank != 0) (*labels)[worker]["first_rank"] = std::to_string(first_rank);
       if (i < roles.size()) (*labels)[worker]["role"] = roles[i];
     }
     answer.labels = labels;
@@ -74,6 +75,7 @@ class OneCell : public CellFinder, public OverlapFinder {
   std::vector<std::string> roles;
   std::vector<std::string> names;  // in the place of "w0", "w1", …
   std::vector<uint32_t> ranks;     // of one worker, one for each url; empty: workers of one rank
+  uint32_t first_rank = 0;         // of these, as a label
   std::string model;               // that it knows; empty: any
 
  private:

@@ -37,7 +37,13 @@ absl::StatusOr<EngineUrl> UrlOf(const HolderId& worker, const std::string& url) 
 // In the place of the client's own, where there is a context of ours.
 void PutTraceparent(const TraceContext& context, HttpHeaders* headers) {
   if (!context.valid()) return;
-  std::erase_if(*headers, [](const auto& field) { return SameHeader(field.first, kTraceparent); });
+  const std::optional<TraceContext> client = ParseTraceparent(HeaderOf(*headers, kTraceparent));
+  const bool goes_on = client.has_value() && client->trace_high == context.trace_high &&
+                       client->trace_low == context.trace_low;
+  std::erase_if(*headers, [goes_on](const auto& field) {
+    return SameHeader(field.first, kTraceparent) ||
+           (!goes_on && SameHeader(field.first, kTracestate));
+  });
   headers->emplace_back(kTraceparent, ToTraceparent(context));
 }
 
@@ -88,10 +94,10 @@ void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace
   span_.Set("worker", choice_.route.destination().name);
   message_ = &message;
   one_prompt_ = message.one_prompt;
-  names_rank_ =
-      route.of_several_ranks && !message.names_rank && !Has(*headers, kDataParallelRankHeader);
+  names_rank_ = route.engine_rank.has_value() && !message.names_rank &&
+                !Has(*headers, kDataParallelRankHeader);
   if (names_rank_)
-    headers->emplace_back(kDataParallelRankHeader, std::to_string(route.destination().rank));
+    headers->emplace_back(kDataParallelRankHeader, std::to_string(*route.engine_rank));
   Call(*std::move(headers));
 }
 
@@ -150,7 +156,7 @@ void UpstreamTry::OnRankRefused() {
   const std::shared_ptr<EngineCall> refused = std::exchange(call_, nullptr);
   refused->Cancel();
   names_rank_ = false;
-  choice_.route.of_several_ranks = false;
+  choice_.route.engine_rank.reset();
   rank_refused_ = true;
   absl::StatusOr<HttpHeaders> headers = EngineHeaders(*message_);
   if (!headers.ok()) return OnCallFailed(headers.status(), false);
@@ -292,7 +298,7 @@ void UpstreamTry::AddDecision(HttpHeaders* headers) const {
                               : HeaderText("no_tokens: " + MessageOf(choice_.no_tokens)));
   }
   headers->emplace_back("x-kvatlas-worker", HeaderText(route.worker.name));
-  if (route.of_several_ranks)
+  if (route.engine_rank.has_value())
     headers->emplace_back("x-kvatlas-rank", std::to_string(route.destination().rank));
   if (!route.cell.empty()) headers->emplace_back("x-kvatlas-cell", HeaderText(route.cell));
   if (route.decode.has_value()) {

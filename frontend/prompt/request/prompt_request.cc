@@ -510,6 +510,40 @@ absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest&
   return salted.append(body, from);
 }
 
+absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view model,
+                                      std::string* before) {
+  if (IsWideText(body)) return absl::InvalidArgumentError("the body is not UTF-8");
+  if (body.starts_with(kMark)) body.remove_prefix(kMark.size());
+  std::vector<std::string_view> models;  // the values' places in `body`
+  const absl::Status bad =
+      ForEachField(body, [&](std::string_view key, ondemand::value value, const char* text) {
+        if (key != "model") return absl::OkStatus();
+        const absl::StatusOr<std::optional<json_type>> type = TypeOf(value, text);
+        if (!type.ok()) return type.status();
+        const std::string_view raw = value.raw_json_token();
+        models.push_back(body.substr(static_cast<size_t>(raw.data() - text), raw.size()));
+        return Reader::Text(key, value, type->value_or(json_type::null), before);
+      });
+  if (!bad.ok()) return bad;
+  if (models.empty()) return absl::NotFoundError("the body names no model");
+  std::string value = "\"";
+  for (const char c : model) {
+    if (c == '"' || c == '\\') value += '\\';
+    value += c;
+  }
+  value += '"';
+  std::string changed;
+  changed.reserve(body.size() + value.size());
+  size_t from = 0;
+  for (const std::string_view place : models) {
+    const auto at = static_cast<size_t>(place.data() - body.data());
+    changed.append(body, from, at - from).append(value);
+    // A token's blanks are behind it.
+    from = at + place.find_last_not_of(" \t\n\r") + 1;
+  }
+  return changed.append(body, from);
+}
+
 absl::StatusOr<std::string> ReadModel(std::string_view body) {
   std::string model;
   if (IsWideText(body)) return model;

@@ -87,6 +87,11 @@ using SaltOfRequest =
     std::function<std::optional<std::string>(const std::string& model, const std::string& callers)>;
 absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest& salt);
 
+// The body with `model` as its model, in the place of `*before`; otherwise byte for byte as it was. NOT_FOUND: it names none.
+// INVALID_ARGUMENT: no JSON object in UTF-8, or a model that is no text.
+absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view model,
+                                      std::string* before);
+
 // `model` of any other call's body; empty: it names none. INVALID_ARGUMENT: no JSON object, or a model that is no text.
 absl::StatusOr<std::string> ReadModel(std::string_view body);
 

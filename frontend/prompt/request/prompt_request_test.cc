@@ -51,6 +51,21 @@ TEST(WithSaltTest, PutsItWhereTheBodyHasOneOrInFront) {
     EXPECT_FALSE(WithSalt(bad, any).ok()) << bad;
 }
 
+TEST(WithModelTest, PutsItWhereTheBodyHasOne) {
+  std::string before;
+  const auto with = [&before](const std::string& body) {
+    const absl::StatusOr<std::string> changed = WithModel(body, "a\"b", &before);
+    return changed.ok() ? *changed : std::string(changed.status().message());
+  };
+  EXPECT_EQ(with(R"({"model" : "m" , "n":{"model":"x"}})"),
+            R"({"model" : "a\"b" , "n":{"model":"x"}})");
+  EXPECT_EQ(before, "m");
+  EXPECT_EQ(with(R"({"mo\u0064el":"y","model":"z"})"), R"({"mo\u0064el":"a\"b","model":"a\"b"})");
+  EXPECT_EQ(with(R"({"input":"x"})"), "the body names no model");
+  for (const char* bad : {"", "[]", "{", R"({"model":7})", R"({"model":["m"]})"})
+    EXPECT_FALSE(WithModel(bad, "m", &before).ok()) << bad;
+}
+
 // A search among the fields before, for each field, is some 10^11 steps.
 TEST(WithSaltTest, TakesManyFieldsInOnePass) {
   std::string body = "{";
@@ -118,6 +133,7 @@ TEST(ReadPromptRequestTest, IdsAreTakenAsEnginesTakeThem) {
     EXPECT_TRUE(request.ok()) << body << request.status();
     return std::get<std::vector<TokenId>>(request->prompt);
   };
+  // findings/pydantic_token_ids.sh
   EXPECT_THAT(ids(kText, R"({"prompt": [1.0, 2.0]})"), ElementsAre(1, 2));
   EXPECT_THAT(ids(kText, R"({"prompt": [true, false]})"), ElementsAre(1, 0));
   EXPECT_THAT(ids(RequestPath::kVllmGenerate, R"({"token_ids": [3, 4]})"), ElementsAre(3, 4));

@@ -101,19 +101,46 @@ absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeLog
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return absl::NotFoundError("no such holder");
   MutexLock order(&state->mutex);
+  WriterLock lock(&writer_);
+  size_t room = kStepBlocks;
+  return ApplyOne(state, event, changes, &room);
+}
+
+Applied AtlasIndex::ApplyAll(HolderIndex holder, std::span<const Event> events,
+                             ChangeLog* changes) {
+  HolderState* const state = StateOf(holder);
+  if (state == nullptr)
+    return {.events = 1, .changed = 0, .status = absl::NotFoundError("no such holder")};
+  MutexLock order(&state->mutex);
+  WriterLock lock(&writer_);
+  size_t room = kStepBlocks;
+  Applied applied;
+  for (const Event& event : events) {
+    const size_t before = changes->blocks();
+    applied.status = ApplyOne(state, event, changes, &room);
+    applied.changed = changes->blocks() - before;
+    changes->EndEvent();
+    ++applied.events;
+    if (!GoesOn(event, applied)) break;
+  }
+  return applied;
+}
+
+absl::Status AtlasIndex::ApplyOne(HolderState* holder, const Event& event, ChangeLog* changes,
+                                  size_t* room) {
   if (const Stored* const stored = std::get_if<Stored>(&event)) {
     Incoming next{.position = stored->position,
                   .parent = stored->parent,
                   .blocks = stored->blocks,
                   .local_hashes = stored->local_hashes};
     if (next.local_hashes.size() != next.blocks.size()) next.local_hashes = {};
-    for (; !next.blocks.empty(); writer_.Yield()) {
+    while (!next.blocks.empty()) {
       Incoming step = next;
       step.blocks = next.blocks.first(std::min(next.blocks.size(), kStepBlocks));
       if (!step.local_hashes.empty())
         step.local_hashes = step.local_hashes.first(step.blocks.size());
-      WriterLock lock(&writer_);
-      absl::Status status = Store(state, {.tier = stored->tier, .changes = changes}, step);
+      MakeRoom(step.blocks.size(), room);
+      absl::Status status = Store(holder, {.tier = stored->tier, .changes = changes}, step);
       heap_->MaybeReclaim();
       if (!status.ok()) {
         Count(&refused_, next.blocks.size() - step.blocks.size());
@@ -126,19 +153,32 @@ absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeLog
         next.local_hashes = next.local_hashes.subspan(step.blocks.size());
     }
   } else if (const Removed* const removed = std::get_if<Removed>(&event)) {
-    for (std::span<const SequenceHash> next = removed->blocks; !next.empty(); writer_.Yield()) {
+    for (std::span<const SequenceHash> next = removed->blocks; !next.empty();) {
       const size_t count = std::min(next.size(), kStepBlocks);
-      WriterLock lock(&writer_);
-      Remove(state, {.tier = removed->tier, .changes = changes}, next.first(count));
+      MakeRoom(count, room);
+      Remove(holder, {.tier = removed->tier, .changes = changes}, next.first(count));
       heap_->MaybeReclaim();
       next = next.subspan(count);
     }
   } else {
-    Clear(state, std::get<Cleared>(event).tiers, changes);
-    WriterLock lock(&writer_);
+    // In steps of its own.
+    writer_.Unlock();
+    Clear(holder, std::get<Cleared>(event).tiers, changes);
+    writer_.Lock();
     heap_->Reclaim();
+    *room = kStepBlocks;
   }
   return absl::OkStatus();
+}
+
+void AtlasIndex::MakeRoom(size_t blocks, size_t* room) {
+  if (blocks > *room) {
+    writer_.Unlock();
+    writer_.Yield();
+    writer_.Lock();
+    *room = kStepBlocks;
+  }
+  *room -= blocks;
 }
 
 // ---- Places ----

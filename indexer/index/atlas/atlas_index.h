@@ -14,8 +14,8 @@
 //
 // ---- How atlas is written ----
 //
-//  W1  One writer at a time: all that changes anything holds `writer_`, for at most `kStepBlocks` blocks; longer events go in
-//      steps. Before it comes the holder's own mutex, which keeps the events of one holder in order and its account whole.
+//  W1  One writer at a time: all that changes anything holds `writer_`, for at most `kStepBlocks` blocks of one event or
+//      several; longer events go in steps. Before it comes the holder's own mutex, which keeps the events of one holder in order and its account whole.
 //  W2  A block has one entry in the table if some holder has it, else none: inserted before its holder's bit or the run's
 //      `len` says so, erased after the last holder's bit is gone.
 //  W3  Growth is done in place: a holder's bit, a longer `len` where the only holder of all of the run extends it, a dead
@@ -81,6 +81,7 @@ class AtlasIndex : public Index {
   void RemoveHolder(HolderIndex holder) override;
   void SetMasked(HolderIndex holder, bool masked) override;
   absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override;
+  Applied ApplyAll(HolderIndex holder, std::span<const Event> events, ChangeLog* changes) override;
   bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override;
   void Maintain(size_t steps) override;
   bool MayHold(SequenceHash block) const override;
@@ -177,6 +178,10 @@ class AtlasIndex : public Index {
   void EndRemovals(uint32_t holder);
 
   // ---- atlas_store.cc ----
+  absl::Status ApplyOne(HolderState* holder, const Event& event, ChangeLog* changes, size_t* room)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex, writer_);
+  // Between two steps others have their turn. `*room`: blocks that the next one may have.
+  void MakeRoom(size_t blocks, size_t* room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer_);
   absl::Status Store(HolderState* holder, const Write& write, const Incoming& stored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   absl::Status StoreAt(HolderState* holder, const Write& write, const Incoming& stored, Place* at,

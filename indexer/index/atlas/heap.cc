@@ -144,6 +144,9 @@ size_t Heap::RoundUpRun(size_t bytes) { return BytesOf(RunClassOf(bytes)); }
 
 void Heap::FreeRun(Ref ref) { FreeObject(ref, pages_[ref / kPageWords].size_class); }
 
+// An object that was freed on this page, else the next one that was never given out ("carved"). The
+// shape of a page for runs counts the carved ones: a reader that has a word of a run finds where it
+// begins by `RunOf`, so that count is raised, with release, after the run's first word is zero.
 Ref Heap::AllocateObject(uint8_t size_class) {
   SizeClass& objects = classes_[size_class];
   const size_t object_bytes = BytesOf(size_class);
@@ -184,6 +187,9 @@ bool Heap::OpenPage(SizeClass* objects, uint8_t size_class) {
   return true;
 }
 
+// The list of a page's free objects lies in these objects, 8 bytes from their begin: the first word
+// of a freed run stays, for `IsRun`. A page whose last object goes is returned, one for runs only
+// after every reader that may have a word of it has left (`RetireTagged`).
 void Heap::FreeObject(Ref ref, uint8_t size_class) {
   SizeClass& objects = classes_[size_class];
   const size_t object_bytes = BytesOf(size_class);

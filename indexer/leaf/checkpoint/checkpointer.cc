@@ -233,6 +233,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
   const absl::StatusOr<std::vector<uint64_t>> numbers = store.Numbers();
   if (absl::IsFailedPrecondition(opened) || !numbers.ok())
     return opened.ok() ? numbers.status() : opened;
+  absl::Status youngest;
   for (const uint64_t number : *numbers) {
     const Time begun = Clock::Real().Now();
     StreamsRestorer restorer(registry, options.wall_time_ns());
@@ -241,6 +242,10 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
       Log(LogLevel::kWarning, "a checkpoint cannot be restored",
           {{"path", store.PathOf(number)}, {"reason", counts.status()}});
       refusals.Increment();
+      if (youngest.ok())
+        youngest = absl::DataLossError(
+            absl::StrCat("none of the checkpoints in ", options.directory, " can be read; ",
+                         store.PathOf(number), ": ", counts.status().message()));
       MutexLock lock(&mutex);
       ++stats.refused;
       continue;
@@ -260,6 +265,10 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
          {"incomplete", restorer.shed()},
          {"seconds", Seconds(report.took)}});
     return report;
+  }
+  if (!youngest.ok()) {
+    MutexLock lock(&mutex);
+    return stats.restore_error = youngest;
   }
   if (!opened.ok()) return opened;
   return absl::NotFoundError("no checkpoint to restore in " + options.directory);

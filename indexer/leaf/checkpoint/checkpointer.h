@@ -62,6 +62,7 @@ struct CheckpointStats {
   uint64_t refused = 0;  // that could not be read
   CheckpointReport last;
   absl::Status last_error = {};             // of the last one, where it could not be written
+  absl::Status restore_error = {};          // of the youngest there was, where none could be read
   std::optional<Duration> age = {};         // since the last one that is there was begun
   std::optional<uint64_t> free_bytes = {};  // of its disk, when it was last written to
 };
@@ -77,8 +78,8 @@ class Checkpointer {
   // INVALID_ARGUMENT: it cannot be made, or written to.
   absl::Status Open();
 
-  // Holders fed by streams, of the youngest that can be read. NOT_FOUND: there is none. FAILED_PRECONDITION: another process
-  // writes there.
+  // Holders fed by streams, of the youngest that can be read. NOT_FOUND: there is none. DATA_LOSS: none that is there can be read, and why
+  // the youngest cannot. FAILED_PRECONDITION: another process writes there.
   absl::StatusOr<CheckpointReport> Restore();
 
   // Engines' registrations, names and positions, of the one that `Restore` took; of flags' engines those that flags name still

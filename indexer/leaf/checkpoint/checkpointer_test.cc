@@ -388,7 +388,8 @@ TEST_F(CheckpointerTest, WithoutAnyGoodOneItStartsEmptyAndAsksForSnapshots) {
   files_.BytesOf(path)->resize(70);
   worker->Disconnect();
   leaf = NewLeaf();
-  EXPECT_TRUE(absl::IsNotFound(leaf->checkpointer().Restore().status()));
+  EXPECT_TRUE(absl::IsDataLoss(leaf->checkpointer().Restore().status()));
+  EXPECT_TRUE(absl::IsDataLoss(leaf->checkpointer().Stats().restore_error));
   EXPECT_TRUE(leaf->Contents().empty());
   worker->Connect(&leaf->registry());
   Rest(worker.get());

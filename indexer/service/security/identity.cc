@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -37,6 +38,10 @@ constexpr std::array kRoles = {
     RoleForm{IdentityRole::kOperator, "operator", 1},
     RoleForm{IdentityRole::kViewer, "viewer", 1},
 };
+
+// Of the payloads of a status.
+constexpr absl::string_view kIdentityPayload = "kvatlas.identity";
+constexpr absl::string_view kReasonPayload = "kvatlas.reason";
 
 using BioPtr = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using X509Ptr = std::unique_ptr<X509, decltype(&X509_free)>;
@@ -139,6 +144,24 @@ absl::StatusOr<Identity> ParseIdentity(std::string_view text) {
       "identity \"", absl::CHexEscape(Absl(text)),
       "\": expected worker/CELL/NAME, leaf/CELL/REPLICA, node/NAME, frontend/NAME, gateway/NAME, "
       "operator/NAME, viewer/NAME or anonymous"));
+}
+
+absl::Status CredentialRefused(absl::string_view reason, const Identity* of) {
+  absl::Status refused = absl::UnauthenticatedError(
+      "a client certificate or a bearer token that counts here is needed; the audit log of the "
+      "server says why");
+  // Of a view: clang and Debian's library name the constructor of a string differently.
+  if (of != nullptr)
+    refused.SetPayload(kIdentityPayload, absl::Cord(absl::string_view(of->Text())));
+  refused.SetPayload(kReasonPayload, absl::Cord(reason));
+  return refused;
+}
+
+CredentialRefusal WhyRefused(const absl::Status& refused) {
+  const absl::optional<absl::Cord> identity = refused.GetPayload(kIdentityPayload);
+  const absl::optional<absl::Cord> reason = refused.GetPayload(kReasonPayload);
+  return {.identity = identity.has_value() ? std::string(*identity) : "",
+          .reason = reason.has_value() ? std::string(*reason) : std::string(refused.message())};
 }
 
 absl::StatusOr<CertificateNames> ReadCertificate(std::string_view pem) {

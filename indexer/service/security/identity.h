@@ -18,7 +18,9 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "indexer/base/clock.h"
 
 namespace kvatlas {
@@ -51,6 +53,16 @@ struct Identity {
 
 // Of the text form. INVALID_ARGUMENT, saying what was expected.
 absl::StatusOr<Identity> ParseIdentity(std::string_view text);
+
+// UNAUTHENTICATED in the same words whatever the reason. The reason, and the identity that the credential names, if it names one, are
+// for the audit log.
+absl::Status CredentialRefused(absl::string_view reason, const Identity* of = nullptr);
+struct CredentialRefusal {
+  std::string identity;  // empty: it names none
+  std::string reason;
+};
+// Of another status: its message.
+CredentialRefusal WhyRefused(const absl::Status& refused);
 
 // What a certificate says of its owner.
 struct CertificateNames {

@@ -38,15 +38,16 @@ class OpenSecurity : public Security {
                      bool) override {
     return absl::OkStatus();
   }
-  std::unique_ptr<OpenCall> AddCall(std::string, std::string, Verb, std::string,
-                                    std::function<void()>) override {
+  std::unique_ptr<OpenCall> AddCall(std::shared_ptr<const Identity>, std::string, std::string, Verb,
+                                    std::string, std::function<void()>) override {
     return std::make_unique<NoCall>();
   }
-  absl::Status Take(const Identity&, QuotaKind, double, std::string_view) override {
+  absl::Status Take(const Identity&, QuotaKind, double, std::string_view,
+                    std::string_view) override {
     return absl::OkStatus();
   }
   absl::StatusOr<Held> Hold(const Identity&, std::vector<QuotaUse>, std::string_view,
-                            const QuotaHold*) override {
+                            std::string_view, const QuotaHold*) override {
     return Held();
   }
   absl::StatusOr<Held> HoldConnection(const Identity&, const std::string&) override {

@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 #include <string.h>
@@ -139,6 +140,32 @@ std::string ExamplePolicy(const std::string& trust_domain) {
 }
 
 }  // namespace
+
+absl::StatusOr<SelfSigned> MakeSelfSigned(int64_t valid_for_s) {
+  const KeyPtr key = NewKey();
+  if (key == nullptr) return Broken("make a key");
+  const X509Ptr certificate = Sign(
+      {.common_name = "kvatlas", .valid_for_s = valid_for_s, .alternative_names = "DNS:localhost"},
+      key.get(), nullptr, nullptr);
+  if (certificate == nullptr) return Broken("make a self-signed certificate");
+  return SelfSigned{.certificate = PemOf(certificate.get()), .key = PemOf(key.get())};
+}
+
+absl::Status CheckKeyPair(const std::string& certificate_path, const std::string& key_path) {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_server_method()),
+                                                                  SSL_CTX_free);
+  absl::Status bad;
+  if (SSL_CTX_use_certificate_chain_file(context.get(), certificate_path.c_str()) != 1) {
+    bad = absl::InvalidArgumentError(
+        absl::StrCat(certificate_path, ": expected a readable PEM file with a certificate"));
+  } else if (SSL_CTX_use_PrivateKey_file(context.get(), key_path.c_str(), SSL_FILETYPE_PEM) != 1) {
+    // OpenSSL compares it with the certificate's here.
+    bad = absl::InvalidArgumentError(absl::StrCat(
+        key_path, ": expected a readable PEM file with the key of ", certificate_path));
+  }
+  ERR_clear_error();
+  return bad;
+}
 
 absl::Status Pki::WriteExamplePolicy() const {
   return WriteFileByRename(policy_path(), ExamplePolicy(trust_domain_), 0644);

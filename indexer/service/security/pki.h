@@ -1,5 +1,5 @@
 // Where do certificates for a trial come from? A CA of our own: a root, an intermediate that issues, and certificates of
-// identities. For trials and tests; a fleet has a PKI (SPIRE, cert-manager, step-ca).
+// identities. For trials and tests; a fleet has a PKI (SPIRE, cert-manager, step-ca). And a certificate that is not checked, for one port.
 //
 // *Format*: a folder with root.pem, root.key, ca.pem (what peers are checked against: the root), issuer.pem, issuer.key, and for
 // each issued NAME: NAME.pem (the certificate, then the intermediate) and NAME.key. Keys are EC P-256, PEM, mode 0600.
@@ -29,6 +29,16 @@ struct PkiIssue {
   int64_t valid_for_s = 90 * 24 * 3600;
   std::string name = {};  // of the files; empty: the identity with - for /
 };
+
+// A certificate that only says that the connection is encrypted, for clients that take any. PEM.
+struct SelfSigned {
+  std::string certificate;
+  std::string key;
+};
+absl::StatusOr<SelfSigned> MakeSelfSigned(int64_t valid_for_s = int64_t{10} * 365 * 24 * 3600);
+
+// Does the key belong to the certificate, both PEM files? INVALID_ARGUMENT names the file.
+absl::Status CheckKeyPair(const std::string& certificate_path, const std::string& key_path);
 
 class Pki {
  public:

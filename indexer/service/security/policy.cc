@@ -13,8 +13,8 @@ namespace kvatlas {
 namespace {
 
 constexpr std::array<std::string_view, kVerbs> kVerbNames = {
-    "publish", "report",   "query",   "route",  "feedback", "snapshot",
-    "dump",    "register", "operate", "status", "metrics",  "health"};
+    "publish", "report",   "query",   "route",  "pick",    "feedback", "snapshot",
+    "dump",    "register", "operate", "status", "metrics", "health"};
 
 // Is a certificate of `identity` good for what the target claims to be? Not configurable. Empty: yes.
 std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarget& target) {

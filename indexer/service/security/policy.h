@@ -49,10 +49,11 @@
 namespace kvatlas {
 
 enum class Verb : uint8_t {
-  kPublish,   // a stream of holdings to a leaf
-  kReport,    // a stream of coverage to a hierarchy node
-  kQuery,     // which workers, which cells
-  kRoute,     // a request to a frontend: Route, /v1/*, ext_proc
+  kPublish,  // a stream of holdings to a leaf
+  kReport,   // a stream of coverage to a hierarchy node
+  kQuery,    // which workers, which cells
+  kRoute,    // a request to a frontend: Route, /v1/*
+  kPick,  // a gateway's question which endpoint a request goes to (ext_proc); who may `route` may it too
   kFeedback,  // what an engine served from cache; receipts of own decisions
   kSnapshot,  // a replica's whole contents, for recovery
   kDump,      // contents for people: dumps, explain, anything with hashes
@@ -62,7 +63,7 @@ enum class Verb : uint8_t {
   kMetrics,
   kHealth,  // always allowed
 };
-inline constexpr int kVerbs = 12;
+inline constexpr int kVerbs = 13;
 
 std::string_view VerbName(Verb verb);
 std::optional<Verb> VerbOfName(std::string_view name);

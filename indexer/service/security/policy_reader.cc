@@ -208,6 +208,7 @@ class AccessPolicy::Reader {
                          "; expected *, ", absl::StrJoin(names, ", ")));
       }
       rule->verbs |= 1u << static_cast<uint32_t>(*verb);
+      if (*verb == Verb::kRoute) rule->verbs |= 1u << static_cast<uint32_t>(Verb::kPick);
     }
     return absl::OkStatus();
   }

@@ -13,7 +13,7 @@ constexpr size_t kIdentitiesMax = 4096;
 
 absl::Status Refused(const Identity& identity) {
   if (identity.role == IdentityRole::kAnonymous) {
-    return absl::UnauthenticatedError("a client certificate or a bearer token is needed");
+    return CredentialRefused("no credential");
   }
   return absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size()));
 }
@@ -146,29 +146,24 @@ absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfCertificate(
     recent = {instance_, generation, std::string(chain_pem), known.identity};
   if (known.identity->not_after_unix_s != 0 &&
       known.identity->not_after_unix_s <= NowUnixSeconds()) {
-    return absl::UnauthenticatedError("the certificate has expired");
+    return CredentialRefused("the certificate has expired", known.identity.get());
   }
   return known.identity;
 }
 
 RealSecurity::Known RealSecurity::LookAt(std::string_view chain_pem, const AccessPolicy& policy) {
-  Known known;
-  if (tls_ != nullptr) known.status = tls_->Trusts(chain_pem);
-  if (!known.status.ok()) return known;
   const absl::StatusOr<CertificateNames> names = ReadCertificate(chain_pem);
-  if (!names.ok()) {
-    known.status = absl::UnauthenticatedError(names.status().message());
-    return known;
-  }
+  if (!names.ok()) return {nullptr, CredentialRefused(names.status().message())};
   absl::StatusOr<Identity> identity = policy.IdentityOf(*names);
-  if (!identity.ok()) {
-    known.status = absl::UnauthenticatedError(identity.status().message());
-  } else if (policy.Revoked(*identity)) {
-    known.status = absl::UnauthenticatedError("the certificate is revoked");
-  } else {
-    known.identity = std::make_shared<const Identity>(*std::move(identity));
+  const Identity* const named = identity.ok() ? &*identity : nullptr;
+  if (tls_ != nullptr) {
+    const absl::Status trusted = tls_->Trusts(chain_pem);
+    if (!trusted.ok()) return {nullptr, CredentialRefused(trusted.message(), named)};
   }
-  return known;
+  if (!identity.ok()) return {nullptr, CredentialRefused(identity.status().message())};
+  if (policy.Revoked(*identity))
+    return {nullptr, CredentialRefused("the certificate is revoked", named)};
+  return {std::make_shared<const Identity>(*std::move(identity)), absl::OkStatus()};
 }
 
 absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfToken(std::string_view bearer,
@@ -181,7 +176,7 @@ absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfToken(std::strin
   if (tokens == nullptr) return AnonymousIdentity();  // the header may be the engine's
   absl::StatusOr<Identity> identity = tokens->IdentityOf(bearer, NowUnixSeconds());
   if (!identity.ok()) return identity.status();
-  if (policy.Revoked(*identity)) return absl::UnauthenticatedError("the token is revoked");
+  if (policy.Revoked(*identity)) return CredentialRefused("the token is revoked", &*identity);
   return std::make_shared<const Identity>(*std::move(identity));
 }
 
@@ -214,12 +209,13 @@ absl::Status RealSecurity::CheckMethod(const Identity& identity, Verb verb, std:
 
 void RealSecurity::AuditUnknown(Verb verb, std::string_view peer, const absl::Status& why) {
   refusals_[static_cast<size_t>(verb)].fetch_add(1, std::memory_order_relaxed);
+  const CredentialRefusal refusal = WhyRefused(why);
   audit_->Write({.event = "refusal",
                  .allowed = false,
-                 .identity = "",
+                 .identity = refusal.identity,
                  .peer = peer,
                  .verb = VerbName(verb),
-                 .reason = std::string_view(why.message().data(), why.message().size())});
+                 .reason = refusal.reason});
 }
 
 absl::Status RealSecurity::Check(const Identity& identity, Verb verb, const PolicyTarget& target,

@@ -61,12 +61,14 @@ class RealSecurity final : public Security {
   void AuditUnknown(Verb verb, std::string_view peer, const absl::Status& why) override;
   absl::Status Check(const Identity& identity, Verb verb, const PolicyTarget& target,
                      std::string_view peer, std::string_view event, bool audit_allowed) override;
-  std::unique_ptr<OpenCall> AddCall(std::string chain_pem, std::string bearer, Verb verb,
-                                    std::string peer, std::function<void()> cut) override;
-  absl::Status Take(const Identity& identity, QuotaKind kind, double amount,
+  std::unique_ptr<OpenCall> AddCall(std::shared_ptr<const Identity> identity, std::string chain_pem,
+                                    std::string bearer, Verb verb, std::string peer,
+                                    std::function<void()> cut) override;
+  absl::Status Take(const Identity& identity, QuotaKind kind, double amount, std::string_view peer,
                     std::string_view tenant) override;
   absl::StatusOr<Held> Hold(const Identity& identity, std::vector<QuotaUse> uses,
-                            std::string_view tenant, const QuotaHold* previous) override;
+                            std::string_view peer, std::string_view tenant,
+                            const QuotaHold* previous) override;
   absl::StatusOr<Held> HoldConnection(const Identity& identity, const std::string& peer) override;
   PolicyQuota QuotaOf(const Identity& identity, std::string_view tenant) const override;
   void Audit(const AuditLine& line) override { audit_->Write(line); }
@@ -104,7 +106,7 @@ class RealSecurity final : public Security {
   // bound too.
   std::vector<QuotaUser> UsersOf(const Identity& identity, std::string_view tenant,
                                  std::optional<QuotaKind> kind) const;
-  void AuditQuota(const Identity& identity, const absl::Status& why);
+  void AuditQuota(const Identity& identity, std::string_view peer, const absl::Status& why);
   void AppendQuotaMetrics(std::string* text) const;
 
   // Files. `Look` is of the thread; true: something else counts from now on.

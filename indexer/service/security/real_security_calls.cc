@@ -16,6 +16,7 @@ constexpr size_t kTargetsMax = 1024;
 // What is checked again of one call. `mutex` is held while `cut` runs, so that it does not run once the call is over; `cutter`
 // lets the call end within `cut` itself.
 struct RealSecurity::Entry {
+  std::shared_ptr<const Identity> identity;  // when it began
   std::string chain_pem;
   std::string bearer;
   Verb verb;
@@ -52,11 +53,13 @@ class RealSecurity::Call final : public OpenCall {
   const std::shared_ptr<Entry> entry_;
 };
 
-std::unique_ptr<Security::OpenCall> RealSecurity::AddCall(std::string chain_pem, std::string bearer,
+std::unique_ptr<Security::OpenCall> RealSecurity::AddCall(std::shared_ptr<const Identity> identity,
+                                                          std::string chain_pem, std::string bearer,
                                                           Verb verb, std::string peer,
                                                           std::function<void()> cut) {
   if (!enforces()) return MakeOpenCall();
   auto entry = std::make_shared<Entry>();
+  entry->identity = std::move(identity);
   entry->chain_pem = std::move(chain_pem);
   entry->bearer = std::move(bearer);
   entry->verb = verb;
@@ -101,14 +104,16 @@ void RealSecurity::Cut(Entry& entry, const absl::Status& why) {
   MutexLock lock(&entry.mutex);
   if (std::exchange(entry.over, true)) return;
   cut_.fetch_add(1, std::memory_order_relaxed);
+  const std::string identity = entry.identity->Text();
+  const std::string reason = WhyRefused(why).reason;
   Log(LogLevel::kWarning, "call ended: its credential is not allowed any more",
-      {{"peer", entry.peer}, {"reason", std::string(why.message())}});
+      {{"identity", identity}, {"peer", entry.peer}, {"reason", reason}});
   audit_->Write({.event = "revoked",
                  .allowed = false,
-                 .identity = "",
+                 .identity = identity,
                  .peer = entry.peer,
                  .verb = VerbName(entry.verb),
-                 .reason = std::string_view(why.message().data(), why.message().size())});
+                 .reason = reason});
   entry.cutter.store(std::this_thread::get_id());
   entry.cut();
   entry.cutter.store({});

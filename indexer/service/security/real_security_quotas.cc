@@ -23,30 +23,32 @@ std::vector<QuotaUser> RealSecurity::UsersOf(const Identity& identity, std::stri
   return users;
 }
 
-void RealSecurity::AuditQuota(const Identity& identity, const absl::Status& why) {
+void RealSecurity::AuditQuota(const Identity& identity, std::string_view peer,
+                              const absl::Status& why) {
   audit_->Write({.event = "quota",
                  .allowed = false,
                  .identity = identity.Text(),
+                 .peer = peer,
                  .reason = std::string_view(why.message().data(), why.message().size())});
 }
 
 absl::Status RealSecurity::Take(const Identity& identity, QuotaKind kind, double amount,
-                                std::string_view tenant) {
+                                std::string_view peer, std::string_view tenant) {
   const std::vector<QuotaUser> users = UsersOf(identity, tenant, kind);
   if (users.empty()) return absl::OkStatus();
   absl::Status status = quotas_.Take(users, kind, amount);
-  if (!status.ok()) AuditQuota(identity, status);
+  if (!status.ok()) AuditQuota(identity, peer, status);
   return status;
 }
 
 absl::StatusOr<Security::Held> RealSecurity::Hold(const Identity& identity,
-                                                  std::vector<QuotaUse> uses,
+                                                  std::vector<QuotaUse> uses, std::string_view peer,
                                                   std::string_view tenant,
                                                   const QuotaHold* previous) {
   const std::vector<QuotaUser> users = UsersOf(identity, tenant, std::nullopt);
   if (users.empty()) return Held();
   absl::StatusOr<Held> held = quotas_.Hold(users, std::move(uses), previous);
-  if (!held.ok()) AuditQuota(identity, held.status());
+  if (!held.ok()) AuditQuota(identity, peer, held.status());
   return held;
 }
 
@@ -59,7 +61,7 @@ absl::StatusOr<Security::Held> RealSecurity::HoldConnection(const Identity& iden
   if (found != connections_.end()) {
     if (Held held = found->second.lock(); held != nullptr) return held;
   }
-  absl::StatusOr<Held> held = Hold(identity, {{QuotaKind::kConnections, 1}}, "", nullptr);
+  absl::StatusOr<Held> held = Hold(identity, {{QuotaKind::kConnections, 1}}, peer, "", nullptr);
   if (!held.ok()) return held;
   // Those that are gone go when as many have come.
   if (connections_.size() >= connections_kept_) {

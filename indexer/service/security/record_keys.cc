@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/params.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -201,6 +202,16 @@ absl::Status RecordKeys::WriteOfWorker(const std::string& cell_path, std::string
   if (!keys.ok()) return keys.status();
   if (worker.empty() || worker.find('\n') != worker.npos)
     return absl::InvalidArgumentError("expected a worker's name");
+  // A worker's keys are made again when the cell's change, and can be; the cell's own would be lost.
+  if (access(path.c_str(), F_OK) == 0) {
+    const absl::StatusOr<Keys> before = Load(path);
+    const bool of_worker =
+        before.ok() && std::all_of(before->begin(), before->end(),
+                                   [](const KeyPtr& key) { return key->worker().has_value(); });
+    if (!of_worker)
+      return absl::AlreadyExistsError(
+          absl::StrCat(path, " exists already, and has no keys of a worker: use another name"));
+  }
   std::string text;
   for (const KeyPtr& key : *keys) {
     if (key->worker().has_value()) {

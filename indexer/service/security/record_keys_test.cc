@@ -108,6 +108,9 @@ TEST_F(RecordKeysTest, AWorkersKeyIsGoodForThatWorkerAlone) {
   ASSERT_TRUE(RecordKeys::WriteOfWorker(path_, "w", path_ + ".w").ok());
   EXPECT_EQ(RecordKeys::WriteOfWorker(path_ + ".w", "v", path_ + ".v").code(),
             absl::StatusCode::kInvalidArgument);
+  // Nor is the cell's own replaced.
+  EXPECT_EQ(RecordKeys::WriteOfWorker(path_, "w", path_).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(cell->Verify(kWorker, "w", "s", "r", of("w")->Sign("w", "s", "r").mac));
   for (const char* const bad : {"worker:w:12", "worker::", "worker:w", "worker:w:zz"}) {
     Write(bad);
     EXPECT_EQ(RecordKeys::Read(path_).status().code(), absl::StatusCode::kInvalidArgument) << bad;

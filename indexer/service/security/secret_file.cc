@@ -47,6 +47,25 @@ absl::StatusOr<std::string> Read(const std::string& path, size_t bytes_max, bool
   return text;
 }
 
+// `place` gives the finished file its name, as rename(2) and link(2) do.
+absl::Status WriteAndPlace(const std::string& path, std::string_view text, mode_t mode,
+                           int (*place)(const char* from, const char* to)) {
+  const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");
+  unlink(partial.c_str());
+  const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  const bool wrote =
+      fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  int error = errno;
+  if (fd >= 0) close(fd);
+  const bool placed = wrote && place(partial.c_str(), path.c_str()) == 0;
+  if (wrote && !placed) error = errno;
+  unlink(partial.c_str());
+  if (placed) return absl::OkStatus();
+  if (error == EEXIST)
+    return absl::AlreadyExistsError(absl::StrCat(path, " exists already: use it, or another name"));
+  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", strerror(error)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFileUpTo(const std::string& path, size_t bytes_max) {
@@ -67,17 +86,11 @@ absl::Status CheckSecretMode(const std::string& path) {
 }
 
 absl::Status WriteFileByRename(const std::string& path, std::string_view text, mode_t mode) {
-  const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");
-  unlink(partial.c_str());
-  const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  const bool wrote =
-      fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  int error = errno;
-  if (fd >= 0) close(fd);
-  if (wrote && rename(partial.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  if (wrote) error = errno;
-  unlink(partial.c_str());
-  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", strerror(error)));
+  return WriteAndPlace(path, text, mode, rename);
+}
+
+absl::Status WriteNewFile(const std::string& path, std::string_view text, mode_t mode) {
+  return WriteAndPlace(path, text, mode, link);
 }
 
 }  // namespace kvatlas

@@ -33,6 +33,9 @@ absl::Status CheckSecretMode(const std::string& path);
 
 absl::Status WriteFileByRename(const std::string& path, std::string_view text, mode_t mode);
 
+// Of a key that nothing else has: ALREADY_EXISTS where there is a file, which stays as it is.
+absl::Status WriteNewFile(const std::string& path, std::string_view text, mode_t mode);
+
 }  // namespace kvatlas
 
 #endif  // KVATLAS_INDEXER_SERVICE_SECURITY_SECRET_FILE_H_

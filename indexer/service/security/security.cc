@@ -33,12 +33,12 @@ absl::StatusOr<std::shared_ptr<Security>> Security::Start(SecurityOptions option
 }
 
 std::function<std::shared_ptr<const void>(size_t bytes)> Security::UnreadOf(
-    std::shared_ptr<const Identity> identity, std::function<void()> cancel) {
+    std::shared_ptr<const Identity> identity, std::string peer, std::function<void()> cancel) {
   if (QuotaOf(*identity).unread_bytes == 0) return nullptr;
-  return [this, identity = std::move(identity),
+  return [this, identity = std::move(identity), peer = std::move(peer),
           cancel = std::move(cancel)](size_t bytes) -> std::shared_ptr<const void> {
     absl::StatusOr<Held> held =
-        Hold(*identity, {{QuotaKind::kUnreadBytes, static_cast<double>(bytes)}});
+        Hold(*identity, {{QuotaKind::kUnreadBytes, static_cast<double>(bytes)}}, peer);
     if (held.ok()) return *std::move(held);
     cancel();
     return nullptr;

@@ -80,13 +80,13 @@ class Security {
 
   // Of a client's certificate with its intermediates (PEM) and of an "Authorization: Bearer" value; each may be empty. A
   // certificate counts before a token, which may be meant for the engine. Never null; anonymous without either, and
-  // without a policy. UNAUTHENTICATED: expired, revoked, not of the fleet, unknown token.
+  // without a policy. UNAUTHENTICATED (`CredentialRefused`): expired, revoked, not of the fleet, unknown token.
   virtual absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view chain_pem,
                                                                        std::string_view bearer) = 0;
 
   // Any target at all of this verb? For servers, before they read a request. Refusals are audited under `event`.
   virtual absl::Status CheckMethod(const Identity& identity, Verb verb, std::string_view peer) = 0;
-  // One whose credential `Authenticate` did not take: counted as a refusal, and audited.
+  // One whose credential `Authenticate` did not take: counted as a refusal, and audited with what `WhyRefused` says.
   virtual void AuditUnknown(Verb verb, std::string_view peer, const absl::Status& why) = 0;
   // PERMISSION_DENIED, in the same words whatever the reason. Refusals are audited; `audit_allowed` says so of what is allowed too.
   virtual absl::Status Check(const Identity& identity, Verb verb, const PolicyTarget& target,
@@ -101,17 +101,18 @@ class Security {
     // What it was allowed beside the verb: checked again too.
     virtual void Allowed(Verb verb, PolicyTarget target) = 0;
   };
-  virtual std::unique_ptr<OpenCall> AddCall(std::string chain_pem, std::string bearer, Verb verb,
+  virtual std::unique_ptr<OpenCall> AddCall(std::shared_ptr<const Identity> identity,
+                                            std::string chain_pem, std::string bearer, Verb verb,
                                             std::string peer, std::function<void()> cut) = 0;
 
   // RESOURCE_EXHAUSTED, audited, beyond a quota that the policy gives this identity, or the tenant that it acts for: `tenant`, or
   // if that is empty the one of its credential. `Take` is of rates, `Hold` of what is held, until the hold, which may be null, is
   // destroyed; `previous`: what it replaces.
   virtual absl::Status Take(const Identity& identity, QuotaKind kind, double amount,
-                            std::string_view tenant = "") = 0;
+                            std::string_view peer, std::string_view tenant = "") = 0;
   using Held = std::shared_ptr<const QuotaHold>;
   virtual absl::StatusOr<Held> Hold(const Identity& identity, std::vector<QuotaUse> uses,
-                                    std::string_view tenant = "",
+                                    std::string_view peer, std::string_view tenant = "",
                                     const QuotaHold* previous = nullptr) = 0;
   // One connection, whatever the number of its calls: `peer` is an address with a port.
   virtual absl::StatusOr<Held> HoldConnection(const Identity& identity,
@@ -119,7 +120,7 @@ class Security {
   // What answers of so many bytes take until they are sent, for a stream of answers; null where `identity` has no bound. Beyond it
   // the stream is cancelled, which `cancel` does.
   std::function<std::shared_ptr<const void>(size_t bytes)> UnreadOf(
-      std::shared_ptr<const Identity> identity, std::function<void()> cancel);
+      std::shared_ptr<const Identity> identity, std::string peer, std::function<void()> cancel);
   // The narrower of the identity's and the tenant's. 0: none.
   virtual PolicyQuota QuotaOf(const Identity& identity, std::string_view tenant = "") const = 0;
 

@@ -67,9 +67,37 @@ TEST_F(ProcessSecurityTest, ARevokedCertificateIsNotRememberedAsAGoodOne) {
   EXPECT_TRUE(Await([&] { return security_->Authenticate(bad, "").ok(); }, kLong));
 }
 
+// The audit log has what the client is not told.
+TEST_F(ProcessSecurityTest, RefusedCredentialsAreRefusedAlikeAndAuditedByNameAndReason) {
+  const std::string revoked = ChainOf("worker/a/w2");
+  std::stringstream expired;
+  expired << std::ifstream(
+                 folder_.Issue("worker/a/old", {.identity = "", .valid_for_s = 200}).certificate)
+                 .rdbuf();
+  folder_.WritePolicy(R"(["worker/a/w2"])");
+  ASSERT_TRUE(Await([&] { return !security_->Authenticate(revoked, "").ok(); }, kLong));
+  const absl::Status anonymous =
+      security_->CheckMethod(**security_->Authenticate("", ""), Verb::kQuery, "10.0.0.9:1");
+  EXPECT_TRUE(absl::IsUnauthenticated(anonymous)) << anonymous;
+  for (const std::string& chain : {revoked, expired.str(), std::string("no certificate")}) {
+    const absl::Status refused = security_->Authenticate(chain, "").status();
+    EXPECT_EQ(refused.code(), anonymous.code());
+    EXPECT_EQ(refused.message(), anonymous.message());
+    security_->AuditUnknown(Verb::kPublish, "10.0.0.9:2", refused);
+  }
+  for (
+      const char* const said :
+      {R"("identity":"worker/a/w2","peer":"10.0.0.9:2","verb":"publish","reason":"the certificate is revoked")",
+       R"("identity":"worker/a/old","peer":"10.0.0.9:2","verb":"publish","reason":"certificate: certificate has expired")",
+       R"("identity":"","peer":"10.0.0.9:2","verb":"publish","reason":"expected a certificate)"}) {
+    EXPECT_TRUE(Await([&] { return folder_.Audit().find(said) != std::string::npos; }, kLong))
+        << said << " is not in " << folder_.Audit();
+  }
+}
+
 TEST_F(ProcessSecurityTest, UnreadAnswersBeyondTheBoundCancelTheCall) {
   int cancelled = 0;
-  const auto unread = security_->UnreadOf(Of("frontend/f"), [&] { ++cancelled; });
+  const auto unread = security_->UnreadOf(Of("frontend/f"), "peer", [&] { ++cancelled; });
   ASSERT_TRUE(unread);
   std::shared_ptr<const void> first = unread(60);
   EXPECT_NE(first, nullptr);
@@ -78,7 +106,7 @@ TEST_F(ProcessSecurityTest, UnreadAnswersBeyondTheBoundCancelTheCall) {
   first = nullptr;
   EXPECT_NE(unread(60), nullptr);
   EXPECT_EQ(cancelled, 1);
-  EXPECT_FALSE(security_->UnreadOf(Of("worker/a/w1"), [] {})) << "it has no bound";
+  EXPECT_FALSE(security_->UnreadOf(Of("worker/a/w1"), "peer", [] {})) << "it has no bound";
 }
 
 TEST_F(ProcessSecurityTest, AConnectionCountsOnceHoweverManyCallsItHas) {
@@ -95,17 +123,23 @@ TEST_F(ProcessSecurityTest, AConnectionCountsOnceHoweverManyCallsItHas) {
 
 // Frontends f and g act for x, as the only tenant of their rule.
 TEST_F(ProcessSecurityTest, ATenantsQuotaIsSharedAndItsRefusalsAreAudited) {
-  EXPECT_TRUE(security_->Take(*Of("frontend/f"), QuotaKind::kQueries, 1).ok());
-  EXPECT_TRUE(security_->Take(*Of("frontend/g"), QuotaKind::kQueries, 1).ok());
-  EXPECT_FALSE(security_->Take(*Of("frontend/f"), QuotaKind::kQueries, 1).ok());
-  EXPECT_TRUE(security_->Take(*Of("worker/a/w1"), QuotaKind::kQueries, 1).ok());
-  EXPECT_FALSE(security_->Take(*Of("worker/a/w1"), QuotaKind::kQueries, 1, "x").ok());
+  EXPECT_TRUE(security_->Take(*Of("frontend/f"), QuotaKind::kQueries, 1, "10.0.0.9").ok());
+  EXPECT_TRUE(security_->Take(*Of("frontend/g"), QuotaKind::kQueries, 1, "10.0.0.9").ok());
+  EXPECT_FALSE(security_->Take(*Of("frontend/f"), QuotaKind::kQueries, 1, "10.0.0.9").ok());
+  EXPECT_TRUE(security_->Take(*Of("worker/a/w1"), QuotaKind::kQueries, 1, "10.0.0.9").ok());
+  EXPECT_FALSE(security_->Take(*Of("worker/a/w1"), QuotaKind::kQueries, 1, "10.0.0.9", "x").ok());
   EXPECT_EQ(security_->QuotaOf(*Of("worker/a/w1"), "x").blocks_per_holder, 7);
   EXPECT_NE(Metrics().find("kvatlas_quota_refused_total{quota=\"queries_per_s\",of=\"tenant\"} 2"),
             std::string::npos)
       << Metrics();
   EXPECT_TRUE(Await(
-      [&] { return folder_.Audit().find("\"event\":\"quota\"") != std::string::npos; }, kLong));
+      [&] {
+        return folder_.Audit().find(
+                   R"("event":"quota","allowed":false,"identity":"frontend/f","peer":"10.0.0.9")") !=
+               std::string::npos;
+      },
+      kLong))
+      << folder_.Audit();
 }
 
 // Redis and engines beyond loopback: in clear only where that is said, and then it is shown.

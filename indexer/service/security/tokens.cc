@@ -62,17 +62,6 @@ struct Listed {
   Identity identity;
 };
 
-absl::StatusOr<int64_t> EndOfDay(std::string_view text) {
-  tm parts = {};
-  const std::string day(text);
-  const char* const end = strptime(day.c_str(), "%Y-%m-%d", &parts);
-  if (end == nullptr || *end != '\0') {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", absl::CHexEscape(Absl(text)), "\": expected a day such as 2027-01-31"));
-  }
-  return static_cast<int64_t>(timegm(&parts)) + 24 * 60 * 60;
-}
-
 absl::StatusOr<Listed> ParseLine(absl::string_view line) {
   const std::vector<std::string> words =
       absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
@@ -95,7 +84,7 @@ absl::StatusOr<Listed> ParseLine(absl::string_view line) {
     } else if (word.starts_with("name=")) {
       listed.identity.credential.push_back("token:" + word.substr(5));
     } else if (word.starts_with("expires=")) {
-      const absl::StatusOr<int64_t> end = EndOfDay(word.substr(8));
+      const absl::StatusOr<int64_t> end = TokenEnd(word.substr(8));
       if (!end.ok()) return end.status();
       listed.identity.not_after_unix_s = *end;
     } else {
@@ -317,9 +306,9 @@ std::string NameOf(const std::string& subject) {
   return name;
 }
 
-absl::Status Unknown() { return absl::UnauthenticatedError("the bearer token is not known"); }
+absl::Status Unknown() { return CredentialRefused("the bearer token is not known"); }
 absl::Status NoGoodJwt(std::string_view why) {
-  return absl::UnauthenticatedError(absl::StrCat("the JWT is not good: ", Absl(why)));
+  return CredentialRefused(absl::StrCat("the JWT is not good: ", Absl(why)));
 }
 
 class FileTokens final : public Tokens {
@@ -336,7 +325,7 @@ class FileTokens final : public Tokens {
     }
     if (found != nullptr) {
       if (found->identity.not_after_unix_s != 0 && found->identity.not_after_unix_s <= now_unix_s) {
-        return absl::UnauthenticatedError("the bearer token has expired");
+        return CredentialRefused("the bearer token has expired", &found->identity);
       }
       return found->identity;
     }
@@ -429,6 +418,17 @@ absl::StatusOr<std::shared_ptr<const Tokens>> Tokens::Read(const TokenFiles& fil
   }
   return std::shared_ptr<const Tokens>(
       std::make_shared<FileTokens>(std::move(listed), std::move(keys), files));
+}
+
+absl::StatusOr<int64_t> TokenEnd(std::string_view day) {
+  tm parts = {};
+  const std::string text(day);
+  const char* const end = strptime(text.c_str(), "%Y-%m-%d", &parts);
+  if (end == nullptr || *end != '\0') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", absl::CHexEscape(text), "\": expected a day such as 2027-01-31"));
+  }
+  return static_cast<int64_t>(timegm(&parts)) + 24 * 60 * 60;
 }
 
 std::string NewBearerToken() {

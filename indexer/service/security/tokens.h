@@ -39,6 +39,9 @@ class Tokens {
   virtual absl::StatusOr<Identity> IdentityOf(std::string_view token, int64_t now_unix_s) const = 0;
 };
 
+// When a token with `expires=DAY` (YYYY-MM-DD) ends, in seconds since 1970. INVALID_ARGUMENT: no such day.
+absl::StatusOr<int64_t> TokenEnd(std::string_view day);
+
 // The hexadecimal SHA-256 that a line of the tokens file begins with.
 std::string TokenHash(std::string_view token);
 

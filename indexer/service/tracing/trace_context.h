@@ -17,6 +17,8 @@
 namespace kvatlas {
 
 inline constexpr char kTraceparent[] = "traceparent";
+// Of a trace that `kTraceparent` names: dropped where another takes its place.
+inline constexpr char kTracestate[] = "tracestate";
 inline constexpr size_t kTraceparentBytes = 55;
 
 struct TraceContext {

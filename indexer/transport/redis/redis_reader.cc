@@ -417,7 +417,7 @@ absl::Status RedisReader::Impl::Allowed(const Hello& hello) {
   if (policy == nullptr) return absl::OkStatus();
   const std::shared_ptr<const Identity> identity = IdentityOf(hello);
   if (policy->Revoked(*identity)) {
-    const absl::Status revoked = absl::UnauthenticatedError(identity->Text() + " is revoked");
+    const absl::Status revoked = CredentialRefused("the worker is revoked", identity.get());
     security_->AuditUnknown(Verb::kPublish, "redis", revoked);
     return revoked;
   }

@@ -1,14 +1,28 @@
-// What happened in the last quarter of an hour: a chart for each group of figures, with one cursor for all.
+// What happened in the last quarter of an hour: a chart for each group of figures, with one cursor for all. Until there is so much they begin
+// at the left, and grow.
 
 import { html, useEffect, useRef } from "./vendor/preact/preact.js";
 import { withUnit } from "./format.js";
 
 const kHeight = 150;
 const kWindowS = 900;
+// The first samples fill a minute.
+const kFirstS = 60;
+// The least that an axis goes up to, by its unit: no ticks between 0 and nothing.
+const kHighest = { share: 1, ms: 0.1 };
+// Steps of an axis that counts.
+const kWhole = [1, 2, 5].flatMap((step) => Array.from({ length: 13 }, (_, power) => step * 10 ** power)).sort((a, b) => a - b);
 // As the style sheet has them, in the order of the series of a chart.
 const kColours = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-5"];
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// From the first sample on, or the last 15 minutes.
+function windowOf(times) {
+  if (times.length === 0) return [Date.now() / 1000 - kFirstS, Date.now() / 1000];
+  const end = times.at(-1), begin = Math.max(times[0], end - kWindowS);
+  return [begin, Math.max(end, begin + kFirstS)];
+}
 
 // A gap where nothing was known stays one.
 function stacked(columns) {
@@ -36,7 +50,7 @@ function options(chart, width, times) {
     points: { show: false },
     spanGaps: false,
   }));
-  const end = times.length ? times[times.length - 1] : Date.now() / 1000;
+  const counts = !(chart.unit in kHighest);
   return {
     width,
     height: kHeight,
@@ -44,13 +58,13 @@ function options(chart, width, times) {
     legend: { show: false },
     cursor: { sync: { key: "kvatlas" }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
     scales: {
-      x: { time: true, range: [end - kWindowS, end] },
-      y: { range: (_, low, high) => [0, chart.unit === "share" ? 1 : Math.max(high * 1.1, 1e-3) || 1] },
+      x: { time: true, range: windowOf(times) },
+      y: { range: (_, low, high) => [0, chart.unit === "share" ? 1 : Math.max((high ?? 0) * 1.1, kHighest[chart.unit] ?? 1)] },
     },
     axes: [
       { ...axis, grid: { show: false }, size: 22, space: 80,
-        values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toTimeString().slice(0, 5)) },
-      { ...axis, size: 52, space: 34, values: (_, ticks) => ticks.map((v) => withUnit(v, chart.unit)) },
+        values: (_, ticks, __, ___, step) => ticks.map((t) => new Date(t * 1000).toTimeString().slice(0, step < 60 ? 8 : 5)) },
+      { ...axis, size: 52, space: 34, ...(counts ? { incrs: kWhole } : {}), values: (_, ticks) => ticks.map((v) => withUnit(v, chart.unit)) },
     ],
     series: [{}, ...series],
     // Each area reaches down to the one below it.
@@ -89,9 +103,9 @@ function Plot({ chart, series, at, dark }) {
   useEffect(() => {
     if (!plot.current) return;
     const { times, shown } = columns();
-    const end = times.at(-1) ?? 0;
+    const [min, max] = windowOf(times);
     plot.current.setData([times, ...shown], false);
-    plot.current.setScale("x", { min: end - kWindowS, max: end });
+    plot.current.setScale("x", { min, max });
   }, [at]);
   return html`<div class="plot" ref=${place} aria-hidden="true"></div>`;
 }
@@ -119,8 +133,10 @@ function Chart({ chart, series, at, dark }) {
 }
 
 export function Charts({ series, at, dark }) {
+  const { times } = series;
+  const whole = times.length > 0 && times.at(-1) - times[0] >= kWindowS * 990;
   return html`<section aria-labelledby="charts-title">
-    <h2 id="charts-title">The last 15 minutes</h2>
+    <h2 id="charts-title">${whole ? "The last 15 minutes" : "The first minutes"}</h2>
     <div class="charts">
       ${series.charts.map((chart) => html`<${Chart} key=${chart.id} ...${{ chart, series, at, dark }} />`)}
     </div>

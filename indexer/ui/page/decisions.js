@@ -29,7 +29,8 @@ function Candidates({ decision, scale }) {
       const is = candidate.worker === decision.worker && candidate.rank === decision.rank && candidate.cell === decision.cell;
       return html`<tr key=${candidate.cell + name} class=${is ? "chosen" : ""}>
         <th scope="row">${name} <span class="quiet">${candidate.cell}</span>${is && html` <b>chosen</b>`}</th>
-        <td class="n">${short(candidate.overlap_blocks)}</td><td class="n">${short(candidate.cost)}</td>
+        <td class="n">${short(candidate.overlap_blocks)}${
+          candidate.store_blocks > 0 && html` <span class="quiet">${short(candidate.store_blocks)} from a store</span>`}</td><td class="n">${short(candidate.cost)}</td>
         <td class="wide"><${Bar} candidate=${candidate} scale=${scale} /></td></tr>`;
     })}</tbody></table>
     ${decision.receipt.candidates_considered > kCandidatesShown &&

@@ -4,6 +4,8 @@ import { html, useState } from "./vendor/preact/preact.js";
 import { askExplain } from "./data.js";
 import { plural, short, workerName } from "./format.js";
 
+const kExample = "for example: Summarize the minutes of yesterday's meeting in three sentences, and name who does what by when.";
+
 // In `tiers` of an answer a letter a block: the nearest tier that has it.
 const kTiers = { d: "device", h: "host", k: "disk", x: "external" };
 
@@ -85,7 +87,7 @@ export function Explain({ fleet }) {
           onInput=${(e) => setModel(e.target.value)} /></label>
         <datalist id="models">${models.map((name) => html`<option value=${name} />`)}</datalist>
         <label class="prompt">Prompt, as text or as token ids
-          <textarea rows="3" value=${prompt} onInput=${(e) => setPrompt(e.target.value)} spellcheck="false"></textarea></label>
+          <textarea rows="3" placeholder=${kExample} value=${prompt} onInput=${(e) => setPrompt(e.target.value)} spellcheck="false"></textarea></label>
         <button type="submit" disabled=${!prompt.trim() || result.waiting}>Explain</button>
       </form>
       <div aria-live="polite">

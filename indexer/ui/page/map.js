@@ -166,6 +166,7 @@ function Legend() {
     <li><i class="tile exact demo" style=${fill(0.6)} aria-hidden="true"></i>fill: pool in use</li>
     ${["exact", "degraded", "stale", "unreachable"].map((name) => html`<li key=${name}>
       <i class="tile ${name} demo" style=${fill(0)} aria-hidden="true"></i>${state(name).word}</li>`)}
+    <li><i class="tile exact untold demo" style=${fill(0)} aria-hidden="true"></i>dotted: pool not told</li>
     <li><i class="tile exact masked demo" style=${fill(0.6)} aria-hidden="true"></i>hatched: in no answer</li>
   </ul>`;
 }

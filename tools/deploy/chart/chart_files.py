@@ -14,6 +14,7 @@ TEMPLATES = {
     "hierarchy": "hierarchy.yaml",
     "frontend": "frontend.yaml",
     "relay": "_relay.tpl",
+    "serve": "serve.yaml",
 }
 
 
@@ -47,7 +48,10 @@ def flags_of_template(component):
 
 def flags_of_values(component, values):
     """Names of flags that values set for the component."""
-    names = set(values.get("flags") or {}) | set((values.get(component) or {}).get("flags") or {})
+    if component == "serve" and not (values.get("serve") or {}).get("enabled"):
+        return set()
+    of = "frontend" if component == "serve" else component
+    names = set(values.get("flags") or {}) | set((values.get(of) or {}).get("flags") or {})
     if component == "leaf":
         for cell in (values.get("leaf") or {}).get("cells") or []:
             names |= set(cell.get("flags") or {})
@@ -56,5 +60,6 @@ def flags_of_values(component, values):
 
 def flags_of_binary(path):
     """Names of flags in its --help."""
-    text = subprocess.run([path, "--help"], check=True, capture_output=True, text=True).stdout
+    command = [path, "serve"] if pathlib.Path(path).name == "kvatlas" else [path]
+    text = subprocess.run([*command, "--help"], check=True, capture_output=True, text=True).stdout
     return set(re.findall(r"^\s+--(\w+)", text, re.M))

@@ -22,13 +22,13 @@ LOST = 'event="connection lost" connection=directory'
 class Process:
     """A process of ours with the account and the variables that a pod has."""
 
-    def __init__(self, binary, account, api, log, *arguments):
+    def __init__(self, binary, account, api, log, *arguments, words=()):
         self.log = log
         # The account lies where a pod has it, for this process alone.
         command = f'mount --bind "$1" {ACCOUNT_DIR} && shift && exec "$@"'
         with open(log, "w") as file:
             self.process = subprocess.Popen(
-                ["unshare", "--mount", "sh", "-c", command, "sh", account, binary, "--http=127.0.0.1:0", "--insecure", *arguments],
+                ["unshare", "--mount", "sh", "-c", command, "sh", account, binary, *words, "--http=127.0.0.1:0", "--insecure", *arguments],
                 stdout=file, stderr=file, stdin=subprocess.DEVNULL,
                 env={**os.environ, "KUBERNETES_SERVICE_HOST": api.address, "KUBERNETES_SERVICE_PORT": str(PORT)})
         self.http = await_that(lambda: self.place("http"), f"{binary} is ready", self)
@@ -85,13 +85,13 @@ class Slices:
         self.api.request("DELETE", f"{self.path}/{name}")
 
 
-def make_account(api, folder, account):
+def make_account(api, folder, account, namespace=NAMESPACE):
     """Token, CA and namespace, as Kubernetes puts them into a pod."""
     folder.mkdir()
-    token = api.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token", {
+    token = api.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", {
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}})
     (folder / "token").write_text(token["status"]["token"])
-    (folder / "namespace").write_text(NAMESPACE)
+    (folder / "namespace").write_text(namespace)
     (folder / "ca.crt").write_bytes((api.scratch / "ca.crt").read_bytes())
     return folder
 
@@ -110,7 +110,6 @@ def check_discovery(checker, binaries, nodes, scratch):
     objects = checker.objects_of(NAMESPACE)
     hierarchy_flag = flag_of(objects, "Deployment", "release-kvatlas-frontend", "hierarchy")
     parents_flag = flag_of(objects, "StatefulSet", "release-kvatlas-leaf-a", "parents")
-    pathlib.Path(ACCOUNT_DIR).mkdir(parents=True)
     account = make_account(api, scratch / "account", "release-kvatlas")
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "other"}}, NAMESPACE)
     other = make_account(api, scratch / "other-account", "other")

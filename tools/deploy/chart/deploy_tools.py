@@ -13,7 +13,10 @@ HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 CACHE = pathlib.Path.home() / ".cache/kvatlas-deploy"
 # Go modules with definitions of custom resources, and where they lie in them.
 DEFINITIONS = {
-    "sigs.k8s.io/gateway-api-inference-extension@v1.0.0": ["config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"],
+    "sigs.k8s.io/gateway-api-inference-extension@v1.6.0": ["config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"],
+    "sigs.k8s.io/gateway-api@v1.4.0": [
+        f"config/crd/standard/gateway.networking.k8s.io_{kind}.yaml" for kind in ("gateways", "httproutes")],
+    "istio.io/api@v1.32.0": ["kubernetes/customresourcedefinitions.gen.yaml"],
     "github.com/prometheus-operator/prometheus-operator@v0.85.0": [
         f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml" for kind in ("servicemonitors", "podmonitors", "prometheusrules")],
     "github.com/cert-manager/cert-manager@v1.19.0": ["deploy/crds/cert-manager.io_certificates.yaml"],

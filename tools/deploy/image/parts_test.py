@@ -64,20 +64,23 @@ class PackagesTest(unittest.TestCase):
 
 
 class DocumentTest(unittest.TestCase):
-    def test_it_names_binaries_packages_and_crates_once(self):
+    def test_it_names_binaries_packages_and_what_is_linked_in_once(self):
         with tempfile.TemporaryDirectory() as scratch:
             binaries = pathlib.Path(scratch) / "binaries"
             binaries.mkdir()
             (binaries / "kvatlas-leaf").write_bytes(b"\x7fELF")
             lock = pathlib.Path(scratch) / "Cargo.lock"
             lock.write_text('[[package]]\nname = "ours"\nversion = "0.1.0"\n\n[[package]]\nname = "serde"\nversion = "1.0.2"\nsource = "registry"\n')
+            header = pathlib.Path(scratch) / "hiredis.h"
+            header.write_text("#define HIREDIS_MAJOR 1\n#define HIREDIS_MINOR 5\n#define HIREDIS_PATCH 0\n#define HIREDIS_SONAME 1.5.0\n")
             control = "Package: libzmq5\nVersion: 4.3.4-6\nArchitecture: amd64\nSource: zeromq3\n"
-            document = json.loads(sbom.document("1.2.3", 1000, [debian.Package("libzmq5", control, {})], binaries, lock))
-        self.assertEqual([one["name"] for one in document["packages"]], ["kvatlas", "libzmq5", "serde"])
+            document = json.loads(sbom.document("1.2.3", 1000, [debian.Package("libzmq5", control, {})], binaries, lock, header))
+        self.assertEqual([one["name"] for one in document["packages"]], ["kvatlas", "libzmq5", "serde", "hiredis"])
         self.assertEqual([one["fileName"] for one in document["files"]], ["./usr/lib/kvatlas/kvatlas-leaf"])
+        self.assertIn("pkg:generic/hiredis@1.5.0", json.dumps(document))
         self.assertIn("pkg:deb/debian/libzmq5@4.3.4-6?arch=amd64", json.dumps(document))
         known = {one["SPDXID"] for one in document["packages"] + document["files"]} | {"SPDXRef-DOCUMENT"}
-        self.assertEqual(len(known), 5)
+        self.assertEqual(len(known), 6)
         self.assertLessEqual({one["relatedSpdxElement"] for one in document["relationships"]}, known)
         self.assertEqual({one["relationshipType"] for one in document["relationships"]}, {"DESCRIBES", "CONTAINS", "DEPENDS_ON", "STATIC_LINK"})
 

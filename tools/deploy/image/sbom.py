@@ -1,4 +1,4 @@
-"""What is in the image, as SPDX 2.3 in JSON: our binaries, the Debian packages, the crates that are linked in."""
+"""What is in the image, as SPDX 2.3 in JSON: our binaries, the Debian packages, the crates and the C library that are linked in."""
 
 import datetime
 import hashlib
@@ -9,6 +9,12 @@ import re
 def crates(lock):
     """Name and version of each crate of a Cargo.lock that comes from a registry."""
     return sorted(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = ', lock.read_text()))
+
+
+def hiredis(header):
+    """The version that its header says."""
+    numbers = re.findall(r"#define HIREDIS_(?:MAJOR|MINOR|PATCH) (\d+)", header.read_text())
+    return ".".join(numbers)
 
 
 def identifier(*parts):
@@ -51,7 +57,7 @@ def binary_file(binary):
     }
 
 
-def document(version, epoch, debian_packages, binaries, cargo_lock):
+def document(version, epoch, debian_packages, binaries, cargo_lock, hiredis_header):
     """As bytes. The document's namespace is a digest of what it says."""
     files = [binary_file(binary) for binary in sorted(binaries.iterdir())]
     sha1s = "".join(sorted(file["checksums"][0]["checksumValue"] for file in files))
@@ -60,6 +66,8 @@ def document(version, epoch, debian_packages, binaries, cargo_lock):
                    packageVerificationCode={"packageVerificationCodeValue": hashlib.sha1(sha1s.encode()).hexdigest()})
     debian = [debian_package(one) for one in debian_packages]
     linked = [package(name, crate_version, "crate", f"pkg:cargo/{name}@{crate_version}") for name, crate_version in crates(cargo_lock)]
+    in_c = hiredis(hiredis_header)
+    linked.append(package("hiredis", in_c, "c", f"pkg:generic/hiredis@{in_c}", licenseDeclared="BSD-3-Clause"))
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", ours)]
     relations += [(ours["SPDXID"], "CONTAINS", file) for file in files]
     relations += [(ours["SPDXID"], "DEPENDS_ON", one) for one in debian]

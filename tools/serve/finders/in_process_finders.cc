@@ -55,11 +55,13 @@ WorkerFound ToWorker(const HolderOverlap& overlap) {
                     .trust = overlap.trust,
                     .age_ms = Milliseconds(overlap.age),
                     .load = ToLoad(overlap.load),
-                    .held = overlap.held};
+                    .held = overlap.held,
+                    .pending = overlap.pending};
   if (overlap.reach.has_value()) {
     const TierBlocks tiers = TierBlocksOf(*overlap.reach, overlap.blocks);
     found.fetched = {.host = tiers.host, .disk = tiers.disk, .remote = tiers.external};
   }
+  found.AddLoadable(overlap.loadable, overlap.loadable_trust);
   return found;
 }
 
@@ -69,7 +71,7 @@ std::vector<const HolderOverlap*> DeepestFirst(const OverlapAnswer& answer) {
   order.reserve(answer.holders.size());
   for (const HolderOverlap& overlap : answer.holders) order.push_back(&overlap);
   std::sort(order.begin(), order.end(), [](const HolderOverlap* a, const HolderOverlap* b) {
-    return a->blocks != b->blocks ? a->blocks > b->blocks : a->holder->id < b->holder->id;
+    return a->loadable != b->loadable ? a->loadable > b->loadable : a->holder->id < b->holder->id;
   });
   return order;
 }
@@ -83,7 +85,8 @@ CellFound ToCell(const FoundCell& found) {
                  .age_ms = Milliseconds(found.age),
                  .load = ToLoad(found.load),
                  .is_node = found.is_node,
-                 .other_addresses = found.other_addresses};
+                 .other_addresses = found.other_addresses,
+                 .pending_blocks = found.pending_blocks};
   for (const auto& [name, value] : found.cell->labels) {
     if (name != kKindLabel) cell.labels[name] = value;
   }
@@ -92,7 +95,7 @@ CellFound ToCell(const FoundCell& found) {
 
 }  // namespace
 
-InProcessOverlapFinder::InProcessOverlapFinder(std::string own, const HolderRegistry* registry,
+InProcessOverlapFinder::InProcessOverlapFinder(std::string own, HolderRegistry* registry,
                                                OverlapFinder* others, const Clock* clock,
                                                std::function<void()> asked)
     : own_(std::move(own)),
@@ -112,12 +115,34 @@ void InProcessOverlapFinder::FindOverlaps(const std::string& leaf_address,
   others_->FindOverlaps(leaf_address, question, deadline, std::move(callback));
 }
 
+// A worker that is not known any more has nothing pending.
+void InProcessOverlapFinder::Tell(const std::string& leaf_address, const Domain& domain,
+                                  uint64_t frontend, const Routed& routed) {
+  if (leaf_address == own_) {
+    registry_->Tell(domain, frontend, routed).IgnoreError();
+  } else if (others_ != nullptr) {
+    others_->Tell(leaf_address, domain, frontend, routed);
+  }
+}
+
+void InProcessOverlapFinder::End(const std::string& leaf_address, const Domain& domain,
+                                 uint64_t frontend, const RouteOver& over) {
+  if (leaf_address == own_) {
+    registry_->End(domain, frontend, over);
+  } else if (others_ != nullptr) {
+    others_->End(leaf_address, domain, frontend, over);
+  }
+}
+
 absl::StatusOr<WorkersAnswer> InProcessOverlapFinder::Find(const OverlapQuestion& question) {
   if (absl::Status bad = CheckQuestion(question, *registry_); !bad.ok()) return bad;
-  const absl::StatusOr<OverlapAnswer> found =
+  absl::StatusOr<OverlapAnswer> found =
       registry_->FindOverlaps(*question.domain, {.blocks = question.sequence},
                               /*all_holders=*/true, /*by_tier=*/true);
   if (!found.ok()) return found.status();
+  if (question.frontend != 0)
+    registry_->AddPending(*question.domain, question.sequence, question.frontend, question.session,
+                          &*found);
   WorkersAnswer answer{.workers = {}, .block_size = found->block_size};
   answer.workers.reserve(found->holders.size());
   for (const HolderOverlap* overlap : DeepestFirst(*found))
@@ -148,7 +173,7 @@ std::shared_ptr<const LabelsByWorker> InProcessOverlapFinder::LabelsOf(
   return labels;
 }
 
-InProcessCellFinder::InProcessCellFinder(std::string own, const Hierarchy* node, CellFinder* others,
+InProcessCellFinder::InProcessCellFinder(std::string own, Hierarchy* node, CellFinder* others,
                                          const Clock* clock)
     : own_(std::move(own)), node_(node), others_(others), clock_(clock) {}
 
@@ -162,6 +187,24 @@ void InProcessCellFinder::FindCells(const std::string& hierarchy_address,
   others_->FindCells(hierarchy_address, question, deadline, std::move(callback));
 }
 
+void InProcessCellFinder::TellCell(const std::string& hierarchy_address, const Domain& domain,
+                                   uint64_t frontend, const Routed& routed) {
+  if (node_ != nullptr && hierarchy_address == own_) {
+    node_->registry().Tell(domain, frontend, routed).IgnoreError();
+  } else if (others_ != nullptr) {
+    others_->TellCell(hierarchy_address, domain, frontend, routed);
+  }
+}
+
+void InProcessCellFinder::EndCell(const std::string& hierarchy_address, const Domain& domain,
+                                  uint64_t frontend, const RouteOver& over) {
+  if (node_ != nullptr && hierarchy_address == own_) {
+    node_->registry().End(domain, frontend, over);
+  } else if (others_ != nullptr) {
+    others_->EndCell(hierarchy_address, domain, frontend, over);
+  }
+}
+
 absl::StatusOr<CellsAnswer> InProcessCellFinder::Find(const CellQuestion& question) const {
   if (absl::Status bad = ValidateDomain(*question.domain); !bad.ok()) return bad;
   if (absl::Status full = CheckMemoryForQuestion(node_->registry().memory(), question.blocks);
@@ -172,7 +215,8 @@ absl::StatusOr<CellsAnswer> InProcessCellFinder::Find(const CellQuestion& questi
                                                              .blocks = question.blocks,
                                                              .schedule = question.schedule->Name(),
                                                              .best = question.best,
-                                                             .positions = question.positions});
+                                                             .positions = question.positions,
+                                                             .frontend = question.frontend});
   if (!found.ok()) return found.status();
   CellsAnswer answer{.cells = {}, .block_size = found->block_size};
   answer.cells.reserve(found->cells.size());

@@ -43,11 +43,15 @@ class InProcessOverlapFinder : public OverlapFinder {
  public:
   // `own` is the address that means `registry`. Every other address is asked through `others`; without them it is
   // UNAVAILABLE. `asked`, where there is one, is called at each question to `registry`.
-  InProcessOverlapFinder(std::string own, const HolderRegistry* registry, OverlapFinder* others,
+  InProcessOverlapFinder(std::string own, HolderRegistry* registry, OverlapFinder* others,
                          const Clock* clock, std::function<void()> asked = nullptr);
 
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
+  void Tell(const std::string& leaf_address, const Domain& domain, uint64_t frontend,
+            const Routed& routed) override;
+  void End(const std::string& leaf_address, const Domain& domain, uint64_t frontend,
+           const RouteOver& over) override;
 
  private:
   struct KnownLabels {
@@ -59,7 +63,7 @@ class InProcessOverlapFinder : public OverlapFinder {
   std::shared_ptr<const LabelsByWorker> LabelsOf(const Domain& domain, const OverlapAnswer& answer);
 
   const std::string own_;
-  const HolderRegistry* const registry_;
+  HolderRegistry* const registry_;
   OverlapFinder* const others_;
   const Clock* const clock_;
   const std::function<void()> asked_;
@@ -70,17 +74,20 @@ class InProcessOverlapFinder : public OverlapFinder {
 class InProcessCellFinder : public CellFinder {
  public:
   // `own` is the address that means `node`, which may be null: then every address is asked through `others`, as above.
-  InProcessCellFinder(std::string own, const Hierarchy* node, CellFinder* others,
-                      const Clock* clock);
+  InProcessCellFinder(std::string own, Hierarchy* node, CellFinder* others, const Clock* clock);
 
   void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                  Duration deadline, Callback callback) override;
+  void TellCell(const std::string& hierarchy_address, const Domain& domain, uint64_t frontend,
+                const Routed& routed) override;
+  void EndCell(const std::string& hierarchy_address, const Domain& domain, uint64_t frontend,
+               const RouteOver& over) override;
 
  private:
   absl::StatusOr<CellsAnswer> Find(const CellQuestion& question) const;
 
   const std::string own_;
-  const Hierarchy* const node_;
+  Hierarchy* const node_;
   CellFinder* const others_;
   const Clock* const clock_;
 };

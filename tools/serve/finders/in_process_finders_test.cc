@@ -20,13 +20,14 @@
 #include "frontend/peers/grpc_finders.h"
 #include "frontend/route/frontend.h"
 #include "hierarchy/hierarchy_service.h"
+#include "indexer/base/await.h"
 #include "indexer/base/cache_class.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/tier.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/holders/local_holder.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/leaf/leaf_service.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/metrics.h"
@@ -69,7 +70,9 @@ std::string Text(const absl::StatusOr<WorkersAnswer>& answer) {
     absl::StrAppend(&text, ToString(worker.worker), ": ", worker.blocks, " of ", worker.held,
                     " held, trust ", static_cast<int>(worker.trust), ", ", worker.age_ms, " ms, ",
                     Text(worker.load), ", below ", worker.fetched.host, "/", worker.fetched.disk,
-                    "/", worker.fetched.remote);
+                    "/", worker.fetched.remote, ", from stores ", worker.stored, ", pending ",
+                    worker.pending.depth, "/", worker.pending.blocks, "/", worker.pending.requests,
+                    worker.pending.session ? " session" : "");
     const Labels* const labels = answer->LabelsOf(worker.worker);
     absl::StrAppend(&text, labels == nullptr ? " none" : Text(*labels), "\n");
   }
@@ -90,11 +93,12 @@ std::string Text(const absl::StatusOr<CellsAnswer>& answer) {
 }
 
 std::string Ask(OverlapFinder* finder, const std::string& address, const Domain& domain,
-                const std::vector<SequenceHash>& sequence, Duration deadline = kPatience) {
+                const std::vector<SequenceHash>& sequence, Duration deadline = kPatience,
+                uint64_t frontend = 0, uint64_t session = 0) {
   std::promise<std::string> answered;
   finder->FindOverlaps(
-      address, {.domain = &domain, .sequence = sequence}, deadline,
-      [&](absl::StatusOr<WorkersAnswer> answer) { answered.set_value(Text(answer)); });
+      address, {.domain = &domain, .sequence = sequence, .session = session, .frontend = frontend},
+      deadline, [&](absl::StatusOr<WorkersAnswer> answer) { answered.set_value(Text(answer)); });
   return answered.get_future().get();
 }
 
@@ -122,6 +126,9 @@ class RandomHolders {
     HolderInfo said = info(Below(1000), this);
     for (uint32_t i = Below(4); i > 0; --i)
       said.labels.emplace_back("label" + std::to_string(i), std::to_string(Below(3)));
+    if (tiers && Below(2) == 0)
+      said.labels.emplace_back(Below(3) == 0 ? "holds_store" : "store",
+                               "s" + std::to_string(Below(2)));
     auto holder = registry_->AddLocal(domain, block_size, std::move(said));
     if (!holder.ok()) return;  // that id is there
     if (tiers && Below(4) == 0) MakeHybrid(block_size, sequence, holder->get());
@@ -149,7 +156,7 @@ class RandomHolders {
             .workers = Below(3)};
   }
 
-  void Fill(const std::vector<SequenceHash>& sequence, bool tiers, LocalHolder* holder) {
+  void Fill(const std::vector<SequenceHash>& sequence, bool tiers, HolderHandle* holder) {
     const size_t held = Below(static_cast<uint32_t>(sequence.size()) + 1);
     for (size_t i = 0; i < held; ++i) {
       Stored stored{.position = static_cast<Position>(i),
@@ -165,7 +172,7 @@ class RandomHolders {
   }
 
   void MakeHybrid(uint32_t block_size, const std::vector<SequenceHash>& sequence,
-                  LocalHolder* holder) {
+                  HolderHandle* holder) {
     CacheLayout layout{.main = {.kind = CacheKind::kFull, .block_size = block_size}, .sides = {}};
     layout.sides.push_back(
         {.kind = CacheKind::kWindow, .block_size = block_size, .window_tokens = 2 * block_size});
@@ -181,7 +188,7 @@ class RandomHolders {
 
   HolderRegistry* const registry_;
   std::mt19937 random_;
-  std::vector<std::unique_ptr<LocalHolder>> holders_;
+  std::vector<std::unique_ptr<HolderHandle>> holders_;
 };
 
 HolderInfo Named(HolderId id) { return {.id = std::move(id), .address = "", .labels = {}}; }
@@ -207,9 +214,11 @@ struct LeafPair {
     options.clock = clock;
     return options;
   }
-  void ExpectSame(const Domain& domain, const std::vector<SequenceHash>& sequence) {
-    EXPECT_EQ(Ask(&direct, kOwn, domain, sequence),
-              Ask(&grpc, server.address().ToString(), domain, sequence));
+  void ExpectSame(const Domain& domain, const std::vector<SequenceHash>& sequence,
+                  uint64_t frontend = 0, uint64_t session = 0) {
+    EXPECT_EQ(
+        Ask(&direct, kOwn, domain, sequence, kPatience, frontend, session),
+        Ask(&grpc, server.address().ToString(), domain, sequence, kPatience, frontend, session));
   }
 
   Metrics metrics;
@@ -284,6 +293,52 @@ TEST(InProcessFindersTest, OverlapsOfRandomRegistriesAreThoseOverGrpc) {
     }
     if (testing::Test::HasFailure()) return;
   }
+}
+
+TEST(InProcessFindersTest, WhatIsToldOverAStreamIsSaidByBoth) {
+  const ManualClock clock;
+  LeafPair leaf(&clock);
+  GrpcOverlapFinder teller(/*streams=*/true);
+  const std::string address = leaf.server.address().ToString();
+  const auto holder = leaf.registry.AddLocal(kDomains[0], 16, Named({"w", 0, ""}));
+  const auto other = leaf.registry.AddLocal(kDomains[0], 16, Named({"v", 1, ""}));
+  ASSERT_TRUE(holder.ok() && other.ok());
+  const std::vector<SequenceHash> prompt = Sequence(1, 40);
+  ASSERT_TRUE((*holder)->Apply(Stored{.blocks = Sequence(1, 10)}).ok());
+  const auto stats = [&] { return leaf.registry.StatsOf(kDomains[0])->pending; };
+  // The stream stands once a question was answered; until then what is told is lost. Told again it counts once.
+  ASSERT_TRUE(Await(
+      [&] {
+        Ask(&teller, address, kDomains[0], prompt);
+        teller.Tell(address, kDomains[0], /*frontend=*/5,
+                    {.decision = 1,
+                     .worker = {"w", 0, ""},
+                     .first = 10,
+                     .blocks = std::span(prompt).subspan(10),
+                     .session = 77,
+                     .ttl = seconds(7)});
+        return stats().requests > 0;
+      },
+      kPatience));
+  for (const uint64_t frontend : {0, 5, 6})
+    for (const uint64_t session : {0, 77, 78})
+      leaf.ExpectSame(kDomains[0], prompt, frontend, session);
+  const std::string said = Ask(&teller, address, kDomains[0], prompt, kPatience, 6, 77);
+  EXPECT_NE(said.find("w/0: 10 of 10 held"), std::string::npos) << said;
+  EXPECT_NE(said.find("pending 40/30/1 session"), std::string::npos) << said;
+  teller.End(address, kDomains[0], 5, {.decision = 1, .failed = true});
+  EXPECT_TRUE(Await([&] { return stats().counts.failed == 1; }, kPatience));
+  leaf.ExpectSame(kDomains[0], prompt, 6, 77);
+  // Of a worker that is not there, and of a domain that is not.
+  teller.Tell(address, kDomains[0], 5,
+              {.decision = 1000, .worker = {"none", 0, ""}, .blocks = prompt});
+  teller.Tell(address, kDomains[1], 5,
+              {.decision = 1001, .worker = {"w", 0, ""}, .blocks = prompt});
+  teller.Tell(address, kDomains[0], 5,
+              {.decision = 1002, .worker = {"v", 1, ""}, .blocks = prompt});
+  EXPECT_TRUE(Await([&] { return stats().requests == 1; }, kPatience));
+  EXPECT_EQ(stats().blocks, 40u);
+  leaf.service.Stop();
 }
 
 TEST(InProcessFindersTest, LabelsThatChangeAreSeenAtOnce) {

@@ -20,8 +20,8 @@
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
+#include "indexer/holders/holder_handle.h"
 #include "indexer/holders/holder_registry.h"
-#include "indexer/holders/local_holder.h"
 #include "indexer/leaf/leaf_service.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/metrics.h"
@@ -70,21 +70,22 @@ class Workers {
     }
   }
 
-  const HolderRegistry& registry() const { return registry_; }
+  HolderRegistry& registry() { return registry_; }
   const std::vector<Prompt>& prompts() const { return prompts_; }
 
  private:
   HolderRegistry registry_;
-  std::vector<std::unique_ptr<LocalHolder>> holders_;
+  std::vector<std::unique_ptr<HolderHandle>> holders_;
   std::vector<Prompt> prompts_;
 };
 
 void Run(benchmark::State& state, const Workers& workers, const std::string& leaf,
          OverlapFinder* finder) {
   InProcessCellFinder no_cells(kOwn, nullptr, nullptr, &Clock::Real());
-  Frontend frontend(
-      {.leaves = {{.cell = "cell", .address = leaf}}, .deadline = std::chrono::seconds(5)},
-      &no_cells, finder, &Clock::Real());
+  Frontend frontend({.leaves = {{.cell = "cell", .address = leaf}},
+                     .deadline = std::chrono::seconds(5),
+                     .tell_leaves = state.range(0) != 0},
+                    &no_cells, finder, &Clock::Real());
   Latencies latencies;
   size_t next = 0;
   for (auto _ : state) {
@@ -105,14 +106,14 @@ void Run(benchmark::State& state, const Workers& workers, const std::string& lea
 }
 
 void BM_RouteEmbedded(benchmark::State& state) {
-  const Workers workers;
+  Workers workers;
   InProcessOverlapFinder finder(kOwn, &workers.registry(), nullptr, &Clock::Real());
   Run(state, workers, kOwn, &finder);
 }
-BENCHMARK(BM_RouteEmbedded);
+BENCHMARK(BM_RouteEmbedded)->ArgName("tell")->Arg(0)->Arg(1);
 
 void BM_RouteGrpc(benchmark::State& state) {
-  const Workers workers;
+  Workers workers;
   Metrics metrics;
   LeafService service({.cell = "cell", .replica = "", .contract = {}}, &workers.registry(), nullptr,
                       &metrics);
@@ -126,7 +127,7 @@ void BM_RouteGrpc(benchmark::State& state) {
   service.Stop();
   server.Stop(Duration(0));
 }
-BENCHMARK(BM_RouteGrpc);
+BENCHMARK(BM_RouteGrpc)->ArgName("tell")->Arg(0)->Arg(1);
 
 }  // namespace
 }  // namespace kvatlas

@@ -57,6 +57,57 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- ternary "[$(POD_IP)]" "$(POD_IP)" (hasPrefix "[" .Values.listenHost) -}}
 {{- end -}}
 
+{{/* --engine_addresses: private ranges, and what `engineAddresses` adds. Empty: the default. */}}
+{{- define "kvatlas.engineAddresses" -}}
+{{- with .Values.engineAddresses -}}
+{{- join "," (concat (list "127.0.0.0/8" "::1/128" "10.0.0.0/8" "172.16.0.0/12" "192.168.0.0/16" "fc00::/7") .) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Cells with leaves of their own, a JSON list: none with serve.enabled. */}}
+{{- define "kvatlas.cells" -}}
+{{- if .Values.serve.enabled -}}[]{{- else -}}{{- toJson .Values.leaf.cells -}}{{- end -}}
+{{- end -}}
+
+{{/* "true": the leaf of the first cell, or `kvatlas serve`, finds the pods of gaie.selector itself. */}}
+{{- define "kvatlas.findsEngines" -}}
+{{- $said := ternary .Values.serve.engines (concat .Values.engines (default list (first .Values.leaf.cells).workers)) .Values.serve.enabled -}}
+{{- if and .Values.gaie.enabled .Values.gaie.findEngines (not $said) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The pods of gaie.selector and their ports, as --engine takes them: root. */}}
+{{- define "kvatlas.servedPods" -}}
+{{- $gaie := .Values.gaie -}}
+{{- $labels := list -}}
+{{- range $key, $value := $gaie.selector }}{{ $labels = append $labels (printf "%s=%s" $key $value) }}{{ end -}}
+{{- $ports := list -}}
+{{- range $gaie.targetPorts }}{{ $ports = append $ports (int . | toString) }}{{ end -}}
+{{- printf "k8s:%s/%s;http=%s;events=%d" .Release.Namespace (join "&" $labels) (join "|" $ports) (int $gaie.eventsPort) -}}
+{{- if $gaie.replayPort }}{{ printf ";replay=%d" (int $gaie.replayPort) }}{{ end -}}
+{{- end -}}
+
+{{/* As --workers takes them: root. */}}
+{{- define "kvatlas.foundEngines" -}}
+{{- printf "%s;model=%s;block_size=auto" (include "kvatlas.servedPods" .) (required "gaie.findEngines needs gaie.model: what the pods of gaie.selector serve" .Values.gaie.model) -}}
+{{- end -}}
+
+{{/* Ports of engines that leaves and proxies connect to, a JSON list: root. */}}
+{{- define "kvatlas.enginePorts" -}}
+{{- $root := . -}}
+{{- $ports := list -}}
+{{- range .Values.networkPolicy.enginePorts }}{{ $ports = append $ports (int .) }}{{ end -}}
+{{- if .Values.gaie.enabled -}}
+{{- range $rank, $port := .Values.gaie.targetPorts -}}
+{{- $ports = append $ports (int $port) -}}
+{{- if eq (include "kvatlas.findsEngines" $root) "true" -}}
+{{- $ports = append $ports (add (int $root.Values.gaie.eventsPort) $rank | int) -}}
+{{- if $root.Values.gaie.replayPort }}{{ $ports = append $ports (add (int $root.Values.gaie.replayPort) $rank | int) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson (uniq $ports) -}}
+{{- end -}}
+
 {{- define "kvatlas.scheme" -}}
 {{- ternary "https" "http" .Values.tls.enabled -}}
 {{- end -}}
@@ -156,7 +207,8 @@ readinessProbe:
 {{- define "kvatlas.podSpec" -}}
 {{- $root := .root -}}
 serviceAccountName: {{ include "kvatlas.serviceAccount" $root }}
-automountServiceAccountToken: {{ eq $root.Values.discovery "k8s" }}
+{{- $finds := and (eq .component (ternary "frontend" "leaf" $root.Values.serve.enabled)) (eq (include "kvatlas.findsEngines" $root) "true") }}
+automountServiceAccountToken: {{ or $finds (eq $root.Values.discovery "k8s") }}
 enableServiceLinks: false
 # --stop_delay, --stop_deadline, and time for a last checkpoint.
 terminationGracePeriodSeconds: {{ add $root.Values.stopDelaySeconds .values.stopDeadlineSeconds 10 }}

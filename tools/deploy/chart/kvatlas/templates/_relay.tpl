@@ -30,6 +30,7 @@ labels (a map) are not.
   "model_name" (required "kvatlas.relay: model" .model)
   "block_size" (int (default 16 .blockSize))
   "labels" $labels -}}
+{{- with include "kvatlas.engineAddresses" $root }}{{ $_ := set $flags "engine_addresses" . }}{{ end -}}
 {{- $common := include "kvatlas.commonFlags" (dict "root" $root "stopDeadlineSeconds" $relay.stopDeadlineSeconds "tlsDir" "") | fromYaml -}}
 {{- /* Nothing is balanced over a relay: it ends when its engine has. */ -}}
 {{- $_ := unset $common "stop_delay" -}}

@@ -1,0 +1,3 @@
+from kvatlas import kvatlas
+
+kvatlas()
