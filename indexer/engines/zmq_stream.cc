@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
 #include "indexer/service/process_memory.h"

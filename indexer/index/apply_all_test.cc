@@ -39,9 +39,11 @@ class Events {
     const uint64_t dice = random_() % 20;
     if (dice == 0) return Cleared{.tiers = random_() % 2 == 0 ? TierMask(tier) : TierMask::All()};
     const uint64_t chain = random_() % 3;
-    const uint64_t first = random_() % (random_() % 4 == 0 ? kChain : 40);
-    const uint64_t count =
-        std::min(kChain - first, 1 + random_() % (random_() % 10 == 0 ? 1500 : 12));
+    // A draw a statement: the order within one is the compiler's.
+    const uint64_t first_end = random_() % 4 == 0 ? kChain : 40;
+    const uint64_t first = random_() % first_end;
+    const uint64_t count_max = random_() % 10 == 0 ? 1500 : 12;
+    const uint64_t count = std::min(kChain - first, 1 + random_() % count_max);
     const auto block = [&](uint64_t at) { return SequenceHash{1 + chain * kChain + at}; };
     std::vector<SequenceHash> blocks;
     for (uint64_t at = first; at < first + count; ++at) blocks.push_back(block(at));
@@ -60,11 +62,14 @@ class Events {
 
 using Change = std::tuple<uint64_t, Position, uint8_t, uint8_t>;
 
+// By block, those of one block in their order: in which order the blocks of a clear come, a structure is free to choose (the atlas'
+// depends on where its memory lies).
 std::vector<Change> ChangesOf(const ChangeLog::Part& part) {
   std::vector<Change> changes;
   part.ForEachBlock([&](SequenceHash block, Position position, TierMask before, TierMask after) {
     changes.emplace_back(Raw(block), position, before.bits(), after.bits());
   });
+  std::ranges::stable_sort(changes, {}, [](const Change& change) { return std::get<0>(change); });
   return changes;
 }
 

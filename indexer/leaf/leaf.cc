@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"

@@ -28,13 +28,14 @@ kvatlas_test(name, srcs = [NAME.cc], deps, size = "small", gtest = True, ...): a
     Every test has one tag of three, by default "unit": "unit" has no sockets and no processes, "service" has real
     sockets, a Redis or one process, "cluster" has several processes. tags = ["no_sanitizer"] keeps it out of the
     sanitizer stages of tools/test; those with "threads" or "service" run under ThreadSanitizer too, the others are of one
-    thread; tags = ["manual"] out of everything. Data files lie under the test's working
+    thread; tags = ["release"] runs it with what g++ makes, optimized, too; tags = ["manual"] out of everything. Data files lie under the test's working
     directory by their path from the root.
 
 kvatlas_script_test(name, srcs, tags, ...): an sh_test, tagged like a kvatlas_test.
 
 kvatlas_binary(name, srcs, deps, ...): a cc_binary, and a test NAME_help_test that it starts and answers --help, unless
-    `answers_help = False`. With `linkshared = True` a shared library for others, which holds all of its dependencies of this
+    `answers_help = False`. `precompiled = False` where a system header does not stand what others include before it. With
+    `linkshared = True` a shared library for others, which holds all of its dependencies of this
     repository in every configuration.
 
 kvatlas_benchmark(name, srcs = [NAME.cc], deps, ...): a cc_binary with Google Benchmark; it is built with everything,
@@ -76,6 +77,41 @@ _COPTS = _LANGUAGE + [
     "//conditions:default": [],
 })
 
+# Random tests of these take minutes without optimization, and their sources are few: optimized under --config=dev, too, and
+# their tests everywhere.
+_OPTIMIZED = ["indexer/base", "indexer/index"]
+
+_LEVEL_OF_OPTIMIZED = select({
+    "//tools/bazel:is_dev": ["-O1"],
+    "//conditions:default": [],
+})
+
+# Compiling a test takes longer than running it: the library under test is optimized, what only tests it is not.
+_LEVEL_OF_TESTS = ["-O0"]
+
+# The precompiled headers, by name: what each is compiled with. A source's `copts` begin with the same.
+PRECOMPILED = {
+    "precompiled": _COPTS,
+    "precompiled_optimized": _COPTS + _LEVEL_OF_OPTIMIZED,
+    "precompiled_optimized_test": _COPTS + _LEVEL_OF_OPTIMIZED,
+    "precompiled_test": _COPTS + _LEVEL_OF_TESTS,
+}
+
+def _is_optimized():
+    package = native.package_name() + "/"
+    return bool([folder for folder in _OPTIMIZED if package.startswith(folder + "/")])
+
+# The name of the precompiled header for sources of this package.
+def _precompiled(is_test = False):
+    return "precompiled" + ("_optimized" if _is_optimized() else "") + ("_test" if is_test else "")
+
+# A target with copts of its own gets none, which might not fit.
+def _precompiled_copts(name, is_used, own):
+    return PRECOMPILED[name] + own + (["-include", "$(BINDIR)/tools/bazel/%s.h" % name] if is_used and not own else [])
+
+def _precompiled_deps(name, is_used, own):
+    return ["//tools/bazel:" + name] if is_used and not own else []
+
 # Checked under clang: a target includes only what its own deps declare.
 _FEATURES = ["layering_check"]
 
@@ -99,14 +135,15 @@ def _labels(deps):
     return labels
 
 def kvatlas_library(name, srcs = [], hdrs = [], deps = [], copts = [], features = [], linkstatic = _LINKSTATIC, **kwargs):
+    header = _precompiled()
     native.cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,
-        copts = _COPTS + copts,
+        copts = _precompiled_copts(header, True, copts),
         features = _FEATURES + features,
         linkstatic = linkstatic,
-        deps = _labels(deps),
+        deps = _labels(deps) + _precompiled_deps(header, True, copts),
         **kwargs
     )
 
@@ -119,6 +156,7 @@ def kvatlas_binary(
         linkshared = False,
         linkstatic = _LINKSTATIC,
         answers_help = True,
+        precompiled = True,
         **kwargs):
     if answers_help and not linkshared and "manual" not in kwargs.get("tags", []):
         kvatlas_script_test(
@@ -128,15 +166,16 @@ def kvatlas_binary(
             args = ["$(rootpath :%s)" % name],
             data = [":" + name, "//tools/bazel:tsan.supp"],
         )
+    header = _precompiled()
     native.cc_binary(
         name = name,
         srcs = srcs,
-        copts = _COPTS + copts,
+        copts = _precompiled_copts(header, precompiled, copts),
         features = _FEATURES + features,
         linkshared = linkshared,
         # A library for others stands alone in every configuration.
         linkstatic = True if linkshared else linkstatic,
-        deps = _labels(deps),
+        deps = _labels(deps) + _precompiled_deps(header, precompiled, copts),
         **kwargs
     )
 
@@ -194,17 +233,18 @@ def kvatlas_test(
         data = [],
         tags = [],
         **kwargs):
+    header = _precompiled(is_test = True)
     deps = _labels(deps)
     native.cc_test(
         name = name,
         srcs = [name + ".cc"] if srcs == None else srcs,
         size = size,
-        copts = _COPTS + copts,
+        copts = _precompiled_copts(header, True, copts),
         features = _FEATURES + features,
         data = data + ["//tools/bazel:tsan.supp"],
         linkstatic = _LINKSTATIC,
         tags = _tags_with_kind(name, tags, deps),
-        deps = deps + [dep for dep in _OF_EVERY_TEST if dep not in deps] + (["@debian//:gtest_main"] if gtest else []),
+        deps = deps + _precompiled_deps(header, True, copts) + [dep for dep in _OF_EVERY_TEST if dep not in deps] + (["@debian//:gtest_main"] if gtest else []),
         **kwargs
     )
 

@@ -2,7 +2,8 @@
 """Holds the repository to its own rules. Usage: lint.py [--root DIR] [--fix [PATH...]]
 
 Prints one line per finding, `path:line: [check] what is wrong`, and fails if there is one. The checks:
-format (clang-format), include (which folder may include which), guard (header guards), link (relative links and their headings in
+format (clang-format), include (which folder may include which), missing (what a file uses and does not include), guard (header
+guards), link (relative links and their headings in
 Markdown), shown (code below a link "[file](file):" is part of that file), readme (a README per folder), machine_path (paths of a particular machine), open_end (work left
 undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), person (a process,
 a thread or a peer is "it"), length (long files), twin (one name for two types, functions or inline variables:
@@ -17,6 +18,7 @@ import subprocess
 import sys
 
 import definitions
+import includes
 import rules
 
 CLANG_FORMAT = "clang-format-19"
@@ -137,9 +139,17 @@ def check_library(findings, path, number, here, target):
         findings.add(path, number, "include", f"{here} may not use {target}")
 
 
+def check_missing_includes(tree, findings):
+    sources = [path for path in tree.files if path.endswith(rules.CPP)]
+    of_tree = includes.Includes(sources, lambda path: "\n".join(tree.lines(path)))
+    for path in sources:
+        for line, name, header in of_tree.missing(path):
+            findings.add(path, line, "missing", f"{name} needs an #include of {header}")
+
+
 def check_guards(tree, findings):
     for path in tree.files:
-        if not path.endswith(".h"):
+        if not path.endswith(".h") or path in rules.WITHOUT_GUARD:
             continue
         guard = "KVATLAS_" + re.sub(r"[^A-Z0-9]", "_", path.upper()) + "_"
         lines = tree.lines(path)
@@ -279,6 +289,7 @@ def lint(root):
     findings = Findings()
     check_format(tree, findings)
     check_includes(tree, findings)
+    check_missing_includes(tree, findings)
     check_guards(tree, findings)
     check_links(tree, findings)
     check_shown(tree, findings)

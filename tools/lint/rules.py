@@ -30,6 +30,9 @@ PURE_FORBIDDEN_HEADERS = ["thread", "fstream", "filesystem", "iostream", "cstdio
 
 LINES_MAX = 800
 
+# Headers that a compiler reads first of all, by its command line.
+WITHOUT_GUARD = ["tools/bazel/precompiled.h", "tools/bazel/precompiled_test.h"]
+
 # Endings of files that hold code.
 CODE = (".h", ".cc", ".py", ".proto", ".c")
 CPP = (".h", ".cc")

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/durations.h"
 #include "indexer/base/mutex.h"
