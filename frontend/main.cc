@@ -52,6 +52,7 @@
 #include "indexer/discovery/service_record.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/connection_account.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/health.h"
@@ -322,6 +323,11 @@ int Main(int argc, char** argv) {
   if (bad.ok()) bad = weights.status();
   const absl::StatusOr<uint64_t> memory_bytes_max = ReadMemoryFlag(flags.memory_budget);
   if (bad.ok()) bad = memory_bytes_max.status();
+  if (bad.ok()) {
+    // Its own files and listeners, questions to leaves and nodes, requests to each engine, and then some clients.
+    bad = CheckDescriptors(96 + 4 * engines->size(),
+                           absl::StrCat("with ", engines->size(), " engines"));
+  }
   if (const std::optional<int> exit = service.Checked(bad)) return *exit;
   absl::StatusOr<FoundNodes> hierarchies = FoundNodes::Read("--hierarchy", flags.hierarchies);
   if (!hierarchies.ok()) return service.Fail(hierarchies.status());

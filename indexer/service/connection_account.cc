@@ -133,6 +133,14 @@ size_t RaiseDescriptorLimit() {
   return limit;
 }
 
+absl::Status CheckDescriptors(size_t needed, const std::string& of) {
+  const size_t limit = RaiseDescriptorLimit();
+  if (limit >= needed) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("this process may open ", limit, " files; ", of, " it needs ", needed,
+                   " at least: raise the limit (ulimit -n, LimitNOFILE=)"));
+}
+
 // One per process.
 class ConnectionAccount {
  public:

@@ -71,6 +71,10 @@ enum class EndedFor : uint8_t { kCalls, kBytes, kEngine };
 // Raises RLIMIT_NOFILE to what is allowed, at most 2^20, once. Returns the limit.
 size_t RaiseDescriptorLimit();
 
+// FAILED_PRECONDITION: the limit is below `needed`, which `of` explains ("with 3 engines"). Connections of others get what is left
+// below a reserve; a process whose own files reach into that would refuse every request.
+absl::Status CheckDescriptors(size_t needed, const std::string& of);
+
 // A listening socket, and its part of the account.
 class ConnectionListener {
  public:

@@ -69,8 +69,15 @@ _COPTS = _LANGUAGE + [
         # libstdc++ 12's std::stable_sort uses what C++20 deprecates, and clang blames the caller.
         "-Wno-deprecated-declarations",
     ],
-    # g++ 12 sees uninitialized strings in moves of a std::variant that holds none.
-    "//conditions:default": ["-Wno-maybe-uninitialized"],
+    # g++ 12 sees uninitialized strings in moves of a std::variant that holds none; and behind a precompiled header it forgets which
+    # functions are the system's, and warns of what it inlines of std::string's.
+    "//conditions:default": [
+        "-Wno-array-bounds",
+        "-Wno-maybe-uninitialized",
+        "-Wno-restrict",
+        "-Wno-stringop-overflow",
+        "-Wno-stringop-overread",
+    ],
 }) + select({
     # Any server of the last fifteen years: population count in one instruction.
     "//tools/bazel:is_x86_64": ["-march=x86-64-v2"],

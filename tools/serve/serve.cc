@@ -668,16 +668,6 @@ void LookAtServeFlags(const std::function<void(const FlagSet&)>& look) {
   look(service.flags());
 }
 
-// Its own files and listeners, streams and questions of each engine, and then some clients.
-absl::Status CheckDescriptors(size_t engines) {
-  const size_t needed = 128 + 4 * engines;
-  const size_t limit = RaiseDescriptorLimit();
-  if (limit >= needed) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("this process may open ", limit, " files; with ", engines, " engines it needs ",
-                   needed, " at least: raise the limit (ulimit -n, LimitNOFILE=)"));
-}
-
 int RunServe(const std::vector<std::string>& arguments,
              const std::function<void(const ServeAddresses&)>& ready) {
   Service service;
@@ -701,7 +691,11 @@ int RunServe(const std::vector<std::string>& arguments,
   absl::StatusOr<ProxiedPaths> paths = ProxiedPaths::With(flags.proxy_paths);
   if (bad.ok()) bad = OfFlag("proxy_paths", paths.status());
   if (bad.ok() && !service.checking()) bad = list->Watch(reach->addresses, nullptr);
-  if (bad.ok()) bad = CheckDescriptors(list->engines().size());
+  if (bad.ok()) {
+    // Its own files and listeners, streams and questions of each engine, and then some clients.
+    const size_t engines = list->engines().size();
+    bad = CheckDescriptors(128 + 4 * engines, absl::StrCat("with ", engines, " engines"));
+  }
   if (const std::optional<int> exit = service.Checked(bad)) return *exit;
   absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
   if (!parents.ok()) return service.Fail(parents.status());
