@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "frontend/doors/route_metrics.h"
 #include "frontend/prompt/request/prompt_request.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
@@ -133,7 +134,10 @@ ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metr
                                        "Requests whose stream ended before the response.")),
       not_reached_(
           metrics->AddCounter("kvatlas_ext_proc_not_reached_total",
-                              "Requests whose proxy could not reach a worker's endpoint.")) {}
+                              "Requests whose proxy could not reach a worker's endpoint.")) {
+  picker_->ObserveRoutes([times = std::make_shared<RouteMetrics>(metrics)](
+                             const RouteResult& route) { times->Observe(route); });
+}
 
 ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
 

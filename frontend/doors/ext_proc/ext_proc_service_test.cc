@@ -81,6 +81,17 @@ TEST_F(ExtProcServiceTest, WhoDecodesIsTheEndpointAndAHeaderNamesWhoPrefills) {
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
 }
 
+TEST_F(ExtProcServiceTest, ARouteIsInTheMetricsOfRoutes) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::BUFFERED, Completion()));
+  EXPECT_TRUE(stream.Read().has_request_headers());
+  stream.Write(Body(kIds, true));
+  EXPECT_FALSE(BodyEndpoint(stream.Read()).empty());
+  const std::string text = metrics_.Text();
+  EXPECT_NE(text.find("kvatlas_frontend_route_seconds_count 1\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("kvatlas_frontend_find_overlaps_seconds_count 1\n"), std::string::npos);
+}
+
 TEST_F(ExtProcServiceTest, ABufferingProxyIsToldWhoPrefillsWithTheBody) {
   SetRole("near", "prefill");
   SetRole("far", "decode");

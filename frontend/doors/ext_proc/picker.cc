@@ -231,6 +231,7 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
     return RefusalOf(no_worker ? absl::UnavailableError(result.status().message())
                                : result.status());
   }
+  if (observe_) observe_(*result);
   absl::Status no_tokens = task.no_tokens;
   if (result->reading < task.readings.size()) no_tokens = task.readings[result->reading].no_tokens;
   if (!no_tokens.ok()) CountNoTokens(task, no_tokens);

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -121,6 +122,10 @@ class Picker {
   // 400: a body that is no such call. 404: a model that no leaf and no engine knows. 429: every worker is over its thresholds. 503: no worker,
   // or none whose endpoint is known and eligible.
   void Pick(PickInput input, Callback callback);
+  // Told of each route, on the route's thread. Before the first pick.
+  void ObserveRoutes(std::function<void(const RouteResult&)> observe) {
+    observe_ = std::move(observe);
+  }
 
   // Any endpoint, for a request that names no model. 503: none is known, or none allowed.
   std::variant<std::string, ClientError> PickAny(const std::optional<EndpointSet>& subset);
@@ -153,6 +158,7 @@ class Picker {
   Frontend* const frontend_;
   PromptTokenizer* const tokenizer_;
   Endpoints* const endpoints_;
+  std::function<void(const RouteResult&)> observe_;
   ResponseMakers stored_;
   Mutex mutex_;
   CondVar idle_;
