@@ -1,4 +1,4 @@
-"""precompiled_header(name, header, copts): a header that is compiled once, for sources that are compiled with
+"""precompiled_header(name, headers, copts): headers that are compiled once, as one, for sources that are compiled with
 `-include` of it (kvatlas.bzl).
 
 Reading system headers is most of a compilation's time. A precompiled header serves only sources with the same flags, so there is
@@ -34,36 +34,42 @@ def _precompiled_header_impl(ctx):
     # A source includes the text, and the compiler takes what lies beside it.
     text = ctx.actions.declare_file(ctx.label.name + ".h")
     compiled = ctx.actions.declare_file(ctx.label.name + (".h.pch" if is_clang else ".h.gch"))
-    ctx.actions.symlink(output = text, target_file = ctx.file.header)
-    arguments = ctx.actions.args()
-    arguments.add_all(flags)
-    arguments.add_all(["-iquote", "."])
+    headers = ctx.files.headers
+    ctx.actions.run_shell(
+        command = "cat %s > %s" % (" ".join([header.path for header in headers]), text.path),
+        inputs = headers,
+        outputs = [text],
+        mnemonic = "PrecompiledHeaderText",
+    )
     if is_clang:
         # Templates are instantiated here and not in every source; headers are told apart by their size, not by the time at which
         # a cache wrote them. Sources that layering_check looks at take only what was compiled under the same rule.
-        arguments.add_all(["-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp"])
-        arguments.add_all(["-fmodule-name=" + ctx.label.name, "-fmodules-strict-decluse"])
-    arguments.add_all(["-x", "c++-header", ctx.file.header, "-o", compiled])
-    ctx.actions.run(
-        executable = cc_common.get_tool_for_action(
-            feature_configuration = features,
-            action_name = ACTION_NAMES.cpp_compile,
-        ),
-        arguments = [arguments],
+        flags = flags + ["-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp"]
+        flags += ["-fmodule-name=" + ctx.label.name, "-fmodules-strict-decluse"]
+    compiler = cc_common.get_tool_for_action(
+        feature_configuration = features,
+        action_name = ACTION_NAMES.cpp_compile,
+    )
+
+    # clang reads standard input: it writes down where each file lay, and looks for it there, in the folder of a checkout that may be
+    # gone when another one takes this from a cache. g++ looks for none, and takes no standard input.
+    ctx.actions.run_shell(
+        command = 'exec "$@" < %s' % text.path if is_clang else 'exec "$@"',
+        arguments = [compiler] + flags + ["-x", "c++-header", "-" if is_clang else text.path, "-o", compiled.path],
         env = cc_common.get_environment_variables(
             feature_configuration = features,
             action_name = ACTION_NAMES.cpp_compile,
             variables = variables,
         ),
-        inputs = depset([ctx.file.header] + ctx.files.includes, transitive = [toolchain.all_files]),
+        inputs = depset([text], transitive = [toolchain.all_files]),
         outputs = [compiled],
         mnemonic = "PrecompiledHeader",
-        progress_message = "Precompiling " + ctx.file.header.short_path,
+        progress_message = "Precompiling %s.h" % ctx.label.name,
     )
     return [
         DefaultInfo(files = depset([text, compiled])),
         CcInfo(compilation_context = cc_common.create_compilation_context(
-            headers = depset([text, compiled, ctx.file.header] + ctx.files.includes),
+            headers = depset([text, compiled]),
         )),
     ]
 
@@ -71,8 +77,7 @@ precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
         "copts": attr.string_list(),
-        "header": attr.label(allow_single_file = [".h"], mandatory = True),
-        "includes": attr.label_list(allow_files = [".h"], doc = "of this repository, that the header includes"),
+        "headers": attr.label_list(allow_files = [".h"], doc = "one after the other", mandatory = True),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],

@@ -52,12 +52,14 @@
 
 // clang reads of a precompiled header what a source needs; g++ maps all of it, and is slower with these than without.
 #ifdef __clang__
+#include <google/protobuf/descriptor.pb.h>
 #include <google/protobuf/extension_set.h>
 #include <google/protobuf/generated_message_reflection.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/repeated_field.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/server_callback.h>
 #endif
 // NOLINTEND(misc-include-cleaner)

@@ -1,6 +1,4 @@
-// What most tests include, compiled once (precompiled.bzl).
+// What most tests include beside precompiled.h, compiled once with it (precompiled.bzl).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "tools/bazel/precompiled.h"

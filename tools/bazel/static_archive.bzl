@@ -52,7 +52,7 @@ def _static_archive_impl(ctx):
     headers = [
         header
         for header in ctx.attr.dep[CcInfo].compilation_context.headers.to_list()
-        if header.is_source and not header.short_path.startswith(("../", "tools/bazel/"))
+        if header.is_source and not header.short_path.startswith("../")
     ]
     return [DefaultInfo(files = depset(made), runfiles = ctx.runfiles(files = made + headers))]
 
