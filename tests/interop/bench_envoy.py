@@ -23,6 +23,7 @@ from pathlib import Path
 
 import run_envoy
 from run_envoy import ENGINES, MODEL, Engine, Envoy, Frontend, Leaf
+from run_gateways import percentile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONNECTIONS = 10
@@ -31,7 +32,7 @@ OWN_ANSWER = {"match": {"prefix": "/"}, "direct_response": {"status": 200, "body
 
 
 def answers_itself(name, with_picker):
-    made = run_envoy_listener(name, "FULL_DUPLEX_STREAMED", False)
+    made = run_envoy.listener(name, "FULL_DUPLEX_STREAMED", False)
     manager = made["filter_chains"][0]["filters"][0]["typed_config"]
     manager["route_config"]["virtual_hosts"][0]["routes"] = [OWN_ANSWER]
     # Envoy would close a connection whose body had not come whole when it answers.
@@ -42,7 +43,9 @@ def answers_itself(name, with_picker):
     return made
 
 
-run_envoy_listener = run_envoy.listener
+class OwnAnswers(Envoy):
+    PORTS = {"picked": (True,), "plain": (False,)}
+    LISTENER = staticmethod(answers_itself)
 
 
 def times(port, path, body, options):
@@ -83,10 +86,6 @@ def times(port, path, body, options):
     return taken
 
 
-def point(values, part):
-    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("leaf", "frontend", "library"):
@@ -97,23 +96,21 @@ def main():
     options = run_envoy.ARGUMENTS = parser.parse_args()
     os.environ["KVATLAS_PUBLISHER_LIBRARY"] = options.library
     run_envoy.closing_support()
-    run_envoy.listener = answers_itself
-    Envoy.PORTS = {"picked": (True,), "plain": (False,)}
     with tempfile.TemporaryDirectory() as made, Leaf(options.leaf) as leaf:
         folder = Path(made)
         engines = [Engine(i, leaf.grpc) for i in range(ENGINES)]
         frontend = Frontend(leaf.grpc, f"--models={MODEL}={ROOT / 'frontend/prompt/text/testdata/bytes'}")
-        envoy = Envoy(run_envoy.envoy_binary(), [frontend.ext_proc], True, [engine.address for engine in engines], folder)
+        envoy = OwnAnswers(run_envoy.envoy_binary(), [frontend.ext_proc], True, [engine.address for engine in engines], folder)
         try:
             bodies = {
                 "128 tokens": ("/v1/completions", {"model": MODEL, "prompt": run_envoy.prompt(1)}),
                 "chat of 4 KB": ("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "A word of it. " * 290}]})}
             for name, (path, body) in bodies.items():
-                found = {port: [] for port in Envoy.PORTS}
+                found = {port: [] for port in OwnAnswers.PORTS}
                 for _ in range(options.rounds):
-                    for port in Envoy.PORTS:
+                    for port in OwnAnswers.PORTS:
                         values = times(envoy.ports[port], path, body, options)
-                        found[port].append((point(values, 0.5), point(values, 0.99)))
+                        found[port].append((percentile(values, 0.5), percentile(values, 0.99)))
                 p50, p99 = ({port: statistics.median(pair[i] for pair in pairs) for port, pairs in found.items()} for i in (0, 1))
                 print(f"{name}, {options.rate}/s: p50 {p50['picked']} us with the picker, {p50['plain']} without: {p50['picked'] - p50['plain']} added; "
                       f"p99 {p99['picked']} and {p99['plain']}: {p99['picked'] - p99['plain']} added", flush=True)

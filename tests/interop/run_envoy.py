@@ -279,6 +279,7 @@ class Envoy:
              "next_best": ("FULL_DUPLEX_STREAMED", False, "known_engines", True),
              # As Istio makes it: by metadata, with retries, and no attributes.
              "metadata": ("FULL_DUPLEX_STREAMED", False, "by_metadata", True, False)}
+    LISTENER = staticmethod(listener)  # of each port
 
     def __init__(self, binary, pickers, tls, all_engines, folder):
         picker_cluster = static_cluster("picker", pickers, http2=True)
@@ -291,7 +292,7 @@ class Envoy:
                                               "http_header_name": "x-gateway-destination-endpoint"}}
         config = {"admin": {"address": socket_address("127.0.0.1:0")},
                   "static_resources": {
-                      "listeners": [listener(name, *how) for name, how in self.PORTS.items()],
+                      "listeners": [self.LISTENER(name, *how) for name, how in self.PORTS.items()],
                       "clusters": [engines, known_engines(all_engines, "known_engines", {"header": "x-gateway-destination-endpoint"}),
                                    known_engines(all_engines, "by_metadata", by_metadata), static_cluster("anybody", all_engines[:1]),
                                    by_tls(picker_cluster) if tls else picker_cluster]}}
