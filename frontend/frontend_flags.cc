@@ -3,10 +3,10 @@
 #include <chrono>
 #include <utility>
 
-#include "frontend/route/policy/policy.h"
-#include "frontend/route/policy/weights_file.h"
+#include "frontend/router/policy/policy.h"
+#include "frontend/router/policy/weights_file.h"
 #include "indexer/discovery/directory.h"
-#include "indexer/service/memory_watch.h"
+#include "indexer/process/memory_watch.h"
 
 namespace kvatlas {
 

@@ -11,15 +11,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "frontend/doors/ext_proc/ext_proc_server.h"
-#include "frontend/doors/http/prompt_flags.h"
-#include "frontend/route/cost.h"
-#include "frontend/route/frontend.h"
-#include "frontend/truth/truth.h"
+#include "frontend/accuracy/truth.h"
+#include "frontend/gateway/ext_proc/ext_proc_server.h"
+#include "frontend/gateway/http/prompt_flags.h"
+#include "frontend/router/cost.h"
+#include "frontend/router/frontend.h"
+#include "indexer/base/address.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/discovery/announce_flag.h"
-#include "indexer/service/address.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 
 namespace kvatlas {
 

@@ -13,28 +13,28 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/ext_proc/endpoint_learner.h"
-#include "frontend/doors/ext_proc/endpoints.h"
-#include "frontend/doors/ext_proc/ext_proc_server.h"
-#include "frontend/doors/frontend_service.h"
-#include "frontend/doors/http/prompt_flags.h"
+#include "frontend/accuracy/grpc_leaf_prober.h"
+#include "frontend/accuracy/truth.h"
+#include "frontend/accuracy/truth_http.h"
+#include "frontend/accuracy/truth_service.h"
+#include "frontend/cluster_client/grpc_lookup_clients.h"
+#include "frontend/engine_client/engine_loads.h"
+#include "frontend/engine_client/engine_reach.h"
+#include "frontend/engine_client/suspect_probe.h"
 #include "frontend/frontend_flags.h"
-#include "frontend/peers/engine_loads.h"
-#include "frontend/peers/engine_reach.h"
-#include "frontend/peers/grpc_finders.h"
-#include "frontend/peers/suspect_probe.h"
+#include "frontend/gateway/ext_proc/endpoint_learner.h"
+#include "frontend/gateway/ext_proc/endpoints.h"
+#include "frontend/gateway/ext_proc/ext_proc_server.h"
+#include "frontend/gateway/frontend_service.h"
+#include "frontend/gateway/http/prompt_flags.h"
 #include "frontend/prompt/engine_names.h"
 #include "frontend/prompt/no_tokens.h"
 #include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/local_tokenizer.h"
 #include "frontend/prompt/text/model_registry.h"
 #include "frontend/prompt/text/token_cache.h"
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
 #include "frontend/status_parts.h"
-#include "frontend/truth/grpc_leaf_prober.h"
-#include "frontend/truth/truth.h"
-#include "frontend/truth/truth_http.h"
-#include "frontend/truth/truth_service.h"
 #include "frontend/ui/fleet_watch.h"
 #include "frontend/ui/frontend_page.h"
 #include "frontend/ui/peer_asker.h"
@@ -42,6 +42,7 @@
 #include "frontend/ui/route_tally.h"
 #include "frontend/ui/told_domains.h"
 #include "frontend/upstreams_watch.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/shard_map.h"
@@ -50,18 +51,17 @@
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/found_nodes.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/address.h"
-#include "indexer/service/admin_http.h"
-#include "indexer/service/connection_account.h"
-#include "indexer/service/flags.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/health.h"
-#include "indexer/service/log.h"
-#include "indexer/service/memory_watch.h"
-#include "indexer/service/metrics.h"
-#include "indexer/service/process_health.h"
-#include "indexer/service/security/security.h"
-#include "indexer/service/service_main.h"
+#include "indexer/net/connection_account.h"
+#include "indexer/net/grpc_server.h"
+#include "indexer/process/admin_http.h"
+#include "indexer/process/flags.h"
+#include "indexer/process/memory_watch.h"
+#include "indexer/process/process_health.h"
+#include "indexer/process/service_main.h"
+#include "indexer/security/security.h"
+#include "indexer/telemetry/health.h"
+#include "indexer/telemetry/log.h"
+#include "indexer/telemetry/metrics.h"
 #include "indexer/ui/ui_http.h"
 
 namespace kvatlas {
@@ -85,7 +85,8 @@ std::vector<ConfiguredLeaf> ToLeaves(const std::vector<ServiceRecord>& records) 
   return leaves;
 }
 
-// What may change while the process runs. `reach` shares who is given with everything that calls engines.
+// What may change while the process runs. `reach` shares who is given with everything that calls
+// engines.
 void AddReloads(FlagSet& set, FrontendFlags& flags, const EngineReach& reach, Endpoints* endpoints,
                 EngineLoads* loads, EngineNames* names, Frontend* frontend) {
   set.OnReload({"adapters"}, [&flags, names]() -> absl::StatusOr<FlagSet::Commit> {
@@ -324,7 +325,8 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<uint64_t> memory_bytes_max = ReadMemoryFlag(flags.memory_budget);
   if (bad.ok()) bad = memory_bytes_max.status();
   if (bad.ok()) {
-    // Its own files and listeners, questions to leaves and nodes, requests to each engine, and then some clients.
+    // Its own files and listeners, questions to leaves and nodes, requests to each engine, and then
+    // some clients.
     bad = CheckDescriptors(96 + 4 * engines->size(),
                            absl::StrCat("with ", engines->size(), " engines"));
   }

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "frontend/peers/engine_loads.h"
-#include "frontend/peers/peer_watch.h"
+#include "frontend/cluster_client/peer_watch.h"
+#include "frontend/engine_client/engine_loads.h"
 #include "frontend/prompt/served_names.h"
 #include "indexer/base/memory_budget.h"
 

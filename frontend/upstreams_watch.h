@@ -1,4 +1,5 @@
-// Is a frontend ready? Once a hierarchy node or a leaf has answered, and while some is known: without, no route has a worker.
+// Is a frontend ready? Once a hierarchy node or a leaf has answered, and while some is known:
+// without, no route has a worker.
 //
 // *Threads*: that of its owner, who looks from time to time.
 
@@ -11,10 +12,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "frontend/peers/grpc_finders.h"
-#include "frontend/route/frontend.h"
-#include "indexer/service/health.h"
-#include "indexer/service/log.h"
+#include "frontend/cluster_client/grpc_lookup_clients.h"
+#include "frontend/router/frontend.h"
+#include "indexer/telemetry/health.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 
@@ -22,7 +23,8 @@ class UpstreamsWatch {
  public:
   using Tell = std::function<void(Health now, const char* why)>;
 
-  // `proxies`: requests are taken for engines. Where some are known, it is ready from the start: they get requests by turns.
+  // `proxies`: requests are taken for engines. Where some are known, it is ready from the start:
+  //   they get requests by turns.
   UpstreamsWatch(const Frontend* frontend, GrpcCellFinder* cells, GrpcOverlapFinder* leaves,
                  bool proxies, Tell tell)
       : frontend_(frontend),

@@ -13,8 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/overlap.h"
-#include "indexer/service/log.h"
-#include "indexer/service/security/secret_file.h"
+#include "indexer/security/secret_file.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 namespace {

@@ -1,14 +1,17 @@
-// May this node be asked? Ready once the cells that it is to have reported, or that took `ready_after`; ready it stays. A node that
-// starts again knows nothing until they did, and one that is asked then sends every prompt anywhere.
+// May this node be asked? Ready once the cells that it is to have reported, or that took
+// `ready_after`; ready it stays. A node that starts again knows nothing until they did, and one
+// that is asked then sends every prompt anywhere.
 //
-// The cells are those of the file that an earlier process of this node kept (`Keep`), and as many as `cells_expected`. With neither
-// a node is ready at once. A cell has reported when a replica of it is connected and caught up with in each domain that the cell
-// reports on, or reported on before.
+// The cells are those of the file that an earlier process of this node kept (`Keep`), and as many
+// as `cells_expected`. With neither a node is ready at once. A cell has reported when a replica of
+// it is connected and caught up with in each domain that the cell reports on, or reported on
+// before.
 //
-// *Threads*: `Look` and `Keep` one, `Get` any. *Cost*: of `Look` a lock per holder, until ready; of `Keep` the same, to be called now
-// and then.
+// *Threads*: `Look` and `Keep` one, `Get` any. *Cost*: of `Look` a lock per holder, until ready; of
+// `Keep` the same, to be called now and then.
 // *Bounds*: `kCellsKeptMax` cells of all domains in the file; more are not kept.
-// *Format*: a line "CELL<tab>MODEL[|TENANT]" each. A file that is damaged counts for what can be read.
+// *Format*: a line "CELL<tab>MODEL[|TENANT]" each. A file that is damaged counts for what can be
+// read.
 
 #ifndef KVATLAS_HIERARCHY_CELLS_GATE_H_
 #define KVATLAS_HIERARCHY_CELLS_GATE_H_
@@ -22,8 +25,8 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/health.h"
+#include "indexer/registry/holder_registry.h"
+#include "indexer/telemetry/health.h"
 
 namespace kvatlas {
 

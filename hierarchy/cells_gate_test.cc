@@ -13,7 +13,7 @@
 #include <string>
 
 #include "indexer/base/ids.h"
-#include "indexer/holders/holder_handle.h"
+#include "indexer/registry/holder_handle.h"
 
 namespace kvatlas {
 namespace {

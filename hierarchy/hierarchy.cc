@@ -177,7 +177,8 @@ absl::StatusOr<Hierarchy::Question> Hierarchy::ReadWhole(const FindCellsQuery& q
   return question;
 }
 
-// In its place at once, since what was just written is slow to copy; and `emplace_back()` writes zeros slowly.
+// In its place at once, since what was just written is slow to copy; and `emplace_back()` writes
+// zeros slowly.
 void Hierarchy::AddCell(const HolderOverlap& overlap, const Question& question,
                         FoundCells* found) const {
   static const FoundCell kEmpty;

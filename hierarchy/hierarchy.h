@@ -1,4 +1,5 @@
-// Which cells hold this prompt, and how deep? The coverage that many cells report, kept under leases.
+// Which cells hold this prompt, and how deep? The coverage that many cells report, kept under
+// leases.
 //
 //   leaf ══ stream of waypoints ══▶ HolderRegistry ──▶ FindCells: cell, at least, below, age, load, address
 //           (holder = cell@replica, position = ordinal of the waypoint)
@@ -7,22 +8,25 @@
 //   blocks   |······●·········●···············●······▶          `BlocksCovered(2)` blocks and fewer than the end of
 //                             ╰ at least      ╰ below           the third
 //
-// *Place*: fed by leaves or by lower nodes, asked by frontends. Replicas of a node each hear every leaf; there is nothing
-// to agree on. A node can report upward, under a schedule that is a part of its own; a level can be split over shards
-// (`shard_map.h`), each of which is a node as any other.
-// *Truth*: bounds are of what was reported: a leaf's hole, delayed withdrawal or budget make them differ from what it
-// holds; its own answer is what counts. Of the replicas of a cell the freshest live one speaks: exact before
-// degraded, then the one heard last, then by name. A cell whose lease ran out is in no answer from that moment.
-// Who asks about some waypoints only gets bounds by those: at least the last covered one, less than the first that is not.
+// *Place*: fed by leaves or by lower nodes, asked by frontends. Replicas of a node each hear every
+// leaf; there is nothing to agree on. A node can report upward, under a schedule that is a part of
+// its own; a level can be split over shards (`shard_map.h`), each of which is a node as any other.
+// *Truth*: bounds are of what was reported: a leaf's hole, delayed withdrawal or budget make them
+// differ from what it holds; its own answer is what counts. Of the replicas of a cell the freshest
+// live one speaks: exact before degraded, then the one heard last, then by name. A cell whose lease
+// ran out is in no answer from that moment. Who asks about some waypoints only gets bounds by
+// those: at least the last covered one, less than the first that is not.
 // *Threads*: any. The owner calls `registry().Tick` every 200 ms or so.
-// *Cost*: one query of the index, then a constant per live cell; for the best of many cells without replicas (four times
-// as many or more), a constant for each of the best.
-// *Bounds*: a question of at most `kFindCellsBlocksMax` blocks; cells and domains by `HierarchyOptions::registry`.
+// *Cost*: one query of the index, then a constant per live cell; for the best of many cells without
+// replicas (four times as many or more), a constant for each of the best.
+// *Bounds*: a question of at most `kFindCellsBlocksMax` blocks; cells and domains by
+// `HierarchyOptions::registry`.
 //
 // Example:
 //   Hierarchy hierarchy({.node = "region-1"});
 //   absl::StatusOr<FoundCells> found = hierarchy.FindCells(
-//       {.domain = {"llama-70b"}, .waypoints = hashes, .blocks = 190, .schedule = hierarchy.schedule_name()});
+//       {.domain = {"llama-70b"}, .waypoints = hashes, .blocks = 190, .schedule =
+//       hierarchy.schedule_name()});
 
 #ifndef KVATLAS_HIERARCHY_HIERARCHY_H_
 #define KVATLAS_HIERARCHY_HIERARCHY_H_
@@ -42,7 +46,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/holders/holder_registry.h"
+#include "indexer/registry/holder_registry.h"
 
 namespace kvatlas {
 
@@ -54,7 +58,8 @@ inline constexpr char kKindNode[] = "node";
 
 inline constexpr size_t kOtherAddressesMax = 7;
 
-// Under which a node passes coverage on to its parents: cells report ordinals of waypoints, and every one goes on.
+// Under which a node passes coverage on to its parents: cells report ordinals of waypoints, and
+// every one goes on.
 const WaypointSchedule& OrdinalSchedule();
 
 struct HierarchyOptions {
@@ -74,7 +79,8 @@ struct FindCellsQuery {
   uint32_t best = 0;     // only the best so many; 0 means all
   // Of a split level, what this shard has: some positions of the node's schedule, growing.
   std::span<const Position> positions = {};
-  // Who asks, as it tells what it sends to cells (`HolderRegistry::Tell`); 0: what is pending is not wanted.
+  // Who asks, as it tells what it sends to cells (`HolderRegistry::Tell`); 0: what is pending is
+  // not wanted.
   uint64_t frontend = 0;
 };
 
@@ -83,8 +89,8 @@ struct FoundCell {
       nullptr;  // of the replica that speaks; never null, and as long there as the answer
   uint32_t blocks_at_least = 0;
   uint32_t blocks_below = 0;
-  // Leading blocks that it covers or, by what frontends told, is about to cover, where these are more; of the best of many cells only
-  // those that are among the best without it.
+  // Leading blocks that it covers or, by what frontends told, is about to cover, where these are
+  // more; of the best of many cells only those that are among the best without it.
   uint32_t pending_blocks = 0;
   Trust trust = Trust::kExact;
   Duration age{0};
@@ -103,10 +109,10 @@ class Hierarchy {
  public:
   explicit Hierarchy(HierarchyOptions options);
 
-  // All live cells of the domain, also those that cover nothing.
-  // INVALID_ARGUMENT: no model, not as many waypoints as so many blocks have, or positions that do not grow or are no
-  // waypoints here. RESOURCE_EXHAUSTED: too many blocks. FAILED_PRECONDITION: a schedule that lacks waypoints of this
-  // node's. NOT_FOUND: the domain was never announced.
+  // All live cells of the domain, also those that cover nothing. INVALID_ARGUMENT: no model, not as
+  // many waypoints as so many blocks have, or positions that do not grow or are no waypoints here.
+  // RESOURCE_EXHAUSTED: too many blocks. FAILED_PRECONDITION: a schedule that lacks waypoints of
+  // this node's. NOT_FOUND: the domain was never announced.
   absl::StatusOr<FoundCells> FindCells(const FindCellsQuery& query) const;
 
   // Takes the streams; answers what is known of domains and holders.

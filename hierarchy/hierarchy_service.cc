@@ -14,15 +14,15 @@
 #include "indexer/base/durations.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/memory_budget.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/holders/refused_holders.h"
-#include "indexer/service/connection_watch.h"
-#include "indexer/service/grpc_guard.h"
-#include "indexer/service/grpc_status.h"
-#include "indexer/service/metric_families.h"
-#include "indexer/service/security/visible_domain.h"
-#include "indexer/service/text_escape.h"
-#include "indexer/service/tracing/tracer.h"
+#include "indexer/net/connection_watch.h"
+#include "indexer/net/grpc_guard.h"
+#include "indexer/net/grpc_status.h"
+#include "indexer/registry/holder_registry.h"
+#include "indexer/registry/refused_holders.h"
+#include "indexer/security/visible_domain.h"
+#include "indexer/telemetry/metric_families.h"
+#include "indexer/telemetry/text_escape.h"
+#include "indexer/telemetry/tracing/tracer.h"
 #include "indexer/transport/holder_metrics.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
@@ -65,7 +65,8 @@ void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   if (parent.progress.has_value()) stats->set_reason(std::string(parent.progress->message()));
 }
 
-// Cells whose streams do what a correct one does not, by name; those that were named before stay while they are known.
+// Cells whose streams do what a correct one does not, by name; those that were named before stay
+// while they are known.
 class FaultyCells {
  public:
   explicit FaultyCells(const HolderRegistry* registry) : registry_(registry) {}

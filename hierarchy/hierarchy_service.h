@@ -2,7 +2,8 @@
 //
 //   GET /status   the node, its domains, and each cell's replicas
 //
-// *Threads*: any; `FindCells` runs in gRPC's threads without waiting, dumps and stats in threads of gRPC's pool.
+// *Threads*: any; `FindCells` runs in gRPC's threads without waiting, dumps and stats in threads of
+// gRPC's pool.
 // *Lifetime*: hierarchy, reporter and metrics outlive the service.
 
 #ifndef KVATLAS_HIERARCHY_HIERARCHY_SERVICE_H_
@@ -13,11 +14,11 @@
 
 #include "hierarchy/hierarchy.h"
 #include "indexer/coverage/coverage_reporter.h"
-#include "indexer/service/admin_http.h"
-#include "indexer/service/answer_stream.h"
-#include "indexer/service/arena_messages.h"
-#include "indexer/service/metrics.h"
-#include "indexer/service/security/security.h"
+#include "indexer/net/answer_stream.h"
+#include "indexer/net/arena_messages.h"
+#include "indexer/process/admin_http.h"
+#include "indexer/security/security.h"
+#include "indexer/telemetry/metrics.h"
 #include "indexer/transport/told_wire.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 

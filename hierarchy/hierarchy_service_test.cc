@@ -1,4 +1,5 @@
-// The node over real gRPC: streams of waypoints come in through the real link, questions through a stub.
+// The node over real gRPC: streams of waypoints come in through the real link, questions through a
+// stub.
 
 #include "hierarchy/hierarchy_service.h"
 
@@ -13,19 +14,19 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "indexer/base/address.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"
 #include "indexer/coverage/coverage_reporter.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/held_ports.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_server.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
+#include "tools/testing/servers/reserved_test_ports.h"
 
 namespace kvatlas {
 namespace {
@@ -147,7 +148,7 @@ class HierarchyServiceTest : public testing::Test {
   }
 
   ManualClock clock_;  // no lease runs out
-  HeldPorts held_;
+  ReservedTestPorts held_;
   const Address address_ = held_.HoldAny();
   std::unique_ptr<Node> node_;
   std::unique_ptr<v1::Hierarchy::Stub> stub_;

@@ -12,6 +12,7 @@
 #include "hierarchy/cells_gate.h"
 #include "hierarchy/hierarchy.h"
 #include "hierarchy/hierarchy_service.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
@@ -24,21 +25,20 @@
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/found_nodes.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/holders/domain_observer.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/holders/peer_flags.h"
-#include "indexer/holders/registry_summary.h"
 #include "indexer/index/index.h"
-#include "indexer/service/address.h"
-#include "indexer/service/admin_http.h"
-#include "indexer/service/connection_watch.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/health.h"
-#include "indexer/service/log.h"
-#include "indexer/service/memory_watch.h"
-#include "indexer/service/metrics.h"
-#include "indexer/service/path_flag.h"
-#include "indexer/service/service_main.h"
+#include "indexer/net/connection_watch.h"
+#include "indexer/net/grpc_server.h"
+#include "indexer/process/admin_http.h"
+#include "indexer/process/memory_watch.h"
+#include "indexer/process/path_flag.h"
+#include "indexer/process/service_main.h"
+#include "indexer/registry/domain_observer.h"
+#include "indexer/registry/holder_registry.h"
+#include "indexer/registry/peer_flags.h"
+#include "indexer/registry/registry_summary.h"
+#include "indexer/telemetry/health.h"
+#include "indexer/telemetry/log.h"
+#include "indexer/telemetry/metrics.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/holders_wire.h"
@@ -229,7 +229,8 @@ class Server {
         gate_(flags.gate),
         cells_(flags.advertise.empty() ? grpc.address().ToString() : flags.advertise) {}
 
-  // Until a signal: leases and repairs below, news above, other parents when there are, who may ask, what is announced of this node.
+  // Until a signal: leases and repairs below, news above, other parents when there are, who may
+  // ask, what is announced of this node.
   void Serve(Announcer* announcer) {
     for (int i = 0; !service_.WaitForSignal(kReportEvery).has_value();
          i = (i + 1) % kReportsPerTick) {

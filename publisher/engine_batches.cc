@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/cache_class.h"
 #include "indexer/base/overlap.h"
-#include "indexer/engines/engine_decoder.h"
-#include "indexer/engines/engine_event.h"
-#include "indexer/engines/engine_worker.h"
-#include "indexer/service/log.h"
+#include "indexer/kv_events/engine_decoder.h"
+#include "indexer/kv_events/engine_event.h"
+#include "indexer/kv_events/engine_worker.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 namespace {

@@ -1,20 +1,24 @@
-// What does an engine's own batch of events change? For engines that hand over their KV events as they are (vLLM's and
-// SGLang's `EventPublisher`): the msgpack of a batch goes in, changes of a set of (tier, block) come out.
+// What does an engine's own batch of events change? For engines that hand over their KV events as
+// they are (vLLM's and SGLang's `EventPublisher`): the msgpack of a batch goes in, changes of a set
+// of (tier, block) come out.
 //
 //   payload ─▶ EngineDecoder ─▶ EngineWorker (copies, groups, namespaces, tiers) ─▶ Contents::Take ─▶ changes
 //
-// *Truth*: what the leaf's ingest of raw streams makes of the same bytes (`indexer/engines/README.md`), so every form and
-// every rule is the same whether an engine is listened to or embeds the publisher. Ranks named in a batch are not
-// looked at: a publisher is one rank.
-// *Pairs*: an engine whose hashes look ahead by a token (EAGLE's bigrams) holds blocks under look-ahead hashes. A leaf that listens
-// to the engine itself knows, and looks under both; one that is told hashes does not: its clients have to ask for look-ahead
-// hashes (`Tokens.eagle`), else finds nothing. Said in the log, once, and in `look_ahead`.
-// *Hybrid models*: blocks of side classes (`cache_class.h`) are told as events with `side`, their classes by
-// `Contents::SetLayout`. Where these cannot be known, `degraded` says so.
+// *Truth*: what the leaf's ingest of raw streams makes of the same bytes
+// (`indexer/kv_events/README.md`), so every form and every rule is the same whether an engine is
+// listened to or embeds the publisher. Ranks named in a batch are not looked at: a publisher is one
+// rank.
+// *Pairs*: an engine whose hashes look ahead by a token (EAGLE's bigrams) holds blocks under
+// look-ahead hashes. A leaf that listens to the engine itself knows, and looks under both; one that
+// is told hashes does not: its clients have to ask for look-ahead hashes (`Tokens.eagle`), else
+// finds nothing. Said in the log, once, and in `look_ahead`.
+// *Hybrid models*: blocks of side classes (`cache_class.h`) are told as events with `side`, their
+// classes by `Contents::SetLayout`. Where these cannot be known, `degraded` says so.
 // *Threads*: none; the caller serialises.
-// *Bounds*: the decoder's and the worker's. A batch that cannot be read may have removed something: what is held is then
-// unconfirmed, and dropped after 30 s unless it is stored anew. What it stored is missing until a clear; so long `degraded` says
-// so, and a leaf with every answer about this rank.
+// *Bounds*: the decoder's and the worker's. A batch that cannot be read may have removed something:
+// what is held is then unconfirmed, and dropped after 30 s unless it is stored anew. What it stored
+// is missing until a clear; so long `degraded` says so, and a leaf with every answer about this
+// rank.
 
 #ifndef KVATLAS_PUBLISHER_ENGINE_BATCHES_H_
 #define KVATLAS_PUBLISHER_ENGINE_BATCHES_H_
@@ -30,7 +34,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
-#include "publisher/contents.h"
+#include "publisher/resident_blocks.h"
 
 namespace kvatlas {
 
@@ -54,8 +58,8 @@ struct EngineBatchesStats {
   uint64_t blocks_stored = 0;
   uint64_t blocks_removed = 0;
   uint64_t clears = 0;
-  // Without effect by rule (`Refusal` in `engine_event.h`): events, or blocks where a part was refused. Groups that are
-  // not main attention, whose events are no mistake, are not among them.
+  // Without effect by rule (`Refusal` in `engine_event.h`): events, or blocks where a part was
+  // refused. Groups that are not main attention, whose events are no mistake, are not among them.
   uint64_t refused = 0;
   std::string last_refusal;  // in words
   uint64_t parked = 0;       // blocks that wait for their parent
@@ -68,7 +72,8 @@ class EngineBatches {
   EngineBatches(const EngineBatchesOptions& options, Contents* contents);
   ~EngineBatches();
 
-  // Appends what the batch changes of `contents` to `changes`. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: it could not be read.
+  // Appends what the batch changes of `contents` to `changes`. INVALID_ARGUMENT,
+  // RESOURCE_EXHAUSTED: it could not be read.
   absl::Status Apply(std::string_view payload, Time now, std::vector<Event>* changes);
 
   // Nothing is left, as if the engine had started anew.

@@ -94,7 +94,8 @@ TEST_F(EngineBatchesTest, WhatIsHeldWhenABatchCannotBeReadIsDroppedUnlessItIsSto
   EXPECT_FALSE(batches_.degraded());
 }
 
-// EAGLE's bigrams: exact under look-ahead hashes, and said, since a leaf that is told hashes cannot know.
+// EAGLE's bigrams: exact under look-ahead hashes, and said, since a leaf that is told hashes cannot
+// know.
 TEST_F(EngineBatchesTest, HashesThatLookAheadAreThoseOfThePairsAndAreSaid) {
   const std::vector<uint64_t> names = {1, 2};
   const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};

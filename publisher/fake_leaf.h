@@ -1,4 +1,5 @@
-// What does a publisher see of a leaf? For tests and benchmarks: a real receiver over real gRPC, with a plain set behind it.
+// What does a publisher see of a leaf? For tests and benchmarks: a real receiver over real gRPC,
+// with a plain set behind it.
 //
 // *Threads*: any.
 //
@@ -22,20 +23,20 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "indexer/base/address.h"
 #include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/tier.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/held_ports.h"
+#include "indexer/net/grpc_server.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/receiver.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/transport/grpc_acceptor.h"
+#include "tools/testing/servers/reserved_test_ports.h"
 
 namespace kvatlas {
 
@@ -153,7 +154,7 @@ class TestServer {
   ~TestServer() {
     server_.Stop(Duration(0));
     // For one that comes back.
-    static HeldPorts& held = *new HeldPorts;
+    static ReservedTestPorts& held = *new ReservedTestPorts;
     (void)held.Hold(server_.address());
   }
   std::string target() const { return server_.address().ToString(); }

@@ -1,4 +1,5 @@
-// The C interface over `Publisher`: arguments are checked, exceptions end here, and a forked child touches nothing.
+// The C interface over `Publisher`: arguments are checked, exceptions end here, and a forked child
+// touches nothing.
 
 #include "publisher/kvatlas_publisher.h"
 
@@ -23,15 +24,15 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
-#include "indexer/engines/engine_registration.h"
-#include "indexer/service/c_api.h"
-#include "indexer/service/fork_mark.h"
-#include "indexer/service/version.h"
+#include "indexer/base/version.h"
+#include "indexer/kv_events/engine_registration.h"
+#include "indexer/process/c_api.h"
+#include "indexer/process/fork_detector.h"
 #include "publisher/publisher.h"
 #include "publisher/zmq_publisher.h"
 
 struct kvatlas_publisher {
-  const kvatlas::ForkMark* mark = nullptr;
+  const kvatlas::ForkDetector* mark = nullptr;
   std::unique_ptr<kvatlas::Publisher> publisher;
   std::string lora_name, cache_salt;  // of calls that name no namespace
   uint32_t block_size = 0;
@@ -55,7 +56,8 @@ std::string StringOf(const char* text) { return std::string(TextOf(text)); }
 
 Duration Ms(uint64_t ms) { return std::chrono::milliseconds(std::min(ms, kMsMax)); }
 
-// What a call does with a publisher that is there, is this process's own and, where the engine speaks, still runs.
+// What a call does with a publisher that is there, is this process's own and, where the engine
+// speaks, still runs.
 template <typename Work>
 int32_t With(kvatlas_publisher* publisher, bool running, const Work& work) noexcept {
   if (publisher == nullptr) return KVATLAS_INVALID_ARGUMENT;
@@ -189,7 +191,7 @@ static_assert(static_cast<int>(ZmqAttach::kBind) == KVATLAS_ZMQ_BIND);
 static_assert(static_cast<int>(ZmqAttach::kConnect) == KVATLAS_ZMQ_CONNECT);
 
 absl::StatusOr<std::unique_ptr<kvatlas_publisher>> Create(const kvatlas_publisher_options& given) {
-  const absl::StatusOr<const ForkMark*> mark = MarkOfThisProcess("publisher");
+  const absl::StatusOr<const ForkDetector*> mark = MarkOfThisProcess("publisher");
   if (!mark.ok()) return mark.status();
   absl::StatusOr<PublisherOptions> options =
       OptionsOf(Whole(given, &kvatlas_publisher_options_init));

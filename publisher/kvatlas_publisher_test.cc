@@ -23,11 +23,11 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
-#include "indexer/service/redis_test_server.h"
 #include "indexer/stream/receiver.h"
 #include "publisher/fake_leaf.h"
 #include "publisher/side_events.h"
 #include "publisher/zmq_events.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {
@@ -483,8 +483,8 @@ TEST_F(KvatlasPublisherTest, CallsOfGroupsThatDoNotFitAreRefusedAndChangeNothing
   EXPECT_EQ(Known(), ChainOf(tokens));
 }
 
-// Forks at any moment of the publisher's threads, whose locks a child finds as they were: with leaves by gRPC, leaves that are
-// looked for, and a log in Redis.
+// Forks at any moment of the publisher's threads, whose locks a child finds as they were: with
+// leaves by gRPC, leaves that are looked for, and a log in Redis.
 TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
   RedisTestServer redis;
   const std::string url = redis.url();
@@ -495,7 +495,8 @@ TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
   options_.redis_url = url.c_str();
   publisher_ = Create(options_);
   ASSERT_TRUE(Await([&] { return leaf_.seen_hello(); }, std::chrono::seconds(60)));
-  // A hello that is answered late is said again, and what was said after the first answer too: that is over with the second block.
+  // A hello that is answered late is said again, and what was said after the first answer too: that
+  // is over with the second block.
   constexpr uint64_t kFirst = 2;
   // Of the leaf: a log without a reader acknowledges nothing.
   const auto acknowledged = [&] {

@@ -9,16 +9,16 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "indexer/base/address.h"
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/found_leaves.h"
-#include "indexer/service/address.h"
-#include "indexer/service/connection_watch.h"
-#include "indexer/service/log.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/connection_watch.h"
+#include "indexer/net/redis_url.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/stream/validate.h"
+#include "indexer/telemetry/log.h"
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_options.h"
@@ -30,7 +30,8 @@ namespace {
 // The publisher's thread gives up the lock after so many blocks.
 constexpr size_t kSliceBlocks = 1024;
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
-// The publisher's thread looks at the queue by itself, this often or every `batch_age`, until nothing came for so long.
+// The publisher's thread looks at the queue by itself, this often or every `batch_age`, until
+// nothing came for so long.
 constexpr Duration kLookEvery = std::chrono::milliseconds(2);
 constexpr Duration kAttentiveFor = std::chrono::milliseconds(100);
 constexpr Duration kEngineTickEvery = std::chrono::seconds(1);
@@ -173,8 +174,8 @@ std::vector<Publisher::Impl::ReplicaPtr> Publisher::Impl::Replicas() {
   return replicas;
 }
 
-// A leaf that comes may remember a stream of ours, from before it was dropped or under another address, whose numbers are
-// not those of the new one: so that has a younger epoch.
+// A leaf that comes may remember a stream of ours, from before it was dropped or under another
+// address, whose numbers are not those of the new one: so that has a younger epoch.
 void Publisher::Impl::LookForLeaves() {
   const std::optional<std::vector<std::string>> found = leaves->Changed();
   if (!found.has_value()) return;
@@ -297,7 +298,8 @@ void Publisher::Impl::WorkOff(const Record& record) {
   if (!status.ok()) Refused(status);
 }
 
-// Doubt goes ahead of what it is about, certainty behind it. A layout goes ahead too: what it adds has no blocks yet.
+// Doubt goes ahead of what it is about, certainty behind it. A layout goes ahead too: what it adds
+// has no blocks yet.
 void Publisher::Impl::Tell() {
   const bool degraded = engine_batches.degraded();
   const bool layout_changed = contents.TakeLayoutChange();

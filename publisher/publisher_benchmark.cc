@@ -1,4 +1,5 @@
-// What does one block cost the engine's thread, by whichever door, whatever the network does? And what does it cost in all?
+// What does one block cost the engine's thread, by whichever door, whatever the network does? And
+// what does it cost in all?
 //
 //   bazel run -c opt //publisher:publisher_benchmark
 
@@ -33,7 +34,8 @@ std::unique_ptr<Publisher> MakePublisher(size_t queue_bytes_max) {
                              .queue_bytes_max = queue_bytes_max});
 }
 
-// Stores runs of `blocks` and removes them `kBlocksHeld` blocks later. Names and tokens never repeat.
+// Stores runs of `blocks` and removes them `kBlocksHeld` blocks later. Names and tokens never
+// repeat.
 class Engine {
  public:
   Engine(Publisher* publisher, size_t blocks)
@@ -62,8 +64,8 @@ class Engine {
   TokenId token_ = 0;
 };
 
-// The engine's thread alone: the queue has room for all, and what waits is worked off between the rounds that
-// count. Argument: blocks a call.
+// The engine's thread alone: the queue has room for all, and what waits is worked off between the
+// rounds that count. Argument: blocks a call.
 void BM_EngineThread(benchmark::State& state) {
   const size_t blocks = static_cast<size_t>(state.range(0));
   std::unique_ptr<Publisher> publisher = MakePublisher(256 << 20);
@@ -252,7 +254,8 @@ void BM_StepByC(benchmark::State& state) {
       });
 }
 
-// The engine's own batch, encoded by the engine (not measured: it is the engine's encoder that does it).
+// The engine's own batch, encoded by the engine (not measured: it is the engine's encoder that does
+// it).
 void BM_StepByEngineBatch(benchmark::State& state) {
   const Surroundings around(static_cast<int>(state.range(0)));
   const CPublisher publisher(around.leaves());

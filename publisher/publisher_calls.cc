@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "indexer/service/log.h"
 #include "indexer/stream/validate.h"
+#include "indexer/telemetry/log.h"
 #include "publisher/publisher_impl.h"
 #include "publisher/zmq_events.h"
 
@@ -84,7 +84,8 @@ bool Publisher::Impl::RefuseCall(const absl::Status& why) {
   return false;
 }
 
-// The lock is held while it is queued, so that layouts are queued in the order in which they are compared.
+// The lock is held while it is queued, so that layouts are queued in the order in which they are
+// compared.
 bool Publisher::Impl::SetLayout(const CacheLayout& layout) {
   MutexLock lock(&layout_mutex);
   absl::Status fits = ValidateLayout(layout);

@@ -1,4 +1,5 @@
-// A publisher that was told where leaves announce themselves, and leaves that come and go while it runs.
+// A publisher that was told where leaves announce themselves, and leaves that come and go while it
+// runs.
 
 #include <gtest/gtest.h>
 
@@ -21,9 +22,9 @@
 #include "indexer/base/tier.h"
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/redis_test_server.h"
 #include "publisher/fake_leaf.h"
 #include "publisher/publisher.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {
@@ -191,7 +192,8 @@ TEST_F(FoundLeavesOfPublisherTest, ThoseGivenAreToldWhoeverElseIsFound) {
   while (given.holdings() != held_) publisher->WaitAcknowledged(std::chrono::seconds(1));
 }
 
-// Under load: an engine's calls go on, with random comings and goings; leaves found in the end have what the engine has.
+// Under load: an engine's calls go on, with random comings and goings; leaves found in the end have
+// what the engine has.
 TEST_F(FoundLeavesOfPublisherTest, UnderLoadWhoeverIsFoundInTheEndIsExact) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

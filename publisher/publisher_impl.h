@@ -1,4 +1,5 @@
-// What a `Publisher` is made of: for `publisher.cc` (the threads, the replicas) and `publisher_calls.cc` (what the engine says).
+// What a `Publisher` is made of: for `publisher.cc` (the threads, the replicas) and
+// `publisher_calls.cc` (what the engine says).
 
 #ifndef KVATLAS_PUBLISHER_PUBLISHER_IMPL_H_
 #define KVATLAS_PUBLISHER_PUBLISHER_IMPL_H_
@@ -18,15 +19,15 @@
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/found_leaves.h"
-#include "indexer/service/connection_watch.h"
-#include "indexer/service/security/security.h"
+#include "indexer/net/connection_watch.h"
+#include "indexer/security/security.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/redis/redis_link.h"
-#include "publisher/contents.h"
 #include "publisher/engine_batches.h"
 #include "publisher/publisher.h"
 #include "publisher/record_buffer.h"
+#include "publisher/resident_blocks.h"
 #include "publisher/zmq_publisher.h"
 
 namespace kvatlas {
@@ -37,13 +38,16 @@ inline constexpr size_t kCallBlocksMax = 1 << 20;     // blocks named in one cal
 inline constexpr size_t kPayloadBytesMax = 16 << 20;  // of an engine's batch
 
 // The queue has two buffers: `waiting` is filled by the engine's thread, `working` is worked off by
-// the thread that holds `contents_mutex`, which takes `waiting` when `working` is used up. So calls are worked
-// off in the order they were made, by the publisher's thread or, when the queue is full, the engine's.
+// the thread that holds `contents_mutex`, which takes `waiting` when `working` is used up. So calls
+// are worked off in the order they were made, by the publisher's thread or, when the queue is full,
+// the engine's.
 //
-// Waking a thread costs the waker a system call, and often its processor. So while there is something to do the
-// publisher's thread wakes by itself; only one that fell asleep for want of work (`asleep`) is woken, by the first call.
+// Waking a thread costs the waker a system call, and often its processor. So while there is
+// something to do the publisher's thread wakes by itself; only one that fell asleep for want of
+// work (`asleep`) is woken, by the first call.
 //
-// Locks, outer first: contents_mutex, queue_mutex; contents_mutex, a pump's own; layout_mutex, all of them.
+// Locks, outer first: contents_mutex, queue_mutex; contents_mutex, a pump's own; layout_mutex, all
+// of them.
 struct Publisher::Impl {
   struct Replica {
     std::string address;
@@ -52,7 +56,8 @@ struct Publisher::Impl {
     const RedisLink* redis_link = nullptr;
     std::unique_ptr<SenderPump> pump;
     std::unique_ptr<ConnectionWatch> watch;
-    // Why it is not told, when last looked at, and which of all errors that was. Of `contents_mutex`.
+    // Why it is not told, when last looked at, and which of all errors that was. Of
+    // `contents_mutex`.
     absl::StatusCode trouble = absl::StatusCode::kOk;
     uint64_t trouble_number = 0;
 
@@ -88,11 +93,12 @@ struct Publisher::Impl {
                       SideClass side = 0) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
   bool SetLayout(const CacheLayout& layout)
       ABSL_LOCKS_EXCLUDED(layout_mutex, queue_mutex, contents_mutex);
-  // Whether calls may name the class: `SetLayout` was called with it, and its blocks end where main blocks do.
+  // Whether calls may name the class: `SetLayout` was called with it, and its blocks end where main
+  // blocks do.
   absl::Status CheckSide(SideClass side) ABSL_LOCKS_EXCLUDED(layout_mutex);
   void WorkOffAtLeast(size_t bytes) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
-  // Works off about `kSliceBlocks` and gives the changes to the replicas. Returns the bytes that waited no
-  // longer; 0: nothing waits.
+  // Works off about `kSliceBlocks` and gives the changes to the replicas. Returns the bytes that
+  // waited no longer; 0: nothing waits.
   size_t WorkOffSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   void WorkOff(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   // What `contents` dropped of a call, in words.
@@ -107,7 +113,8 @@ struct Publisher::Impl {
   // Says that there is none.
   void WatchLeaves(Time now) ABSL_LOCKS_EXCLUDED(contents_mutex);
   void TickEngine() ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
-  // False, and counted and kept: the call does not fit, or the engine has spoken in the other way before.
+  // False, and counted and kept: the call does not fit, or the engine has spoken in the other way
+  // before.
   bool Takes(absl::Status fits, Way by) ABSL_LOCKS_EXCLUDED(contents_mutex);
   bool RefuseCall(const absl::Status& why) ABSL_LOCKS_EXCLUDED(contents_mutex);
   // Until a batch is due, or a tick. False: stop, once the queue is empty.

@@ -439,7 +439,8 @@ std::string StateOf(const Publisher& publisher, const ReceiverStats& leaf) {
       sender.batches_dropped, ", hellos ", sender.hellos_sent);
 }
 
-// Calls of two threads, one of which only flushes and asks, with leaves that come and go; the twin is a plain set.
+// Calls of two threads, one of which only flushes and asks, with leaves that come and go; the twin
+// is a plain set.
 void RandomCalls(uint64_t seed, size_t queue_bytes_max) {
   std::mt19937_64 random(seed);
   auto leaf = std::make_unique<FakeLeaf>();

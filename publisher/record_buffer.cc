@@ -12,8 +12,8 @@ constexpr size_t kWordsKept = 1 << 17;
 // Of an engine's batch: a block of one-block events takes 250 bytes, of longer ones 80.
 constexpr size_t kPayloadBytesPerBlock = 128;
 
-// In front of every record; then hashes, tokens, texts or the load, each from a full word. A payload's size stands in
-// the parent's place.
+// In front of every record; then hashes, tokens, texts or the load, each from a full word. A
+// payload's size stands in the parent's place.
 struct Header {
   Record::Kind kind;
   Tier tier;

@@ -1,4 +1,5 @@
-// What does vLLM say of a group of a sliding window? Batches of one event, for tests of hybrid models.
+// What does vLLM say of a group of a sliding window? Batches of one event, for tests of hybrid
+// models.
 
 #ifndef KVATLAS_PUBLISHER_SIDE_EVENTS_H_
 #define KVATLAS_PUBLISHER_SIDE_EVENTS_H_
@@ -17,7 +18,8 @@ namespace kvatlas {
 
 inline constexpr uint32_t kWindowGroup = 1;
 
-// The group's blocks `names` are stored on the device, or removed: `block_size` tokens each, of a window of `window` tokens.
+// The group's blocks `names` are stored on the device, or removed: `block_size` tokens each, of a
+// window of `window` tokens.
 inline std::string WindowBatch(bool stored, const std::vector<uint64_t>& names, uint32_t block_size,
                                uint32_t window, uint32_t rank = 0) {
   msgpack::sbuffer buffer;

@@ -1,15 +1,17 @@
-// How does a consumer that is not ours read what an engine says? As vLLM's KV events: one msgpack batch per
-// message, in the profile that every known consumer accepts.
+// How does a consumer that is not ours read what an engine says? As vLLM's KV events: one msgpack
+// batch per message, in the profile that every known consumer accepts.
 //
 //   batch     [time f64, [event…], rank]
 //   event     {"type": "BlockStored", …} as vLLM 0.24 and later; ["BlockStored", …] as before, when asked
 //
-// *Truth*: the engine's own words: its hashes (unsigned integers, never bytes), its parents (nil at the root), its
-// token ids, every copy. Nothing is deduplicated: who listens to engines counts copies. An adapter is in `lora_name`
-// and in every block's `extra_keys`; a salt in the `extra_keys` of a root block, tagged "dynamo-cache-salt:", so that no
-// consumer takes the block for an unsalted one, and in map events in `cache_salt` as well. Blocks stored without
-// tokens (held in another tier already) are told as vLLM's offloading does: hashes alone, block size 0.
-// *Format*: keys and array places in vLLM's order, its smallest integers; group 0, full attention, where nothing else is said.
+// *Truth*: the engine's own words: its hashes (unsigned integers, never bytes), its parents (nil at
+// the root), its token ids, every copy. Nothing is deduplicated: who listens to engines counts
+// copies. An adapter is in `lora_name` and in every block's `extra_keys`; a salt in the
+// `extra_keys` of a root block, tagged "dynamo-cache-salt:", so that no consumer takes the block
+// for an unsalted one, and in map events in `cache_salt` as well. Blocks stored without tokens
+// (held in another tier already) are told as vLLM's offloading does: hashes alone, block size 0.
+// *Format*: keys and array places in vLLM's order, its smallest integers; group 0, full attention,
+// where nothing else is said.
 // *Threads*: none; the caller serialises.
 // *Cost*: about 4 ns a token. No allocation but the batch's own once grown.
 // *Bounds*: none of its own; `bytes` says how much waits.

@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "indexer/base/big_endian.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/security/curve.h"
+#include "indexer/security/curve.h"
 
 namespace kvatlas {
 namespace {
@@ -29,7 +29,8 @@ constexpr size_t kEventBlocksMax = 1024;
 // Live batches sent, and batches of one replay sent, before the others get their turn.
 constexpr size_t kLiveTurn = 256;
 constexpr size_t kReplayTurn = 64;
-// A replay whose client takes nothing is tried again after this, and given up after `kReplayPatience`.
+// A replay whose client takes nothing is tried again after this, and given up after
+// `kReplayPatience`.
 constexpr std::chrono::milliseconds kReplayRetry(5);
 constexpr std::chrono::seconds kReplayPatience(30);
 constexpr uint64_t kEndNumber = ~uint64_t{0};

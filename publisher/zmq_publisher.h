@@ -1,24 +1,28 @@
-// How do consumers that are not ours hear of an engine's blocks? Over ZeroMQ, as vLLM publishes them: numbered
-// batches on a PUB socket, and a ROUTER socket that says the last ones again.
+// How do consumers that are not ours hear of an engine's blocks? Over ZeroMQ, as vLLM publishes
+// them: numbered batches on a PUB socket, and a ROUTER socket that says the last ones again.
 //
 //   publisher's thread                  its own thread
 //     Add, Flush ─▶ batch ─▶ ring ───┬─▶ PUB     [topic, number, payload]
 //                   (numbered)       └─▶ ROUTER  every batch from the number that was asked for, then an end marker
 //
-// *Truth*: the engine's calls in their order (`zmq_events.h`). Numbers start at 0 and are never used twice. What is
-// lost (the ring rolled over what its thread had not sent yet, a batch larger than the ring) burns its number, so
-// consumers see a gap. `AllBlocksCleared` goes out at once. Calls that name blocks by the contract's hashes have no
-// tokens to tell: they are counted and left out. An engine's own batches go out byte for byte.
-// *Threads*: `Add`, `Flush` and `Stop` serialised by the caller; the rest any. Nothing here waits for a socket: a
-// subscriber that does not read loses batches beyond `send_hwm` (its gap), and delays no other.
-// *Bounds*: the ring, in batches and bytes; `send_hwm` batches per subscriber, which share the ring's memory and
-// may outlive it; `kReplaysMax` replays at once, sent in turn with live batches first. Further ones are refused.
+// *Truth*: the engine's calls in their order (`zmq_events.h`). Numbers start at 0 and are never
+// used twice. What is lost (the ring rolled over what its thread had not sent yet, a batch larger
+// than the ring) burns its number, so consumers see a gap. `AllBlocksCleared` goes out at once.
+// Calls that name blocks by the contract's hashes have no tokens to tell: they are counted and left
+// out. An engine's own batches go out byte for byte.
+// *Threads*: `Add`, `Flush` and `Stop` serialised by the caller; the rest any. Nothing here waits
+// for a socket: a subscriber that does not read loses batches beyond `send_hwm` (its gap), and
+// delays no other.
+// *Bounds*: the ring, in batches and bytes; `send_hwm` batches per subscriber, which share the
+// ring's memory and may outlive it; `kReplaysMax` replays at once, sent in turn with live batches
+// first. Further ones are refused.
 // *Lifetime*: sockets exist, and are bound, when `Create` returns.
 //
-// Which end dials: with `kAuto` an endpoint is bound when its host is `*`, `0.0.0.0` or has `::` in it, its port is
-// taken freely (`0`, `*`), or it is ipc or inproc; all others are connected to. (vLLM connects to `tcp://0.0.0.0`,
-// which reaches no subscriber.) The replay socket always binds. Each data-parallel rank has endpoints of its own: `tcp` ports
-// go up by the rank, unless taken freely; `inproc` and `ipc` names end in `_dpRANK` from rank 1.
+// Which end dials: with `kAuto` an endpoint is bound when its host is `*`, `0.0.0.0` or has `::` in
+// it, its port is taken freely (`0`, `*`), or it is ipc or inproc; all others are connected to.
+// (vLLM connects to `tcp://0.0.0.0`, which reaches no subscriber.) The replay socket always binds.
+// Each data-parallel rank has endpoints of its own: `tcp` ports go up by the rank, unless taken
+// freely; `inproc` and `ipc` names end in `_dpRANK` from rank 1.
 
 #ifndef KVATLAS_PUBLISHER_ZMQ_PUBLISHER_H_
 #define KVATLAS_PUBLISHER_ZMQ_PUBLISHER_H_
@@ -53,8 +57,8 @@ struct ZmqPublisherOptions {
   std::string replay_endpoint;  // empty: no replay
   ZmqReplayLayout replay_layout = ZmqReplayLayout::kTopic;
   std::string topic;
-  // File with its key of CURVE (`curve.h`): both sockets are encrypted, and only who has the public one may listen. Not of one that dials
-  // out. Empty: in clear.
+  // File with its key of CURVE (`curve.h`): both sockets are encrypted, and only who has the public
+  // one may listen. Not of one that dials out. Empty: in clear.
   std::string curve_key = {};
   ZmqEventForm form = ZmqEventForm::kMap;
   // Kept for replay, and until sent.
@@ -87,7 +91,8 @@ class ZmqPublisher {
  public:
   static constexpr size_t kReplaysMax = 64;
 
-  // INVALID_ARGUMENT: an endpoint, or a bound that is 0. UNAVAILABLE, naming it: an endpoint cannot be bound.
+  // INVALID_ARGUMENT: an endpoint, or a bound that is 0. UNAVAILABLE, naming it: an endpoint cannot
+  // be bound.
   static absl::StatusOr<std::unique_ptr<ZmqPublisher>> Create(const ZmqPublisherOptions& options,
                                                               uint32_t block_size, uint32_t rank);
   ~ZmqPublisher();  // Stop(0)
@@ -105,7 +110,8 @@ class ZmqPublisher {
 
   ZmqPublisherStats Stats() const;
 
-  // Sends what waits, for at most `flush_for`, and closes. Idempotent; what is added after it goes nowhere.
+  // Sends what waits, for at most `flush_for`, and closes. Idempotent; what is added after it goes
+  // nowhere.
   void Stop(Duration flush_for);
 
  private:

@@ -16,8 +16,8 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "indexer/service/security/curve.h"
-#include "indexer/service/security/secret_file.h"
+#include "indexer/security/curve.h"
+#include "indexer/security/secret_file.h"
 
 namespace kvatlas {
 namespace {
@@ -95,8 +95,9 @@ class ZmqPublisherTest : public ::testing::Test {
     publisher->Flush();
   }
 
-  // A PUB socket forgets what it said before the subscription arrived: says batches until one is heard, from which
-  // on all are. Returns the number of the last one said, which is the last one heard.
+  // A PUB socket forgets what it said before the subscription arrived: says batches until one is
+  // heard, from which on all are. Returns the number of the last one said, which is the last one
+  // heard.
   static uint64_t SayUntilHeard(ZmqPublisher* publisher, Peer* subscriber) {
     do {
       Say(publisher, 0);

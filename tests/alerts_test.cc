@@ -1,5 +1,6 @@
-// Does each fault fire its alert? A small cluster, a real Prometheus that scrapes it, the rules that we ship with shorter times, and
-// faults one after the other: each fires, and what stays in good order stays silent.
+// Does each fault fire its alert? A small cluster, a real Prometheus that scrapes it, the rules
+// that we ship with shorter times, and faults one after the other: each fires, and what stays in
+// good order stays silent.
 //
 // `alerts_test` has four of the faults; `long_alerts_test` all, in some minutes.
 
@@ -21,7 +22,7 @@
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
 #include "indexer/stream/messages.h"
 #include "tests/hostile/attacker.h"
 #include "tests/hostile/siege.h"

@@ -1,5 +1,6 @@
-// Is in a bundle what a report needs, and nothing of prompts, tokens, hashes of them and secrets? A real cluster that is told canaries in
-// every way in which it can be told any; none of them is in the archive.
+// Is in a bundle what a report needs, and nothing of prompts, tokens, hashes of them and secrets? A
+// real cluster that is told canaries in every way in which it can be told any; none of them is in
+// the archive.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,10 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
-#include "indexer/service/address.h"
 #include "tests/programs.h"
 #include "tools/bench/service_bench_http.h"
 

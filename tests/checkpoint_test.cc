@@ -1,5 +1,6 @@
-// A real leaf, killed with -9 again and again while publishers and an engine go on: is it exact afterwards? And of publishers
-// whose streams go through a log in Redis: did it go on in the log where its checkpoint stands?
+// A real leaf, killed with -9 again and again while publishers and an engine go on: is it exact
+// afterwards? And of publishers whose streams go through a log in Redis: did it go on in the log
+// where its checkpoint stands?
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -19,26 +20,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
-#include "indexer/holders/holder_registry.h"
+#include "indexer/engine_directory/pool_engine_test_util.h"
 #include "indexer/leaf/http_transcript_test_util.h"
-#include "indexer/leaf/pool_engine_test_util.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_reply.h"
-#include "indexer/service/redis_test_server.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/net/redis_reply.h"
+#include "indexer/net/redis_url.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "publisher/publisher.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {
@@ -270,7 +271,8 @@ class CheckpointOfRedisTest : public ::testing::Test {
     ASSERT_TRUE(started.ok()) << started;
   }
 
-  // Says so much that each worker's log has at least `kBatches`, and has it written into a checkpoint.
+  // Says so much that each worker's log has at least `kBatches`, and has it written into a
+  // checkpoint.
   void FillAndCheckpoint() {
     StartLeaf("1h");
     for (int batch = 0; batch < kBatches; ++batch) {
@@ -323,7 +325,8 @@ TEST_F(CheckpointOfRedisTest, AKilledLeafGoesOnInTheLogWhereItsCheckpointStands)
   FillAndCheckpoint();
   KillAndRestart([] {});
   EXPECT_EQ(snapshots_read(), 0);
-  // Not a batch that is in the checkpoint is read again; entries may be looked at twice when a log is opened.
+  // Not a batch that is in the checkpoint is read again; entries may be looked at twice when a log
+  // is opened.
   const uint64_t since = batches() - in_checkpoint_;
   ASSERT_LT(2 * since, in_checkpoint_) << "nothing would be proved";
   EXPECT_GT(entries_read(), 0);

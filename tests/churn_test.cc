@@ -1,7 +1,8 @@
-// Does a leaf keep anything of workers, streams and connections that came and went? Rounds of them, each with names of its own.
+// Does a leaf keep anything of workers, streams and connections that came and went? Rounds of them,
+// each with names of its own.
 //
-// Once the first rounds have filled what has a bound, the leaf's heap and all that it counts must be the same after as many again. With
-// TEST_CHURN_ROUNDS of them there is a line for each twenty:
+// Once the first rounds have filled what has a bound, the leaf's heap and all that it counts must
+// be the same after as many again. With TEST_CHURN_ROUNDS of them there is a line for each twenty:
 //   bazel test -c opt --test_env=TEST_CHURN_ROUNDS=2000 --test_output=streamed //tests:churn_test
 
 #include <gmock/gmock.h>
@@ -22,16 +23,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
 #include "indexer/base/hash.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "publisher/publisher.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/soak.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -57,7 +58,8 @@ class ChurnTest : public testing::Test {
     http_ = *Address::Parse(leaf_.address("http"));
   }
 
-  // Workers come by streams and by registrations, and go with and without a word; questions over connections of their own.
+  // Workers come by streams and by registrations, and go with and without a word; questions over
+  // connections of their own.
   void Round(int number) {
     std::vector<std::unique_ptr<Publisher>> publishers;
     std::vector<TokenId> tokens(16 * kBlocks);
@@ -133,7 +135,8 @@ class ChurnTest : public testing::Test {
   ZmqTestEngine engine_{{}};
 };
 
-// Waits until all of a round has gone; the least that the heap has of some looks, since gRPC's calls are freed by and by.
+// Waits until all of a round has gone; the least that the heap has of some looks, since gRPC's
+// calls are freed by and by.
 std::map<std::string, double> ChurnTest::AtRest() {
   EXPECT_TRUE(Await([&] { return HasGone(); }, kLong));
   std::map<std::string, double> at_rest = Counted();

@@ -1,5 +1,5 @@
-// A whole cluster as processes over real sockets: exact at rest on a real trace, and again exact after any process
-// was killed and started again.
+// A whole cluster as processes over real sockets: exact at rest on a real trace, and again exact
+// after any process was killed and started again.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,10 +12,10 @@
 #include <memory>
 
 #include "proto/kvatlas/v1/frontend.pb.h"
-#include "tools/cluster/client.h"
-#include "tools/cluster/cluster.h"
-#include "tools/cluster/replay.h"
-#include "tools/cluster/report.h"
+#include "tools/testing/cluster/client.h"
+#include "tools/testing/cluster/cluster.h"
+#include "tools/testing/cluster/replay.h"
+#include "tools/testing/cluster/report.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {
@@ -177,7 +177,7 @@ TEST(ClusterTest, WithEverythingElseDeadTheFrontendStillNamesAWorkerAndSaysWhy) 
 // The runner's exit status and what it says, to people and to scripts unless told otherwise.
 std::pair<int, std::string> RunCluster(const std::string& flags,
                                        const std::string& redirect = "2>&1") {
-  FILE* pipe = popen(("tools/cluster/run_cluster " + flags + " " + redirect).c_str(), "r");
+  FILE* pipe = popen(("tools/testing/cluster/run_cluster " + flags + " " + redirect).c_str(), "r");
   std::string said;
   char buffer[4096];
   for (size_t got; (got = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) said.append(buffer, got);

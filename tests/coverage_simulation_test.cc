@@ -1,15 +1,18 @@
-// Is what a hierarchy says of its cells true? Random engines, leaves and hierarchy nodes under random faults, by seed:
-// lost messages, delays, partitions beyond the lease, leaves and nodes that are killed and come back, leaves that go on
-// after a younger one took their place, workers that are masked; random schedules, delays and budgets.
+// Is what a hierarchy says of its cells true? Random engines, leaves and hierarchy nodes under
+// random faults, by seed: lost messages, delays, partitions beyond the lease, leaves and nodes that
+// are killed and come back, leaves that go on after a younger one took their place, workers that
+// are masked; random schedules, delays and budgets.
 //
 //   engines ─▶ HolderRegistry ─▶ CoverageReporter ══ SimulatedLink ══▶ Hierarchy (two of them) ─▶ FindCells
 //        └───▶ reference index ─▶ what was covered, and when ─────────── compared ─────────────────╯
 //
-// While all this happens: an answer that calls itself exact says no more, and no less, than what its cell covered at some
-// instant within the answer's age (and what the network and the leaf's timer take). At rest: a node knows what the reference
-// indexes imply; with a budget, the part of it that the policy prefers.
+// While all this happens: an answer that calls itself exact says no more, and no less, than what
+// its cell covered at some instant within the answer's age (and what the network and the leaf's
+// timer take). At rest: a node knows what the reference indexes imply; with a budget, the part of
+// it that the policy prefers.
 //
-// A failure prints its seed; KVATLAS_SIMULATION_SEED=n runs only that one, KVATLAS_SIMULATION_SEEDS=n that many.
+// A failure prints its seed; KVATLAS_SIMULATION_SEED=n runs only that one,
+// KVATLAS_SIMULATION_SEEDS=n that many.
 
 #include <algorithm>
 #include <chrono>
@@ -38,14 +41,14 @@
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
 #include "indexer/coverage/coverage_reporter.h"
-#include "indexer/holders/holder_handle.h"
-#include "indexer/holders/holder_registry.h"
 #include "indexer/index/index.h"
 #include "indexer/index/random_trie.h"
-#include "indexer/service/log.h"
+#include "indexer/registry/holder_handle.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/receiver.h"
 #include "indexer/stream/sender.h"
+#include "indexer/telemetry/log.h"
 #include "tests/mortal_acceptor.h"
 #include "tools/bench/hierarchy_bench_net.h"
 
@@ -59,7 +62,8 @@ const Domain kDomain{"simulated", ""};
 constexpr uint32_t kBlockSize = 16;
 constexpr Duration kStep = milliseconds(100);
 constexpr Duration kNodeTick = milliseconds(200);
-// After the faults, for sweeps, leases and repairs to be over, and for one that was replaced to look again.
+// After the faults, for sweeps, leases and repairs to be over, and for one that was replaced to
+// look again.
 constexpr Duration kRestMax = std::chrono::minutes(15);
 
 using Waypoints = std::map<SequenceHash, uint32_t>;  // with their ordinals
@@ -114,7 +118,8 @@ class Truth {
     return false;
   }
 
-  // Whether of these the first `depth`, and not the next one, were covered at one instant since `from`.
+  // Whether of these the first `depth`, and not the next one, were covered at one instant since
+  // `from`.
   bool HadDepth(const std::vector<SequenceHash>& waypoints, uint32_t depth, Time from) const {
     std::map<SequenceHash, bool> then;
     for (SequenceHash waypoint : waypoints) then[waypoint] = IsCovered(waypoint);
@@ -476,7 +481,8 @@ class CoverageSimulation {
     } else if (OneIn(150)) {
       EndLeaf(&replica, /*goodbye=*/OneIn(2));
     } else if (OneIn(100) && replica.leaf->AtRest()) {
-      // Another takes its place, and it does not know. (One that no node has welcomed yet might take it back.)
+      // Another takes its place, and it does not know. (One that no node has welcomed yet might
+      // take it back.)
       replica.before.push_back(std::move(replica.leaf));
       StartLeaf(cell, number);
     } else if (OneIn(60)) {
@@ -525,9 +531,10 @@ class CoverageSimulation {
                   << found.age.count() << "; no such coverage since " << from.count();
   }
 
-  // The instant that an exact answer is of, or before. Where single messages are lost within a connection, as no transport
-  // of ours does, the end of a replay may be lost too, and nothing tells before the next message that is heard: what was
-  // repaired is then as it was when what was missing was heard of.
+  // The instant that an exact answer is of, or before. Where single messages are lost within a
+  // connection, as no transport of ours does, the end of a replay may be lost too, and nothing
+  // tells before the next message that is heard: what was repaired is then as it was when what was
+  // missing was heard of.
   Time OldestOf(const Node* node, const FoundCell& found) {
     Sighting& seen = sightings_[{node, ToString(found.cell->id)}];
     const Time now = simulation_.now();
@@ -570,8 +577,8 @@ class CoverageSimulation {
     for (size_t cell = 0; cell < cells_.size(); ++cell)
       for (size_t replica = 0; replica < cells_[cell].replicas.size(); ++replica)
         if (cells_[cell].replicas[replica].leaf == nullptr) StartLeaf(cell, replica);
-    // Those whose place another took have been told, and end: each of two that run under one name takes the place whenever
-    // the other was silent for a lease.
+    // Those whose place another took have been told, and end: each of two that run under one name
+    // takes the place whenever the other was silent for a lease.
     simulation_.RunUntil(simulation_.now() + std::chrono::minutes(1));
     for (Cell& cell : cells_)
       for (Replica& replica : cell.replicas) {

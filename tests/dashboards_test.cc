@@ -1,5 +1,6 @@
-// Do the dashboards show anything? A real Prometheus scrapes a small fleet with traffic, and is asked for every expression of every
-// dashboard: each has data. So have the metrics that the alerts ask for: a name that no process has is a typing error.
+// Do the dashboards show anything? A real Prometheus scrapes a small fleet with traffic, and is
+// asked for every expression of every dashboard: each has data. So have the metrics that the alerts
+// ask for: a name that no process has is a typing error.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A fleet without configured addresses: leaves, hierarchy nodes and frontends find each other in a real Redis, come, go and move, and
-// no process is restarted for it.
+// A fleet without configured addresses: leaves, hierarchy nodes and frontends find each other in a
+// real Redis, come, go and move, and no process is restarted for it.
 
 #include <grpcpp/grpcpp.h>
 
@@ -21,11 +21,11 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/tier.h"
-#include "indexer/service/redis_test_server.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "publisher/publisher.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {
@@ -34,7 +34,8 @@ constexpr Duration kReady = std::chrono::seconds(60);
 constexpr uint32_t kBlockSize = 16;
 constexpr const char* kModel = "mock";
 
-// Of the hash contract; not the default, so that a process which ignores the flag is refused by the others.
+// Of the hash contract; not the default, so that a process which ignores the flag is refused by the
+// others.
 constexpr uint64_t kSeed = 7;
 
 // Prompts of blocks, different in each sequence.
@@ -181,7 +182,8 @@ TEST_F(DiscoveryTest, CellsAndNodesComeGoAndMoveWithoutARestartAnywhere) {
   WaitRouted(3, "worker-of-cell-c");
 }
 
-// Engines that run find a replica of their leaf that is added under load, and go on when the first one dies for ever.
+// Engines that run find a replica of their leaf that is added under load, and go on when the first
+// one dies for ever.
 TEST_F(DiscoveryTest, AReplicaAddedUnderLoadIsToldByEnginesThatRun) {
   RunFrontend();
   RunNode("node-1");

@@ -1,4 +1,5 @@
-// What does `kvatlas doctor` say? A program of this build that is run to its end, and the doctor's findings as JSON.
+// What does `kvatlas doctor` say? A program of this build that is run to its end, and the doctor's
+// findings as JSON.
 //
 // *Threads*: one.
 //

@@ -1,7 +1,9 @@
-// Does `kvatlas doctor` name every mistake, with its remedy, and nothing where nothing is wrong? Real processes, a row for each mistake.
+// Does `kvatlas doctor` name every mistake, with its remedy, and nothing where nothing is wrong?
+// Real processes, a row for each mistake.
 //
-// Of every row: the finding is there, with a place, and a remedy whose flags exist; no finding of another kind is there but those that
-// the row allows, as a mistake often has consequences; the exit status is 3.
+// Of every row: the finding is there, with a place, and a remedy whose flags exist; no finding of
+// another kind is there but those that the row allows, as a mistake often has consequences; the
+// exit status is 3.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,11 +23,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
-#include "indexer/service/address.h"
-#include "indexer/service/http_server.h"
-#include "indexer/service/security/pki.h"
-#include "indexer/service/security/tls_files.h"
+#include "indexer/net/http_server.h"
+#include "indexer/security/pki.h"
+#include "indexer/security/tls_files.h"
 #include "tests/doctor_run.h"
 #include "tests/programs.h"
 #include "tools/bench/service_bench_http.h"

@@ -1,7 +1,9 @@
-// Are faults found where docs/operate.md says, and as soon? For each row of its table "How soon a fault is found": the fault in a small real
-// cluster, then what /ui tells the page, the alert that we ship (its rule as it is, in a real Prometheus), and `kvatlas doctor`.
+// Are faults found where docs/operate.md says, and as soon? For each row of its table "How soon a
+// fault is found": the fault in a small real cluster, then what /ui tells the page, the alert that
+// we ship (its rule as it is, in a real Prometheus), and `kvatlas doctor`.
 //
-// Times, alerts and findings are those of the table, so that text and test cannot part; a row that this test does not know fails it.
+// Times, alerts and findings are those of the table, so that text and test cannot part; a row that
+// this test does not know fails it.
 
 #include <gtest/gtest.h>
 
@@ -16,9 +18,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
 #include "tests/doctor_run.h"
 #include "tests/watched_cluster.h"
 #include "tools/bench/service_bench_http.h"

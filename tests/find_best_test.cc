@@ -1,5 +1,5 @@
-// Are the best cells of many right while cells are being written? `HolderRegistry::FindBest` beside writers, beside what was
-// true, and at rest beside `FindOverlaps`.
+// Are the best cells of many right while cells are being written? `HolderRegistry::FindBest` beside
+// writers, beside what was true, and at rest beside `FindOverlaps`.
 
 #include <algorithm>
 #include <array>
@@ -22,10 +22,10 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/test_seed.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/log.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 namespace {
@@ -49,7 +49,8 @@ std::vector<SequenceHash> PromptOf(uint32_t prompt, uint32_t depth = kDepth) {
 // How deep a cell is in a prompt, over time. One writes; others read what it was since some moment.
 class DepthHistory {
  public:
-  // Before the deeper is stored, and after what is cut was removed: it is never less than what is true.
+  // Before the deeper is stored, and after what is cut was removed: it is never less than what is
+  // true.
   void Say(uint32_t depth) {
     const uint32_t said = said_.load(std::memory_order_relaxed);
     depths_[said].store(static_cast<uint8_t>(depth), std::memory_order_relaxed);

@@ -1,11 +1,13 @@
-// Many frontends before one cell, in one thread and by seed: prompts with common beginnings go through any of them, what they tell the
-// leaf's replicas is lost, late or comes twice, engines fail, replicas begin anew.
+// Many frontends before one cell, in one thread and by seed: prompts with common beginnings go
+// through any of them, what they tell the leaf's replicas is lost, late or comes twice, engines
+// fail, replicas begin anew.
 //
 //   frontend 0 ─╮ asks    ╭─ replica 0 ─╮  events, later
 //   frontend 1 ─┼────────▶│             │◀────────────── engines: a set of blocks each
 //   frontend 2 ─╯ tells ~ ╰─ replica 1 ─╯
 //
-// A failure prints its seed; KVATLAS_SIMULATION_SEED=n runs only that one, KVATLAS_SIMULATION_SEEDS=n that many.
+// A failure prints its seed; KVATLAS_SIMULATION_SEED=n runs only that one,
+// KVATLAS_SIMULATION_SEEDS=n that many.
 
 #include <gtest/gtest.h>
 
@@ -23,15 +25,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/route/finders.h"
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
+#include "frontend/router/lookup_clients.h"
+#include "frontend/serve/lookup_clients/in_process_lookup_clients.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
-#include "indexer/holders/holder_handle.h"
-#include "indexer/holders/holder_registry.h"
-#include "tools/serve/finders/in_process_finders.h"
+#include "indexer/registry/holder_handle.h"
+#include "indexer/registry/holder_registry.h"
 
 namespace kvatlas {
 namespace {
@@ -72,7 +74,8 @@ class Fleet : public CellFinder, public OverlapFinder {
   size_t Below(size_t bound) { return static_cast<size_t>(random_() % bound); }
   bool Chance(double share) { return static_cast<double>(random_() >> 11) * 0x1p-53 < share; }
 
-  // A request through some frontend; the engine computes what it lacks within `compute`, and announces it then.
+  // A request through some frontend; the engine computes what it lacks within `compute`, and
+  // announces it then.
   void Send(size_t frontend, const std::vector<SequenceHash>& prompt, Duration compute) {
     const absl::StatusOr<RouteResult> routed =
         frontends_[frontend]->Route({.domain = kModel, .sequence_hashes = prompt});
@@ -256,7 +259,8 @@ TEST(FrontendsSimulationTest, NothingIsPromisedThatNoEngineAnnouncedAndMemoryRet
   }
 }
 
-// Blocks computed by a fan-out of `siblings` over all frontends; each comes a moment after the one before.
+// Blocks computed by a fan-out of `siblings` over all frontends; each comes a moment after the one
+// before.
 uint64_t ComputedByFanOut(uint64_t seed, size_t siblings, bool tell) {
   Fleet fleet(seed, 8, 12, {}, tell);
   std::mt19937_64 random(seed);

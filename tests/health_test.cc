@@ -1,5 +1,5 @@
-// What do orchestrators hear of every process: does it live, may it get work? Real processes, their HTTP planes, gRPC's health
-// service, and systemd's socket.
+// What do orchestrators hear of every process: does it live, may it get work? Real processes, their
+// HTTP planes, gRPC's health service, and systemd's socket.
 
 #include <gmock/gmock.h>
 #include <grpcpp/channel.h>
@@ -25,13 +25,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
-#include "tools/cluster/process.h"
-#include "tools/engine/engine.grpc.pb.h"
-#include "tools/engine/engine_model.h"
+#include "indexer/net/grpc_channel.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/mock_engine/engine.grpc.pb.h"
+#include "tools/testing/mock_engine/engine_model.h"
 
 namespace kvatlas {
 namespace {
@@ -46,7 +46,7 @@ constexpr char kHierarchy[] = "hierarchy/kvatlas-hierarchy";
 constexpr char kFrontend[] = "frontend/kvatlas-frontend";
 constexpr char kRelay[] = "publisher/kvatlas-relay";
 constexpr char kKvatlas[] = "tools/kvatlas/kvatlas";
-constexpr char kEngine[] = "tools/engine/mock_engine";
+constexpr char kEngine[] = "tools/testing/mock_engine/mock_engine";
 
 std::string Ask(const Address& to, const std::string& path) {
   TestSocket socket(to);
@@ -136,7 +136,8 @@ class HealthTest : public ::testing::Test {
     ASSERT_TRUE(came) << process.name() << " " << path << ": " << last;
   }
 
-  // What is answered may be of before a process has looked at itself, the first time or after a change.
+  // What is answered may be of before a process has looked at itself, the first time or after a
+  // change.
   void AwaitSays(const Process& process, const std::string& path, const std::string& text,
                  const std::string& plane = "http") {
     std::string last;
@@ -316,8 +317,8 @@ TEST_F(HealthTest, SystemdHearsOfRealProcesses) {
     return message;
   };
   setenv("NOTIFY_SOCKET", path.c_str(), 1);
-  // A socket keeps ten messages or so (net.unix.max_dgram_qlen) and processes do not wait for room: once a second, they leave room for
-  // what a test reads late.
+  // A socket keeps ten messages or so (net.unix.max_dgram_qlen) and processes do not wait for room:
+  // once a second, they leave room for what a test reads late.
   setenv("WATCHDOG_USEC", "2000000", 1);
   for (const char* binary : {kLeaf, kHierarchy, kFrontend, kRelay}) {
     const std::string name = std::string(binary).substr(std::string(binary).rfind('/') + 1);

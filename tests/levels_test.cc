@@ -1,6 +1,6 @@
-// Three levels as processes over real sockets: leaves, regions, a world that is split over shards, two replicas of each.
-// Killing any one of them loses no request, and at rest every node's coverage is what the engines' contents imply; so it is when
-// a shard is added while requests go on.
+// Three levels as processes over real sockets: leaves, regions, a world that is split over shards,
+// two replicas of each. Killing any one of them loses no request, and at rest every node's coverage
+// is what the engines' contents imply; so it is when a shard is added while requests go on.
 //
 //   frontend ×2 ──▶ world a ×2, world b ×2 ──▶ region east ×2, west ×2 ──▶ leaf ×2 of a cell each ◀── 2 engines each
 
@@ -27,12 +27,12 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_status.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_status.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
-#include "tools/cluster/process.h"
-#include "tools/engine/engine.grpc.pb.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/mock_engine/engine.grpc.pb.h"
 
 namespace kvatlas {
 namespace {
@@ -66,7 +66,8 @@ void Pause(Duration duration) {
 using Waypoints = std::map<uint64_t, uint32_t>;
 using Coverage = std::map<std::string, Waypoints>;
 
-// All the processes by name, such as "world-a-0", "region-east-1", "leaf-west-0", "engine-east-1", "frontend-0".
+// All the processes by name, such as "world-a-0", "region-east-1", "leaf-west-0", "engine-east-1",
+// "frontend-0".
 class Fleet {
  public:
   Fleet() : directory_(std::string(std::getenv("TEST_TMPDIR")) + "/levels") {
@@ -240,7 +241,7 @@ class Fleet {
         AddressOf("leaf-" + region + "-0") + "," + AddressOf("leaf-" + region + "-1");
     for (int i = 0; i < kEnginesPerCell; ++i) {
       const std::string name = "engine-" + region + "-" + std::to_string(i);
-      Add(name, "tools/engine/mock_engine",
+      Add(name, "tools/testing/mock_engine/mock_engine",
           {"--leaf=" + leaves, "--worker=" + name, "--capacity=700", "--block_size=16"});
     }
   }
@@ -309,7 +310,8 @@ class Sessions {
 
 class LevelsTest : public testing::Test {
  protected:
-  // Nothing may be lost, and nothing has to be found without the full path: every level has another replica.
+  // Nothing may be lost, and nothing has to be found without the full path: every level has another
+  // replica.
   void ServeSome(int requests, const std::string& while_what) {
     for (int i = 0; i < requests; ++i) {
       const absl::StatusOr<v1::RouteResponse> route = fleet_.Serve(sessions_.Next());
@@ -320,8 +322,9 @@ class LevelsTest : public testing::Test {
     }
   }
 
-  // A frontend tries a node that it could not reach again after a second at most: one that came back just before its other
-  // replica is killed may not be known yet. Until then requests find a worker all the same.
+  // A frontend tries a node that it could not reach again after a second at most: one that came
+  // back just before its other replica is killed may not be known yet. Until then requests find a
+  // worker all the same.
   void AwaitFullPath(const std::string& while_what) {
     const Time until = Clock::Real().Now() + kRest;
     v1::Fallback fallback;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "tools/cluster/replay.h"
+#include "tools/testing/cluster/replay.h"
 
 namespace kvatlas {
 namespace {

@@ -1,12 +1,14 @@
-// Does a process that is killed under load come back to exact answers, every time? Rounds of a trace on one cluster; in each a
-// process is killed with -9 and started again while requests go on, and at its end, at rest, every answer is compared with
-// what the engines hold.
+// Does a process that is killed under load come back to exact answers, every time? Rounds of a
+// trace on one cluster; in each a process is killed with -9 and started again while requests go on,
+// and at its end, at rest, every answer is compared with what the engines hold.
 //
 //   round 0 ·· kill leaf-0 ··· restart ·· rest, compare │ round 1 ·· kill hierarchy ··· restart ·· rest, compare │ …
 //
-// *Truth*: a kill is clean when no request of its round failed, something was compared, and no answer was too much, too little
-// or not exact. The kinds, leaf, hierarchy and frontend, take turns; a frontend is started again at once, since without one no request
-// has an answer, and one request may find its connection broken. After a round that was not clean the cluster is a new one; the logs of the old one stay.
+// *Truth*: a kill is clean when no request of its round failed, something was compared, and no
+// answer was too much, too little or not exact. The kinds, leaf, hierarchy and frontend, take
+// turns; a frontend is started again at once, since without one no request has an answer, and one
+// request may find its connection broken. After a round that was not clean the cluster is a new
+// one; the logs of the old one stay.
 // *Threads*: none of its own.
 //
 // Example:
@@ -22,7 +24,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/cluster/cluster.h"
+#include "tools/testing/cluster/cluster.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {

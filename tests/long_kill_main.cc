@@ -1,5 +1,5 @@
-// long_kill: kill -9 of every kind of process under load, a thousand times each. Ends with 1 when one was not clean; what it
-// prints last says where to go on with --first.
+// long_kill: kill -9 of every kind of process under load, a thousand times each. Ends with 1 when
+// one was not clean; what it prints last says where to go on with --first.
 
 #include <chrono>
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 #include "tests/long_kill.h"
 #include "tools/trace/trace.h"
 

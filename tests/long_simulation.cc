@@ -22,8 +22,8 @@
 #include "indexer/base/tier.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
-#include "indexer/holders/holder_registry.h"
 #include "indexer/index/random_trie.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
@@ -112,7 +112,8 @@ class Worker {
   }
   ~Worker() { End(); }
 
-  // The engine is killed, and its blocks are gone; or only the publisher, which is then told everything anew.
+  // The engine is killed, and its blocks are gone; or only the publisher, which is then told
+  // everything anew.
   void Restart(bool with_engine) {
     End();
     if (with_engine) std::fill(tiers_.begin(), tiers_.end(), 0);
@@ -396,7 +397,8 @@ class Round {
     return who;
   }
 
-  // The faults are over. First longer than leases, digests and repairs take; then to a moment when nothing is under way.
+  // The faults are over. First longer than leases, digests and repairs take; then to a moment when
+  // nothing is under way.
   void Rest() {
     world_.simulation.CalmDown();
     const Time calm_from = world_.simulation.now();

@@ -1,16 +1,19 @@
-// Do a leaf and a hierarchy know, after any history, exactly what engines have? One round of a long simulation.
+// Do a leaf and a hierarchy know, after any history, exactly what engines have? One round of a long
+// simulation.
 //
 //   engine ─▶ StreamSender ═ SimulatedLink ═▶ leaf: HolderRegistry, atlas ─▶ Coverage ─▶ CoverageReporter ═ link ═▶ Hierarchy
 //     │            (a worker's publisher)                                                                             │
 //     └─ what it has: a byte per block ────────────────── compared at rest, with both ────────────────────────────────╯
 //
-// A round has a world of its own, drawn from its seed: sequences, cells, workers, windows, delays, and what goes wrong. Messages
-// are lost and delayed, connections cut (beyond leases too), engines, publishers, leaves and nodes are killed and come back, small
-// windows drop batches so that snapshots repair, and the clock of a process jumps ahead, as after a suspension. Then
-// the faults end, everything comes to rest, and every block of every worker is compared.
+// A round has a world of its own, drawn from its seed: sequences, cells, workers, windows, delays,
+// and what goes wrong. Messages are lost and delayed, connections cut (beyond leases too), engines,
+// publishers, leaves and nodes are killed and come back, small windows drop batches so that
+// snapshots repair, and the clock of a process jumps ahead, as after a suspension. Then the faults
+// end, everything comes to rest, and every block of every worker is compared.
 //
 // *Truth*: a plain array per engine that no code of the product has touched.
-// *Threads*: none; rounds share nothing and may run side by side. A round is the same whenever it runs.
+// *Threads*: none; rounds share nothing and may run side by side. A round is the same whenever it
+// runs.
 
 #ifndef KVATLAS_TESTS_LONG_SIMULATION_H_
 #define KVATLAS_TESTS_LONG_SIMULATION_H_
@@ -25,7 +28,8 @@ struct RoundOptions {
   uint64_t seed = 1;
   uint64_t events =
       1'000'000;  // at least; one event is one block that is stored in, or removed from, a tier of an engine
-  // One block is claimed that no engine has, and one is kept from the comparison: what the comparison must find. For tests.
+  // One block is claimed that no engine has, and one is kept from the comparison: what the
+  // comparison must find. For tests.
   bool plant_errors = false;
 };
 
@@ -39,7 +43,8 @@ struct RoundResult {
   uint64_t snapshots = 0;
   uint64_t batches_dropped = 0;  // by a full window
   uint64_t messages_lost = 0;
-  // Not empty: something else was wrong, such as a stream that never came to rest, or an answer that is not exact there.
+  // Not empty: something else was wrong, such as a stream that never came to rest, or an answer
+  // that is not exact there.
   std::string error;
 
   // All numbers above.

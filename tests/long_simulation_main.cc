@@ -1,4 +1,5 @@
-// long_simulation: rounds of `long_simulation.h` until so many events have happened. Ends with 1 when anything was wrong.
+// long_simulation: rounds of `long_simulation.h` until so many events have happened. Ends with 1
+// when anything was wrong.
 
 #include <algorithm>
 #include <chrono>
@@ -16,8 +17,8 @@
 #include "absl/time/time.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/flags.h"
-#include "indexer/service/log.h"
+#include "indexer/process/flags.h"
+#include "indexer/telemetry/log.h"
 #include "tests/long_simulation.h"
 #include "tools/kvatlas/table.h"
 
@@ -36,7 +37,8 @@ struct Options {
 // The seed of a round.
 uint64_t SeedOf(const Options& options, uint64_t round) { return options.seed * 1'000'003 + round; }
 
-// What the rounds from 1 on have found. A file of one line, so that a run can go on where it was ended.
+// What the rounds from 1 on have found. A file of one line, so that a run can go on where it was
+// ended.
 struct Progress {
   uint64_t rounds = 0;
   RoundResult total;

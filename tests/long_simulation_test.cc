@@ -3,7 +3,7 @@
 #include "tests/long_simulation.h"
 
 #include "gtest/gtest.h"
-#include "indexer/service/log.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 namespace {

@@ -1,8 +1,10 @@
-// What does a process say of a wrong command line, environment or configuration file? Real processes, a row for each mistake.
+// What does a process say of a wrong command line, environment or configuration file? Real
+// processes, a row for each mistake.
 //
-// A row has the program, what it is told, the status it exits with, and texts that stderr has. Of all of them: stdout is empty, no
-// password is told, the process ends by itself and opens no port. In texts {DIR} is a directory of the test's own, {FILE} the row's
-// configuration file, {TAKEN} an address on which the test listens.
+// A row has the program, what it is told, the status it exits with, and texts that stderr has. Of
+// all of them: stdout is empty, no password is told, the process ends by itself and opens no port.
+// In texts {DIR} is a directory of the test's own, {FILE} the row's configuration file, {TAKEN} an
+// address on which the test listens.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,8 +22,8 @@
 #include <vector>
 
 #include "absl/strings/str_replace.h"
-#include "frontend/doors/http/socket_test_util.h"
-#include "tools/cluster/process.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {

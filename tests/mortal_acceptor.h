@@ -1,5 +1,5 @@
-// A process at the end of simulated connections that can be killed: its connections break, and what comes next at the same
-// address knows nothing.
+// A process at the end of simulated connections that can be killed: its connections break, and what
+// comes next at the same address knows nothing.
 //
 // *Threads*: one.
 
@@ -18,7 +18,8 @@ namespace kvatlas {
 
 class MortalAcceptor : public StreamAcceptor {
  public:
-  // Where streams end from now on; null: they are refused. REQUIRES: `Kill` before the one of before goes.
+  // Where streams end from now on; null: they are refused. REQUIRES: `Kill` before the one of
+  // before goes.
   void SetAcceptor(StreamAcceptor* acceptor) { acceptor_ = acceptor; }
 
   // The sessions end; each connection breaks when something is sent on it.

@@ -14,12 +14,12 @@
 #include <utility>
 
 #include "absl/strings/str_replace.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_status.h"
+#include "indexer/base/address.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_status.h"
 #include "tools/bench/service_bench_http.h"
-#include "tools/engine/engine.grpc.pb.h"
-#include "tools/engine/engine_model.h"
+#include "tools/testing/mock_engine/engine.grpc.pb.h"
+#include "tools/testing/mock_engine/engine_model.h"
 
 namespace kvatlas {
 namespace {
@@ -40,9 +40,9 @@ const std::map<std::string, Kind>& Kinds() {
       {"hierarchy", {"hierarchy/kvatlas-hierarchy", {grpc, http}}},
       {"frontend", {"frontend/kvatlas-frontend", {grpc, http}}},
       {"relay", {"publisher/kvatlas-relay", {http}}},
-      {"engine", {"tools/engine/mock_engine", {grpc, "--capacity=60"}}},
+      {"engine", {"tools/testing/mock_engine/mock_engine", {grpc, "--capacity=60"}}},
       {"zmq_engine",
-       {"tools/engine/mock_engine",
+       {"tools/testing/mock_engine/mock_engine",
         {grpc, "--capacity=60", "--zmq_events=tcp://127.0.0.1:0", "--zmq_replay=tcp://127.0.0.1:0",
          "--zmq_attach=bind"}}}};
   return kinds;

@@ -1,7 +1,7 @@
 // How does a test start real programs that know each other, and make a mistake with one of them?
 //
-// In arguments {NAME:WHAT} is an address of a program that was started before ({leaf:grpc}), {NAME} what a test set by `Set`, {dead} an
-// address where nothing listens.
+// In arguments {NAME:WHAT} is an address of a program that was started before ({leaf:grpc}), {NAME}
+// what a test set by `Set`, {dead} an address where nothing listens.
 //
 // *Threads*: one. *Lifetime*: programs end with this object.
 //
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 

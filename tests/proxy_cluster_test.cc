@@ -1,5 +1,5 @@
-// A whole fleet behind the proxy, as processes: chats go through to engines that really cache them, and go on being answered
-// while leaves, the hierarchy and engines are killed.
+// A whole fleet behind the proxy, as processes: chats go through to engines that really cache them,
+// and go on being answered while leaves, the hierarchy and engines are killed.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/address.h"
-#include "tools/cluster/at_rest.h"
-#include "tools/cluster/client.h"
-#include "tools/cluster/cluster.h"
+#include "tools/testing/cluster/at_rest.h"
+#include "tools/testing/cluster/client.h"
+#include "tools/testing/cluster/cluster.h"
 
 namespace kvatlas {
 namespace {
@@ -105,7 +105,8 @@ TEST(ProxyClusterTest, TheNextTurnGoesWhereTheConversationIsAndEnginesHaveWhatWa
   ASSERT_NE(cluster, nullptr);
   const Address proxy = ProxyOf(*cluster);
   uint32_t promised = 0;
-  // Until the first request no engine is known for tokens; then a turn's blocks take a moment to be told.
+  // Until the first request no engine is known for tokens; then a turn's blocks take a moment to be
+  // told.
   for (uint32_t turns = 1; promised == 0 && turns < 10'000; turns += 2) {
     const std::string answer = Ask(proxy, Chat(7, 1 + turns % 40));
     ASSERT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
@@ -228,7 +229,8 @@ TEST(ProxyClusterTest, EveryRequestIsAnsweredWhileOneEngineIsAlive) {
   EXPECT_EQ(Header(clients.last(), "x-kvatlas-fallback"), "load_only");
   ASSERT_NO_FATAL_FAILURE(RestartInTurn(killed, cluster.get(), &clients));
   clients.WaitFor("x-kvatlas-fallback", "none");
-  // The first that was killed is used again as soon as no other is left; until then blocks that others kept may win.
+  // The first that was killed is used again as soon as no other is left; until then blocks that
+  // others kept may win.
   for (const char* name : {"worker-1-1", "worker-0-1", "worker-1-0"}) {
     ASSERT_TRUE(cluster->Kill(name).ok());
     clients.WaitForMore(20);

@@ -1,12 +1,15 @@
-// Do leaves know what workers hold, whatever happens to them, to Redis and to what is between? Publishers' link, readers,
-// registries and checkpoints as they are, over a Redis in simulated time, by seed: logs that are trimmed by length, bytes and
-// age, connections that end, a server that stalls, restarts with what it had a while ago or with nothing, is full or evicts,
-// leaves that are killed and come back from older checkpoints, clocks that jump, and holdings that drift.
+// Do leaves know what workers hold, whatever happens to them, to Redis and to what is between?
+// Publishers' link, readers, registries and checkpoints as they are, over a Redis in simulated
+// time, by seed: logs that are trimmed by length, bytes and age, connections that end, a server
+// that stalls, restarts with what it had a while ago or with nothing, is full or evicts, leaves
+// that are killed and come back from older checkpoints, clocks that jump, and holdings that drift.
 //
-// After every step: what a leaf holds of a worker under exact trust is what that worker held after the batch that the leaf
-// says it has applied. After the faults stop: all are equal. Then drift is made, and is gone within `kRepairedWithin`.
+// After every step: what a leaf holds of a worker under exact trust is what that worker held after
+// the batch that the leaf says it has applied. After the faults stop: all are equal. Then drift is
+// made, and is gone within `kRepairedWithin`.
 //
-// A failure prints its seed; KVATLAS_SIMULATION_SEED=n runs only that one, KVATLAS_SIMULATION_SEEDS=n that many.
+// A failure prints its seed; KVATLAS_SIMULATION_SEED=n runs only that one,
+// KVATLAS_SIMULATION_SEEDS=n that many.
 
 #include <algorithm>
 #include <chrono>
@@ -31,22 +34,22 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/leaf/checkpoint/checkpointer.h"
-#include "indexer/leaf/checkpoint/fault_files.h"
-#include "indexer/service/log.h"
-#include "indexer/service/metrics.h"
+#include "indexer/checkpoint/checkpointer.h"
+#include "indexer/checkpoint/fault_files.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/receiver.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
+#include "indexer/telemetry/log.h"
+#include "indexer/telemetry/metrics.h"
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
-#include "indexer/transport/redis/simulated_redis.h"
-#include "indexer/transport/redis/simulated_redis_network.h"
+#include "tools/testing/simulated_redis/simulated_redis.h"
+#include "tools/testing/simulated_redis/simulated_redis_network.h"
 
 namespace kvatlas {
 namespace {
@@ -93,7 +96,8 @@ class JumpingClock : public Clock {
   Duration jumped_{0};
 };
 
-// What makes a receiver's holdings drift without anybody's noticing: an event is lost, or told twice.
+// What makes a receiver's holdings drift without anybody's noticing: an event is lost, or told
+// twice.
 enum class Drift { kLostRemove, kLostClear, kDoubledStore };
 
 // Between transport and registry: the next batch that can be spoiled is, when armed.
@@ -285,7 +289,8 @@ class Simulation {
     Remember(worker);
   }
 
-  // A sequence is the multiples of its number, so that sequences share no block and parents are known.
+  // A sequence is the multiples of its number, so that sequences share no block and parents are
+  // known.
   Event RandomEvent() {
     const Tier tier = static_cast<Tier>(Below(3));
     if (Below(60) == 0) return Cleared{TierMask(static_cast<uint8_t>(1 + Below(15)))};
@@ -558,7 +563,8 @@ class Simulation {
     EXPECT_EQ(Unsettled(), "");
   }
 
-  // A remove or a clear is lost on its way into a leaf, or a store told twice, and the engine is idle from then on.
+  // A remove or a clear is lost on its way into a leaf, or a store told twice, and the engine is
+  // idle from then on.
   void RepairDrift() {
     Worker& worker = *workers_[Below(workers_.size())];
     Leaf& leaf = *leaves_[Below(leaves_.size())];

@@ -1,4 +1,5 @@
-// Does a running process take its configuration anew at SIGHUP, while it answers? Real processes under a loop of questions.
+// Does a running process take its configuration anew at SIGHUP, while it answers? Real processes
+// under a loop of questions.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "frontend/doors/http/socket_test_util.h"
-#include "indexer/service/address.h"
-#include "tools/cluster/process.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {

@@ -1,6 +1,6 @@
-// What does a rolling restart cost? Two hierarchy nodes and two replicas of a leaf are stopped and started again one after the other,
-// each when the one before is ready, while prompts are routed all the time: no route fails or falls back, and none loses sight of
-// what the engines have.
+// What does a rolling restart cost? Two hierarchy nodes and two replicas of a leaf are stopped and
+// started again one after the other, each when the one before is ready, while prompts are routed
+// all the time: no route fails or falls back, and none loses sight of what the engines have.
 //
 //   load ──▶ frontend ──▶ node-0, node-1 ◀── leaf-0, leaf-1 (replicas of cell "a") ◀── engine-0, engine-1
 
@@ -19,16 +19,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "tools/bench/service_bench_http.h"
-#include "tools/cluster/process.h"
-#include "tools/engine/engine.grpc.pb.h"
-#include "tools/engine/engine_model.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/mock_engine/engine.grpc.pb.h"
+#include "tools/testing/mock_engine/engine_model.h"
 
 namespace kvatlas {
 namespace {
@@ -81,7 +81,7 @@ class RollingRestartTest : public ::testing::Test {
              "--min_initial_workers=2"});
     }
     for (int i = 0; i < 2; ++i) {
-      Start("engine-" + std::to_string(i), "tools/engine/mock_engine",
+      Start("engine-" + std::to_string(i), "tools/testing/mock_engine/mock_engine",
             {"--worker=w" + std::to_string(i), "--block_size=16", "--leaf=" + Both("leaf")});
     }
     Start("frontend", "frontend/kvatlas-frontend",

@@ -1,5 +1,6 @@
-// A cluster of processes under another schedule of waypoints than the standard one: exact at rest, and found by it. And one process
-// that was forgotten: who runs it is told what to mend, who refuses it too, and requests go on.
+// A cluster of processes under another schedule of waypoints than the standard one: exact at rest,
+// and found by it. And one process that was forgotten: who runs it is told what to mend, who
+// refuses it too, and requests go on.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,17 +17,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/address.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
-#include "tools/cluster/client.h"
-#include "tools/cluster/cluster.h"
-#include "tools/cluster/process.h"
-#include "tools/cluster/replay.h"
-#include "tools/cluster/report.h"
+#include "tools/testing/cluster/client.h"
+#include "tools/testing/cluster/cluster.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/cluster/replay.h"
+#include "tools/testing/cluster/report.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {

@@ -15,14 +15,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/redis_test_server.h"
-#include "indexer/service/security/pki.h"
-#include "indexer/service/security/record_keys.h"
-#include "indexer/service/security/secret_file.h"
+#include "indexer/security/pki.h"
+#include "indexer/security/record_keys.h"
+#include "indexer/security/secret_file.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_options.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 
@@ -51,7 +51,8 @@ class HelloInLog : public SenderLinkObserver {
   RedisLink link_;
 };
 
-// A redis-server by TLS with a user for each of two cells, and what a leaf and a publisher are told of it.
+// A redis-server by TLS with a user for each of two cells, and what a leaf and a publisher are told
+// of it.
 class SecureRedis {
  public:
   SecureRedis() {

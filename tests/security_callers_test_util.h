@@ -73,7 +73,8 @@ inline Outcome OutcomeOfHttp(const std::string& out) {
 inline size_t Refusals(const std::string& audit, const std::string& caller,
                        const std::string& verb) {
   const std::string& identity = Callers().at(caller);
-  // One without an identity is in it as anonymous, or, where its credential was not taken, with the reason alone.
+  // One without an identity is in it as anonymous, or, where its credential was not taken, with the
+  // reason alone.
   const std::string who = caller == "stranger" ? "" : identity.empty() ? "anonymous" : identity;
   size_t found = 0;
   std::istringstream lines(audit);

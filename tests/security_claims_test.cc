@@ -1,5 +1,6 @@
-// What is another's: its name, its url, its epoch, its cell, its replica, its address. Each claim is refused and audited, over gRPC and
-// HTTP and through Redis, and the other has everything that it had: its blocks, its registration, its stream.
+// What is another's: its name, its url, its epoch, its cell, its replica, its address. Each claim
+// is refused and audited, over gRPC and HTTP and through Redis, and the other has everything that
+// it had: its blocks, its registration, its stream.
 
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
@@ -22,7 +23,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_url.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
@@ -55,7 +56,8 @@ using Facts = std::map<std::string, std::string>;
 
 class SecurityClaimsTest : public SecurityCallersTest {
  protected:
-  // B publishes `kBlocks` blocks to the leaf of cell-0, by gRPC or through Redis, and the cell reports them.
+  // B publishes `kBlocks` blocks to the leaf of cell-0, by gRPC or through Redis, and the cell
+  // reports them.
   void StartB(RedisPublisherOptions redis = {}) {
     PublisherOptions options;
     if (redis.url.empty()) {
@@ -279,7 +281,8 @@ TEST_F(SecurityClaimsTest, WhatAWorkerClaimsOfAnotherIsRefusedAndTheOtherIsUnaff
         [](Hello* said) { said->labels = {{"url", "http://127.0.0.3@127.0.0.2:7"}}; });
   hello("address of b", "worker", "host=127.0.0.2",
         [](Hello* said) { said->address = "127.0.0.2:7"; });
-  // With its own certificate: only its epochs of the time to come, and those of the past, are refused.
+  // With its own certificate: only its epochs of the time to come, and those of the past, are
+  // refused.
   hello(
       "own epoch in a year", "worker/cell-0/b", "hours ahead of the receiver's clock",
       [&](Hello* said) {
@@ -384,7 +387,8 @@ TEST_F(SecurityClaimsTest, WhatALeafClaimsOfAnotherCellIsRefusedAndTheCellIsUnaf
   for (const Claim& claim : claims) Check(claim, [this] { return FactsOfCell(); });
 }
 
-// Those of a cell whose workers have keys of their own, and one who may write to the cell's logs and has none.
+// Those of a cell whose workers have keys of their own, and one who may write to the cell's logs
+// and has none.
 TEST_F(SecurityClaimsTest, WhatIsClaimedThroughRedisOfAnotherIsNotHeardAndTheOtherGoesOn) {
   SecureRedis redis;
   StartCluster(1, 1, 400, {},

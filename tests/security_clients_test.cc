@@ -1,4 +1,5 @@
-// What is secret is nowhere to be seen; certificates that openssl made work, and so do Debian's clients.
+// What is secret is nowhere to be seen; certificates that openssl made work, and so do Debian's
+// clients.
 
 #include <dirent.h>
 #include <gmock/gmock.h>
@@ -19,8 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "indexer/base/await.h"
-#include "indexer/service/security/secret_file.h"
-#include "indexer/service/security/tokens.h"
+#include "indexer/security/secret_file.h"
+#include "indexer/security/tokens.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "tests/security_test_util.h"
@@ -38,7 +39,8 @@ std::string TextOf(const std::string& path) {
 
 class SecurityClientsTest : public SecurityTest {
  protected:
-  // Places that people look at, and what is there: logs and audit logs, command lines and environments, answers over HTTP.
+  // Places that people look at, and what is there: logs and audit logs, command lines and
+  // environments, answers over HTTP.
   std::map<std::string, std::string> WhatIsShown() {
     std::map<std::string, std::string> shown;
     for (const auto& entry : std::filesystem::directory_iterator(cluster_->logs())) {
@@ -80,7 +82,8 @@ TEST_F(SecurityClientsTest, NoSecretAndNoPromptIsShownAnywhere) {
   WritePolicy("[]", kRules,
               R"(, "tenants": {"x": {"salt": "@)" + folder + R"(/salt", "pool": ""}})");
   AwaitReloads(1);
-  // Prompts as text, chat, tokens: routed or refused, over gRPC and HTTP, with tokens right and wrong.
+  // Prompts as text, chat, tokens: routed or refused, over gRPC and HTTP, with tokens right and
+  // wrong.
   const std::string http = cluster_->address("frontend", "http");
   for (const std::string& bearer : {token, wrong_token}) {
     const std::string header =
@@ -133,7 +136,8 @@ TEST_F(SecurityClientsTest, NoSecretAndNoPromptIsShownAnywhere) {
   }
 }
 
-// A root, an intermediate that issues, a leaf's and an operator's certificate: by the commands that a reader of openssl's manual writes.
+// A root, an intermediate that issues, a leaf's and an operator's certificate: by the commands that
+// a reader of openssl's manual writes.
 constexpr char kOpenssl[] = R"(
 set -e
 cd "$1"
@@ -178,7 +182,8 @@ TEST_F(SecurityClientsTest, AChainThatOpensslMadeWorksWithCurlOverHttpAndGrpc) {
       << curl("operator-by-openssl.pem", "-v", http);
   // Without its intermediate there is no chain to the root.
   EXPECT_NE(curl("operator-by-openssl.alone.pem", status, http), "200");
-  // gRPC as any client of HTTP/2 speaks it: a frame with an empty message, the status in the trailers.
+  // gRPC as any client of HTTP/2 speaks it: a frame with an empty message, the status in the
+  // trailers.
   ASSERT_TRUE(WriteFileByRename(folder + "/frame", std::string(5, '\0'), 0600).ok());
   const auto grpc = [&](const std::string& method) {
     return curl("operator-by-openssl.pem",
@@ -192,7 +197,8 @@ TEST_F(SecurityClientsTest, AChainThatOpensslMadeWorksWithCurlOverHttpAndGrpc) {
       [&] { return grpc("/kvatlas.v1.Leaf/Stats").find("grpc-status: 0") != std::string::npos; },
       kLong))
       << grpc("/kvatlas.v1.Leaf/Stats");
-  // gRPC resets the stream behind its answer, and curl may see that first: it prints no header then.
+  // gRPC resets the stream behind its answer, and curl may see that first: it prints no header
+  // then.
   EXPECT_TRUE(Await(
       [&] {
         return grpc("/kvatlas.v1.Leaf/NoSuchMethod").find("grpc-status: 12") != std::string::npos;

@@ -1,5 +1,6 @@
-// Who may do what: every role, every verb, against what is its own, a foreign domain, holder, cell and address, over gRPC, HTTP
-// and Redis, as one table. What the table does not allow is refused, and is in the audit log.
+// Who may do what: every role, every verb, against what is its own, a foreign domain, holder, cell
+// and address, over gRPC, HTTP and Redis, as one table. What the table does not allow is refused,
+// and is in the audit log.
 
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
@@ -14,10 +15,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/ext_proc/external_processor.grpc.pb.h"
+#include "frontend/gateway/ext_proc/external_processor.grpc.pb.h"
 #include "indexer/base/await.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_url.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"

@@ -1,8 +1,10 @@
-// CA, certificates, tokens and policy change under load: no route fails, and what is not allowed any more is refused.
+// CA, certificates, tokens and policy change under load: no route fails, and what is not allowed
+// any more is refused.
 //
-// A rotation is what docs/security.md says: the new CA beside the old one, certificates by the new one, the old CA away; a token
-// beside the old one, then alone; a policy that revokes a worker. TEST_ROTATIONS of them, two unless said; where it is said, times are held
-// against their bounds too:
+// A rotation is what docs/security.md says: the new CA beside the old one, certificates by the new
+// one, the old CA away; a token beside the old one, then alone; a policy that revokes a worker.
+// TEST_ROTATIONS of them, two unless said; where it is said, times are held against their bounds
+// too:
 //   bazel run -c opt --test_env=TEST_ROTATIONS=20 //tests:security_rotation_test
 
 #include <grpcpp/client_context.h>
@@ -29,9 +31,9 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/security/pki.h"
-#include "indexer/service/security/secret_file.h"
-#include "indexer/service/security/tokens.h"
+#include "indexer/security/pki.h"
+#include "indexer/security/secret_file.h"
+#include "indexer/security/tokens.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
@@ -60,7 +62,8 @@ double SecondsSince(Time from) {
   return std::chrono::duration<double>(Clock::Real().Now() - from).count();
 }
 
-// Routes without end, one after the other over one channel, from when the frontend first reaches its fleet.
+// Routes without end, one after the other over one channel, from when the frontend first reaches
+// its fleet.
 class Load {
  public:
   using Credential = std::function<std::string()>;  // a bearer token; empty: none
@@ -297,7 +300,8 @@ void SecurityRotationTest::RotateCa(int number) {
   TlsPaths fresh_alone = by_fresh;
   fresh_alone.ca = fresh.ca_path();
   ASSERT_TRUE(Await([&] { return Everywhere(fresh_alone, true); }, kLong));
-  // As docs/security.md says: a file is read within a second, and a connection keeps its certificate for --tls_connection_age.
+  // As docs/security.md says: a file is read within a second, and a connection keeps its
+  // certificate for --tls_connection_age.
   ASSERT_TRUE(Await([&] { return SecondsSince(replaced) > 4; }, kLong));
   // 3. The old CA away: what it vouched for is refused.
   const TlsPaths by_old = probe(old, both_path);
@@ -349,8 +353,8 @@ void SecurityRotationTest::RefuseWhatWasNeverAllowed(int number) {
   EXPECT_EQ(SayHello(files, "worker-0-0", &other).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
   Bound("a wrong name is refused within", SecondsSince(asked), 1);
-  // One that expires while its stream is open, and is refused from then on. It lives longer where a busy machine takes longer to say
-  // hello than it lived.
+  // One that expires while its stream is open, and is refused from then on. It lives longer where a
+  // busy machine takes longer to say hello than it lived.
   constexpr int64_t kIssuedBefore = 300;  // seconds
   constexpr int64_t kLivesMax = 60;
   const std::string holder = absl::StrCat("brief-", number);

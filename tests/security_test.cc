@@ -1,4 +1,5 @@
-// What one tenant can learn of another: nothing, at a whole cluster, over gRPC and HTTP, by answers, sizes and times.
+// What one tenant can learn of another: nothing, at a whole cluster, over gRPC and HTTP, by
+// answers, sizes and times.
 
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
@@ -63,8 +64,8 @@ TEST_F(SecurityTest, AForeignTenantIsAsUnknownAsNone) {
   EXPECT_THAT(query("mock", "foreign"), HasSubstr("404"));
 }
 
-// The probability that two samples of one distribution differ as much (Kolmogorov and Smirnov; the asymptotic form of Numerical
-// Recipes, 14.3).
+// The probability that two samples of one distribution differ as much (Kolmogorov and Smirnov; the
+// asymptotic form of Numerical Recipes, 14.3).
 double SameDistribution(std::vector<double> a, std::vector<double> b) {
   std::sort(a.begin(), a.end());
   std::sort(b.begin(), b.end());
@@ -126,7 +127,8 @@ double WithoutNumbers(v1::RouteResponse answer) {
   return static_cast<double>(answer.ByteSizeLong());
 }
 
-// Two tenants share an engine. One has prompts in its cache; the other guesses them. Guesses in all: TEST_GUESSES, 400 unless said.
+// Two tenants share an engine. One has prompts in its cache; the other guesses them. Guesses in
+// all: TEST_GUESSES, 400 unless said.
 TEST_F(SecurityTest, GuessesAtAnotherTenantsPromptsLearnNothing) {
   ClusterOptions options;
   options.cells = options.workers = 1;
@@ -200,7 +202,8 @@ TEST_F(SecurityTest, GuessesAtAnotherTenantsPromptsLearnNothing) {
   int hits = 0;
   for (const v1::RouteRequest& one : cached) hits += route(*x, one).first.overlap_blocks() > 0;
   EXPECT_EQ(hits, guesses);
-  // A test that tells equal distributions apart at 0.01 errs once in a hundred times: three tries, each with other prompts.
+  // A test that tells equal distributions apart at 0.01 errs once in a hundred times: three tries,
+  // each with other prompts.
   double p = 0;
   std::vector<double> guessed_bytes, unseen_bytes;
   for (int attempt = 0; attempt < 3 && p <= 0.01; ++attempt) {

@@ -18,10 +18,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/base/await.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/security/pki.h"
-#include "indexer/service/security/security.h"
-#include "tools/cluster/cluster.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/security/pki.h"
+#include "indexer/security/security.h"
+#include "tools/testing/cluster/cluster.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {

@@ -1,6 +1,7 @@
-// A trace through `kvatlas serve`, as a client asks: promises, engines' own counts and their contents agree.
+// A trace through `kvatlas serve`, as a client asks: promises, engines' own counts and their
+// contents agree.
 
-#include "tools/cluster/serve_replay.h"
+#include "tools/testing/cluster/serve_replay.h"
 
 #include <gtest/gtest.h>
 

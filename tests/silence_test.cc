@@ -1,5 +1,5 @@
-// Is every mistake of an operator said where one looks? Real processes, each row with one thing that is wrong: what the log of
-// either side says, and what its pages say.
+// Is every mistake of an operator said where one looks? Real processes, each row with one thing
+// that is wrong: what the log of either side says, and what its pages say.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
-#include "indexer/service/address.h"
 #include "tests/programs.h"
 #include "tools/bench/service_bench_http.h"
 
@@ -33,7 +33,8 @@ struct Row {
   std::string name;
   std::vector<Program> programs;
   std::vector<Said> said;
-  // A program that is then killed, and started again once the first of what follows is said; what is said after that.
+  // A program that is then killed, and started again once the first of what follows is said; what
+  // is said after that.
   std::string killed = {};
   std::vector<Said> after = {};
   // What a program is told over HTTP once all are there: name, path, body, expected answer.

@@ -10,13 +10,14 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "tools/cluster/chaos.h"
-#include "tools/cluster/replay.h"
+#include "tools/testing/cluster/chaos.h"
+#include "tools/testing/cluster/replay.h"
 
 namespace kvatlas {
 namespace {
 
-// More rounds than anybody runs; a trace of them is made a round at a time, since they would not fit.
+// More rounds than anybody runs; a trace of them is made a round at a time, since they would not
+// fit.
 constexpr uint64_t kRoundStride = uint64_t{1} << 40;
 constexpr Duration kRestAfterChaos = std::chrono::seconds(30);
 constexpr uint32_t kAckInChaosMs = 1000;
@@ -90,7 +91,8 @@ class Soak {
 
   Duration Passed() const { return Clock::Real().Now() - start_; }
 
-  // The highest of the first minutes is the level: a process that was just started has not had its share yet.
+  // The highest of the first minutes is the level: a process that was just started has not had its
+  // share yet.
   void Sample(size_t request) {
     next_sample_ = Clock::Real().Now() + options_.sample_every;
     uint64_t memory = 0;

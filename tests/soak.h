@@ -1,13 +1,16 @@
-// Does a cluster that runs for long stay as it was? A real trace again and again, every round with prompts of its own,
-// while leaves and hierarchy are killed and come back; memory, threads and file descriptors of every process are watched.
+// Does a cluster that runs for long stay as it was? A real trace again and again, every round with
+// prompts of its own, while leaves and hierarchy are killed and come back; memory, threads and file
+// descriptors of every process are watched.
 //
-// *Truth*: the level of a process is taken once `warm_up` has passed; at the end, at rest and with everybody up, memory may be
-// `memory_growth_max` above it (and `memory_slack_bytes`, which is for short runs), descriptors may not be more, nor
-// threads but for `threads_slack`. Answers are compared with the engines' contents at the end.
+// *Truth*: the level of a process is taken once `warm_up` has passed; at the end, at rest and with
+// everybody up, memory may be `memory_growth_max` above it (and `memory_slack_bytes`, which is for
+// short runs), descriptors may not be more, nor threads but for `threads_slack`. Answers are
+// compared with the engines' contents at the end.
 // *Threads*: none of its own.
 //
 // Example:
-//   absl::StatusOr<SoakReport> report = RunSoak({.seconds = std::chrono::hours(1), .trace = trace});
+//   absl::StatusOr<SoakReport> report = RunSoak({.seconds = std::chrono::hours(1), .trace =
+//   trace});
 
 #ifndef KVATLAS_TESTS_SOAK_H_
 #define KVATLAS_TESTS_SOAK_H_
@@ -23,8 +26,8 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
-#include "tools/cluster/cluster.h"
-#include "tools/cluster/report.h"
+#include "tools/testing/cluster/cluster.h"
+#include "tools/testing/cluster/report.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {
@@ -50,8 +53,8 @@ struct SoakOptions {
   size_t requests_a_kill = 400;  // 0: no kills
   double memory_growth_max = 0.10;
   uint64_t memory_slack_bytes = 1 << 20;
-  // gRPC starts a thread when all of its are busy and ends it some time later; every restart that leaves one behind is seen
-  // all the same.
+  // gRPC starts a thread when all of its are busy and ends it some time later; every restart that
+  // leaves one behind is seen all the same.
   uint64_t threads_slack = 2;
   std::function<void(const std::string& line)> progress = [](const std::string&) {};
 };

@@ -1,4 +1,5 @@
-// soak: a cluster under churn and kills for as long as one likes. Ends with 1 when anything grew or was wrong.
+// soak: a cluster under churn and kills for as long as one likes. Ends with 1 when anything grew or
+// was wrong.
 
 #include <chrono>
 #include <cstdio>
@@ -6,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 #include "tests/soak.h"
-#include "tools/cluster/report.h"
+#include "tools/testing/cluster/report.h"
 #include "tools/trace/trace.h"
 
 int main(int argc, char** argv) {

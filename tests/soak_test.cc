@@ -24,7 +24,8 @@ TEST(SoakTest, NothingGrowsUnderChurnAndKillsAndAnswersAreExactAtTheEnd) {
   options.cluster.workers = 2;
   options.cluster.capacity = 400;
   options.cluster.block_size = kTokensPerHashId / options.split;
-  // What is remembered for diagnoses reaches its bounds during the warm-up; with the defaults it would fill for minutes.
+  // What is remembered for diagnoses reaches its bounds during the warm-up; with the defaults it
+  // would fill for minutes.
   options.cluster.frontend_args = {"--decisions_max=200", "--sent_blocks_max=4096"};
   options.run_for = std::chrono::seconds(25);
   options.warm_up = std::chrono::seconds(12);

@@ -1,5 +1,6 @@
-// Is a request one connected trace, over all processes that it passes? A client's traceparent goes through the proxy, and beside it
-// through gRPC and HTTP, to the hierarchy, the leaf and the engine; their spans arrive at a collector.
+// Is a request one connected trace, over all processes that it passes? A client's traceparent goes
+// through the proxy, and beside it through gRPC and HTTP, to the hierarchy, the leaf and the
+// engine; their spans arrive at a collector.
 //
 //   client ──▶ proxy, Route ─── route ─┬─ ask hierarchy ── FindCells     (kvatlas-hierarchy)
 //                 │                    └─ ask leaf ─────── FindOverlaps  (kvatlas-leaf)
@@ -17,13 +18,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/tracing/otlp_test_collector.h"
+#include "indexer/net/grpc_channel.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "tests/programs.h"
+#include "tools/testing/servers/otlp_test_collector.h"
 
 namespace kvatlas {
 namespace {
@@ -66,7 +67,8 @@ class TracingTest : public ::testing::Test {
     args.push_back(more);
     return args;
   }
-  // Returns when it has found the worker by way of the hierarchy and the leaf, and not only by turns.
+  // Returns when it has found the worker by way of the hierarchy and the leaf, and not only by
+  // turns.
   void StartFrontend(const std::string& name, std::vector<std::string> args) {
     for (const std::string& arg :
          {std::string("--hierarchy={hierarchy:grpc}"), std::string("--block_size=16"),

@@ -1,5 +1,6 @@
-// Each fault planted between real processes' parts: a leaf, engines that publish over ZeroMQ as vLLM does, and the frontend's own
-// questions over gRPC. It is named within 50 requests; a healthy fleet is accused of nothing.
+// Each fault planted between real processes' parts: a leaf, engines that publish over ZeroMQ as
+// vLLM does, and the frontend's own questions over gRPC. It is named within 50 requests; a healthy
+// fleet is accused of nothing.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,22 +17,22 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "frontend/peers/grpc_finders.h"
-#include "frontend/route/finders.h"
-#include "frontend/route/frontend.h"
-#include "frontend/truth/finding.h"
-#include "frontend/truth/fleet_test_util.h"
-#include "frontend/truth/grpc_leaf_prober.h"
-#include "frontend/truth/leaf_prober.h"
-#include "frontend/truth/truth.h"
+#include "frontend/accuracy/finding.h"
+#include "frontend/accuracy/fleet_test_util.h"
+#include "frontend/accuracy/grpc_leaf_prober.h"
+#include "frontend/accuracy/leaf_prober.h"
+#include "frontend/accuracy/truth.h"
+#include "frontend/cluster_client/grpc_lookup_clients.h"
+#include "frontend/router/frontend.h"
+#include "frontend/router/lookup_clients.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
-#include "indexer/engines/decoder_test_util.h"
-#include "indexer/engines/engine_registration.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/leaf/engine_directory.h"
+#include "indexer/engine_directory/engine_directory.h"
+#include "indexer/kv_events/decoder_test_util.h"
+#include "indexer/kv_events/engine_registration.h"
 #include "indexer/leaf/leaf.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -102,8 +103,8 @@ class NoCells : public CellFinder {
   }
 };
 
-// The real ones, counted: time passes when the test says so, answers come in their own. An answer that leads to another question
-// ends after that began.
+// The real ones, counted: time passes when the test says so, answers come in their own. An answer
+// that leads to another question ends after that began.
 class CountedLeaf : public OverlapFinder, public LeafProber {
  public:
   CountedLeaf(OverlapFinder* finder, LeafProber* prober) : finder_(finder), prober_(prober) {}
@@ -131,7 +132,7 @@ class CountedLeaf : public OverlapFinder, public LeafProber {
 
   OverlapFinder* const finder_;
   LeafProber* const prober_;
-  const std::shared_ptr<UnderWay> outstanding_ = std::make_shared<UnderWay>();
+  const std::shared_ptr<PendingCalls> outstanding_ = std::make_shared<PendingCalls>();
 };
 
 struct FleetOptions {

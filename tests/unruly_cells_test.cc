@@ -1,5 +1,5 @@
-// What does a cell cost the others that floods, lies, or takes another's name? Nothing: they are heard and answered for as
-// before, and the statistics name who it was.
+// What does a cell cost the others that floods, lies, or takes another's name? Nothing: they are
+// heard and answered for as before, and the statistics name who it was.
 
 #include <algorithm>
 #include <atomic>
@@ -21,10 +21,10 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/log.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 namespace {

@@ -1,7 +1,8 @@
-// Do processes of a release and of this build understand each other? Every pair that talks, each way round.
+// Do processes of a release and of this build understand each other? Every pair that talks, each
+// way round.
 //
-// OLD_PROGRAMS is a folder with a release's programs (tools/test_versions makes it). Without it both are this build's, which says that the
-// test itself works.
+// OLD_PROGRAMS is a folder with a release's programs (tools/test_versions makes it). Without it
+// both are this build's, which says that the test itself works.
 
 #include <gtest/gtest.h>
 
@@ -18,8 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_replace.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
-#include "indexer/service/address.h"
 #include "tests/programs.h"
 #include "tools/bench/service_bench_http.h"
 

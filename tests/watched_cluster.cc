@@ -11,12 +11,12 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
-#include "indexer/engines/decoder_test_util.h"
-#include "indexer/service/address.h"
-#include "indexer/service/security/pki.h"
+#include "indexer/kv_events/decoder_test_util.h"
+#include "indexer/security/pki.h"
 #include "tools/bench/service_bench_http.h"
 
 namespace kvatlas {
@@ -74,7 +74,8 @@ class WatchedCluster::Traffic {
     }
   }
 
-  // Blocks of which the next ones of the same prompt find all but the last, and enough for a waypoint: what has none, no cell promises.
+  // Blocks of which the next ones of the same prompt find all but the last, and enough for a
+  // waypoint: what has none, no cell promises.
   void Serve(uint64_t request) {
     const uint32_t block_size = cluster_.options().block_size;
     const uint64_t prompt = request % 7;

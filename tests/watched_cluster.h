@@ -1,5 +1,6 @@
-// What do alerts and dashboards see of a real fleet? A small cluster with something of everything, traffic, and a real Prometheus that
-// scrapes it and judges by the rules that we ship, with shorter times (`ShortenedRules`) or as they are.
+// What do alerts and dashboards see of a real fleet? A small cluster with something of everything,
+// traffic, and a real Prometheus that scrapes it and judges by the rules that we ship, with shorter
+// times (`ShortenedRules`) or as they are.
 //
 //   "top" ◀── hierarchy ◀── leaf-0 (checkpoints on a disk of its own) ◀── worker-0-0, worker-0-1
 //                       ◀── leaf-1 ◀── worker-1-0, worker-1-1, and engine(), which a test can break
@@ -24,12 +25,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/mutex.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/service/redis_test_server.h"
-#include "tools/cluster/client.h"
-#include "tools/cluster/cluster.h"
-#include "tools/cluster/process.h"
-#include "tools/deploy/prometheus_test_server.h"
+#include "tools/testing/cluster/client.h"
+#include "tools/testing/cluster/cluster.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/servers/prometheus_test_server.h"
+#include "tools/testing/servers/redis_test_server.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 

@@ -10,12 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "frontend/peers/engine_reach.h"
+#include "frontend/engine_client/engine_reach.h"
 
 namespace kvatlas {
 namespace {
 
-// Which of the model's conventions each engine has; several engines may be at one authority, one after the other: the last counts.
+// Which of the model's conventions each engine has; several engines may be at one authority, one
+// after the other: the last counts.
 ModelConventions::Ptr MakeModel(const std::map<std::string, std::optional<Convention>>& engines,
                                 const absl::flat_hash_set<std::string>& takes_token_ids,
                                 const std::optional<Convention>& otherwise) {

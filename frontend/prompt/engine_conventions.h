@@ -1,14 +1,18 @@
-// How do the engines of a model read requests? vLLM and SGLang may make different tokens of one chat, and so may two SGLangs that
-// were started with different parsers: what each engine is decides by which tokens it is asked.
+// How do the engines of a model read requests? vLLM and SGLang may make different tokens of one
+// chat, and so may two SGLangs that were started with different parsers: what each engine is
+// decides by which tokens it is asked.
 //
-// *Place*: filled by `EngineNames` (kvatlas-frontend) or by the probes of `kvatlas serve`; read for each prompt.
-// *Truth*: what engines said last of themselves: `owned_by` of their models, SGLang's server info. An engine that does not say reads as
-// --engine_kind has it, or, under `auto`, as most of the model's engines do; where none says, as vLLM.
+// *Place*: filled by `EngineNames` (kvatlas-frontend) or by the probes of `kvatlas serve`; read for
+// each prompt.
+// *Truth*: what engines said last of themselves: `owned_by` of their models, SGLang's server info.
+// An engine that does not say reads as --engine_kind has it, or, under `auto`, as most of the
+// model's engines do; where none says, as vLLM.
 // *Threads*: any. *Cost*: a look-up under a lock.
 //
 // Example:
 //   EngineConventions conventions;
-//   conventions.Set({{.model = "m", .authority = "10.0.0.7:8000", .convention = Convention{.engine = EngineKind::kSglang}}});
+//   conventions.Set({{.model = "m", .authority = "10.0.0.7:8000", .convention = Convention{.engine
+//   = EngineKind::kSglang}}});
 //   conventions.Of("m")->conventions.front();
 
 #ifndef KVATLAS_FRONTEND_PROMPT_ENGINE_CONVENTIONS_H_
@@ -24,7 +28,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "frontend/peers/engine_probe.h"
+#include "frontend/engine_client/engine_probe.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "indexer/base/mutex.h"
 
@@ -45,8 +49,8 @@ std::string ToString(const Convention& convention);
 // Nothing: the engine does not say what it is.
 std::optional<Convention> ConventionOf(const EngineFacts& facts);
 
-// Whether the engine runs the ids that stand in the `kv_transfer_params` of a chat and makes none of its own: vLLM from 0.33 on
-// (renderers/online_renderer.py, `_reused_prompt_token_ids`).
+// Whether the engine runs the ids that stand in the `kv_transfer_params` of a chat and makes none
+// of its own: vLLM from 0.33 on (renderers/online_renderer.py, `_reused_prompt_token_ids`).
 bool TakesTokenIds(const EngineFacts& facts);
 
 // Immutable.

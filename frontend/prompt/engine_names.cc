@@ -14,8 +14,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "frontend/peers/engine_probe.h"
-#include "frontend/peers/engines_question.h"
+#include "frontend/engine_client/engine_probe.h"
+#include "frontend/engine_client/engines_question.h"
 #include "frontend/prompt/openai/json_depth.h"
 #include "indexer/base/mutex.h"
 
@@ -257,7 +257,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     waiting_count_ -= meeting.size();
     const bool stopping = stopping_;
     mutex_.Unlock();
-    if (!stopping) MeetEngines();
+    if (!stopping) DiscoverEngines();
     for (const std::function<void()>& later : meeting) later();
     mutex_.Lock();
   }
@@ -282,7 +282,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   }
 
   Listed Look(bool meet) {
-    if (meet && options_.domains != nullptr) MeetEngines();
+    if (meet && options_.domains != nullptr) DiscoverEngines();
     std::map<std::string, std::set<Served>> at;  // by `EngineUrl::authority`
     std::vector<EngineUrl> urls;
     for (const KnownEngine& engine : frontend_->Engines(kEnginesMetMax)) {
@@ -305,7 +305,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   }
 
   // Peers are asked once in `every` at most, whatever names clients say.
-  void MeetEngines() {
+  void DiscoverEngines() {
     const Time now = clock_->Now();
     const Duration wait =
         peers_told_ ? options_.every : std::min(options_.every, options_.again_after);
@@ -432,10 +432,12 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   Frontend* const frontend_;
   const Clock* const clock_;
   asio::io_context io_{1};
-  // Opens the loop's descriptors now: Asio does so with its first timer or socket, and throws where there are none left.
+  // Opens the loop's descriptors now: Asio does so with its first timer or socket, and throws where
+  // there are none left.
   const asio::steady_timer opens_{io_};
   EngineConnections pool_;
-  // Of the own thread: what each engine listed last, by `EngineUrl::authority`; and what ends the question under way.
+  // Of the own thread: what each engine listed last, by `EngineUrl::authority`; and what ends the
+  // question under way.
   std::map<std::string, std::vector<ServedModel>> listed_;
   std::map<std::string, EngineFacts> server_infos_;  // of SGLangs
   std::function<void()> end_question_;

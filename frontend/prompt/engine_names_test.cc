@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/doors/http/models_engine_test_util.h"
-#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/gateway/http/models_engine_test_util.h"
+#include "frontend/gateway/http/socket_test_util.h"
 #include "frontend/prompt/engine_conventions.h"
 #include "frontend/prompt/served_names.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
-#include "frontend/route/finders.h"
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
+#include "frontend/router/lookup_clients.h"
 #include "gtest/gtest.h"
 #include "indexer/base/await.h"
 #include "indexer/base/clock.h"
@@ -59,7 +59,8 @@ class OneModel : public CellFinder, public OverlapFinder {
 class EngineNamesTest : public testing::Test {
  protected:
   EngineNamesTest() {
-    // However slow a test is: an engine that is there has answered in time, and what was looked up is old at once.
+    // However slow a test is: an engine that is there has answered in time, and what was looked up
+    // is old at once.
     options_.timeout = std::chrono::minutes(1);
     options_.again_after = Duration(-1);
     options_.every = std::chrono::hours(1);
@@ -75,7 +76,7 @@ class EngineNamesTest : public testing::Test {
   }
 
   // A request for the model itself, by which the engines are met.
-  void MeetEngines() {
+  void DiscoverEngines() {
     const auto route = frontend_->Route({.domain = {"m", ""}, .unknown_prompt = true});
     ASSERT_TRUE(route.ok()) << route.status();
   }
@@ -100,7 +101,7 @@ TEST_F(EngineNamesTest, AnAdapterIsOfTheModelThatLeavesKnowAtEnginesThatListIt) 
   ModelsEngine with({"ad-a"}), without;
   leaf_.urls = {{"w0", without.url()}, {"w1", with.url()}};
   Start();
-  MeetEngines();
+  DiscoverEngines();
   const RouteInput input = Find("ad-a");
   EXPECT_EQ(input.domain.model, "m");
   EXPECT_EQ(input.lora_name, "ad-a");
@@ -134,7 +135,7 @@ TEST_F(EngineNamesTest, AnAdapterThatIsLoadedLaterIsFound) {
   ModelsEngine engine;
   leaf_.urls = {{"w0", engine.url()}};
   Start();
-  MeetEngines();
+  DiscoverEngines();
   const RouteInput before = Find("ad-a");
   EXPECT_EQ(before.domain.model, "ad-a");
   EXPECT_EQ(before.lora_name, "");
@@ -148,7 +149,7 @@ TEST_F(EngineNamesTest, WhileAnAdapterIsAskedForItIsNoticedWhoLoadsAndUnloadsIt)
   leaf_.urls = {{"w0", first.url()}, {"w1", second.url()}};
   options_.every = std::chrono::milliseconds(10);
   Start();
-  MeetEngines();
+  DiscoverEngines();
   EXPECT_EQ(Find("ad-a").allowed_workers, Workers{"w0"});
   second.Load("ad-a");
   EXPECT_TRUE(Await([&] { return Find("ad-a").allowed_workers == Workers{"w0", "w1"}; },
@@ -218,7 +219,7 @@ TEST_F(EngineNamesTest, AFurtherNameOfAModelIsTheModel) {
   ModelsEngine engine({"ad-a"}, /*model=*/"org/m");
   leaf_.urls = {{"w0", engine.url()}};
   Start();
-  MeetEngines();
+  DiscoverEngines();
   EXPECT_EQ(Find("org/m").domain.model, "m");
   EXPECT_EQ(Find("org/m").lora_name, "");
   EXPECT_EQ(Find("ad-a").domain.model, "m") << "as leaves know it, not as its engine";
@@ -243,7 +244,7 @@ TEST_F(EngineNamesTest, ItsEndAnswersWhoWaitsForAnEngine) {
   leaf_.urls = {{"w0", silent.url()}};
   options_.timeout = std::chrono::hours(1);
   Start();
-  MeetEngines();
+  DiscoverEngines();
   RouteInput input;
   input.domain.model = "ad-a";
   std::atomic<int> answers = 0;
@@ -289,7 +290,7 @@ class EngineKindsTest : public EngineNamesTest {
 TEST_F(EngineKindsTest, EnginesAreWhatTheirListsSayAndSglangTellsItsParsers) {
   leaf_.urls = {{"w0", vllm_.url()}, {"w1", sglang_.url()}};
   Start();
-  MeetEngines();
+  DiscoverEngines();
   ASSERT_TRUE(AwaitKinds("m", {"vllm", "sglang reasoning_parser=qwen3"}));
   EXPECT_EQ(conventions_.Of("m")->Of(vllm_.url()), 0u);
   EXPECT_EQ(conventions_.Of("m")->Of(sglang_.url()), 1u);
@@ -300,13 +301,13 @@ TEST_F(EngineKindsTest, AKindIsLearnedLateAndAnew) {
   Start();
   // Nothing was met yet.
   EXPECT_EQ(conventions_.Of("m")->conventions.front(), Convention());
-  MeetEngines();
+  DiscoverEngines();
   ASSERT_TRUE(AwaitKinds("m", {"sglang reasoning_parser=qwen3"}));
   sglang_.SetOwner("vllm");
   ASSERT_TRUE(AwaitKinds("m", {"vllm"}));
   sglang_.SetOwner("mock");
   leaf_.urls = {{"w0", sglang_.url()}, {"w1", vllm_.url()}};
-  MeetEngines();
+  DiscoverEngines();
   ASSERT_TRUE(AwaitKinds("m", {"vllm"}));
 }
 
@@ -331,7 +332,7 @@ TEST_F(EngineKindsTest, EnginesAreAskedOnceInAWhile) {
   leaf_.urls = {{"w0", vllm_.url()}};
   options_.conventions_every = std::chrono::hours(1);
   Start();
-  MeetEngines();
+  DiscoverEngines();
   ASSERT_TRUE(AwaitKinds("m", {"vllm"}));
   // The look that found it may have been the first, or the one after.
   ASSERT_TRUE(Await([&] { return vllm_.lists_asked() > 0; }, std::chrono::seconds(60)));

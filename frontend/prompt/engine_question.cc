@@ -23,8 +23,8 @@ absl::Status Lacks(std::string_view what) {
   return absl::UnimplementedError(absl::StrCat("/tokenize cannot express ", std::string(what)));
 }
 
-// vLLM's chat takes `reasoning_content` as `reasoning` where a message has none (ChatCompletionRequest._normalize_messages_before); its
-// TokenizeChatRequest does not.
+// vLLM's chat takes `reasoning_content` as `reasoning` where a message has none
+// (ChatCompletionRequest._normalize_messages_before); its TokenizeChatRequest does not.
 absl::StatusOr<std::string> WithReasoning(std::string_view messages) {
   JsonText array(messages);
   absl::StatusOr<std::vector<std::string_view>> items = array.AsItems();
@@ -52,8 +52,9 @@ absl::StatusOr<std::string> WithReasoning(std::string_view messages) {
   return made + "]";
 }
 
-// What a chat makes of `reasoning_effort` and `documents` before its template (ChatCompletionRequest.build_chat_params), as variables that
-// /tokenize takes: UNIMPLEMENTED for what is no effort, which the chat refuses.
+// What a chat makes of `reasoning_effort` and `documents` before its template
+// (ChatCompletionRequest.build_chat_params), as variables that /tokenize takes: UNIMPLEMENTED for
+// what is no effort, which the chat refuses.
 absl::StatusOr<std::string> VariablesOf(const JsonFields& chat) {
   const std::string_view given = GivenIn(chat, "chat_template_kwargs");
   const std::string_view effort = GivenIn(chat, "reasoning_effort");
@@ -96,7 +97,8 @@ absl::StatusOr<EngineQuestion> VllmChat(const JsonFields& chat, EngineQuestion q
   // Its chat refuses a list of no tools, and /tokenize does not.
   if (GivenIn(chat, "tools") == "[]") return absl::InvalidArgumentError("tools is empty");
   if (!GivenIn(chat, "truncate_prompt_tokens").empty()) return Lacks("truncate_prompt_tokens");
-  // Ids that the chat takes in the place of its messages (renderers/online_renderer.py, _reused_prompt_token_ids).
+  // Ids that the chat takes in the place of its messages (renderers/online_renderer.py,
+  // _reused_prompt_token_ids).
   if (Contains(GivenIn(chat, "kv_transfer_params"), "\"prompt_token_ids\""))
     return Lacks("kv_transfer_params.prompt_token_ids");
   absl::StatusOr<std::string> messages = MessagesOf(chat);
@@ -117,8 +119,9 @@ absl::StatusOr<EngineQuestion> VllmChat(const JsonFields& chat, EngineQuestion q
   return question;
 }
 
-// SGLang's TokenizeRequest hands fields that it does not know on to the chat, which drops what it does not know. Not passed on is what
-// /tokenize obeys and the chat does not: `add_generation_prompt` and with it `add_special_tokens`, and a prompt beside the messages.
+// SGLang's TokenizeRequest hands fields that it does not know on to the chat, which drops what it
+// does not know. Not passed on is what /tokenize obeys and the chat does not:
+// `add_generation_prompt` and with it `add_special_tokens`, and a prompt beside the messages.
 absl::StatusOr<EngineQuestion> SglangChat(const JsonFields& chat, EngineQuestion question) {
   if (const absl::Status bad = MessagesOf(chat).status(); !bad.ok()) return bad;
   for (const auto& [name, raw] : chat) {
@@ -186,7 +189,8 @@ std::string WordsOf(std::string_view body) {
   return words;
 }
 
-// The place and the hash of each multimodal item (scale_out/token_in_token_out/protocol.py, MultiModalFeatures); false: not to be read.
+// The place and the hash of each multimodal item (scale_out/token_in_token_out/protocol.py,
+// MultiModalFeatures); false: not to be read.
 bool ReadItems(const Json& features, size_t tokens, std::vector<PromptItem>* items) {
   if (features.is_null()) return true;
   if (!features.is_object()) return false;
@@ -314,7 +318,8 @@ absl::StatusOr<EngineQuestion> RenderQuestion(EngineKind engine, const std::stri
 }
 
 bool LacksEndpoint(int status, std::string_view body) {
-  // 403: vLLM without --enable-scale-out (scale_out/factories.py). A 404 of FastAPI has no words but these; of a model it has.
+  // 403: vLLM without --enable-scale-out (scale_out/factories.py). A 404 of FastAPI has no words
+  // but these; of a model it has.
   if (status == 404) return WordsOf(body) == "Not Found";
   return status == 403 || status == 405 || status == 501;
 }

@@ -1,4 +1,5 @@
-// What was not found, where it is no model: carried by a status from where it is known to the door that tells it.
+// What was not found, where it is no model: carried by a status from where it is known to the door
+// that tells it.
 //
 // *Threads*: pure functions.
 
@@ -9,13 +10,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
 
 namespace kvatlas {
 
 inline constexpr char kAboutTokenizerUrl[] = "kvatlas/about-tokenizer";
 
-// A tokenizer's answer: what it has not found is a tokenizer for the model, unless leaves know no such model either.
+// A tokenizer's answer: what it has not found is a tokenizer for the model, unless leaves know no
+// such model either.
 inline absl::Status AboutTokenizer(absl::Status why) {
   if (absl::IsNotFound(why) && !IsUnknownModel(why))
     why.SetPayload(kAboutTokenizerUrl, absl::Cord());

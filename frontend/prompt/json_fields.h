@@ -1,8 +1,10 @@
-// What stands in the fields of a JSON object, as it is written there? For bodies that are passed on in parts: numbers, escapes and the order of
-// keys stay the client's.
+// What stands in the fields of a JSON object, as it is written there? For bodies that are passed on
+// in parts: numbers, escapes and the order of keys stay the client's.
 //
-// *Truth*: of a key that is there twice the last value, as Python's json takes it. What Python's json reads and JSON does not allow (NaN) is passed on.
-// *Threads*: functions, and objects of one thread. *Cost*: one pass of simdjson's on-demand parser over a copy.
+// *Truth*: of a key that is there twice the last value, as Python's json takes it. What Python's
+// json reads and JSON does not allow (NaN) is passed on.
+// *Threads*: functions, and objects of one thread. *Cost*: one pass of simdjson's on-demand parser
+// over a copy.
 //
 // Example:
 //   JsonText body(R"({"messages": [1e400], "model": null})");

@@ -39,8 +39,9 @@ absl::StatusOr<std::string> Marked(std::string_view message, const std::string& 
 }  // namespace
 
 std::string_view MediaIn(std::string_view messages) {
-  // Kinds of parts, and keys that tell the kind of a part without a type (vLLM renderers/chat_utils, SGLang openai/protocol.py). In the text
-  // of a string their quotation marks are escaped.
+  // Kinds of parts, and keys that tell the kind of a part without a type (vLLM
+  // renderers/chat_utils, SGLang openai/protocol.py). In the text of a string their quotation marks
+  // are escaped.
   constexpr std::array<std::string_view, 9> kKinds = {
       "\"image_url\"", "\"input_image\"",  "\"image_embeds\"", "\"image_pil\"",  "\"audio_url\"",
       "\"video_url\"", "\"audio_embeds\"", "\"input_audio\"",  "\"input_video\""};

@@ -1,15 +1,18 @@
-// How does a prompt begin that has images, audio or video, where nothing tells what these become? A mark in the place of each message with
-// one gives a prompt of text, whose tokens before the first mark are the prompt's.
+// How does a prompt begin that has images, audio or video, where nothing tells what these become? A
+// mark in the place of each message with one gives a prompt of text, whose tokens before the first
+// mark are the prompt's.
 //
 //   messages   system │ user: text │ assistant: text │ user: [text, image] │ …
 //   marked     system │ user: text │ assistant: text │ user: "7"           │ …
 //   tokens     ╰────────── equal for "7" and "Q", but for the last ───────╯
 //
-// The message's own text is marked too: engines put what stands for an item in front of it where the template takes strings (vLLM
-// renderers/chat_utils). Messages behind stay, since templates look at the last of the user's.
+// The message's own text is marked too: engines put what stands for an item in front of it where
+// the template takes strings (vLLM renderers/chat_utils). Messages behind stay, since templates
+// look at the last of the user's.
 //
-// *Truth*: a beginning without its last token, which may have grown together with what follows. A turn whose role depends on its parts may begin in
-// another way: then the last block of the beginning is none that an engine has.
+// *Truth*: a beginning without its last token, which may have grown together with what follows. A
+// turn whose role depends on its parts may begin in another way: then the last block of the
+// beginning is none that an engine has.
 // *Threads*: pure functions. *Cost*: a pass over the body, and a copy.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_MEDIA_MARKS_H_
@@ -34,14 +37,16 @@ struct MarkedPrompt {
   std::string media;  // "image_url", the first kind
 };
 
-// NOT_FOUND: the request has no media. UNIMPLEMENTED: where they are is not known. INVALID_ARGUMENT: it is not JSON.
+// NOT_FOUND: the request has no media. UNIMPLEMENTED: where they are is not known.
+// INVALID_ARGUMENT: it is not JSON.
 absl::StatusOr<MarkedPrompt> WithMarks(const BodyPrompt& prompt, const std::string& mark);
 
 // The tokens before the marks, of the two marked prompts; empty: they are nowhere.
 std::vector<TokenId> BeforeMarks(const std::vector<TokenId>& one,
                                  const std::vector<TokenId>& other);
 
-// "image_url": the first kind of image, audio, video or document that the messages have; empty: they are text.
+// "image_url": the first kind of image, audio, video or document that the messages have; empty:
+// they are text.
 std::string_view MediaIn(std::string_view messages);
 
 }  // namespace kvatlas

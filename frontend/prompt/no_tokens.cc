@@ -5,7 +5,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
 
 namespace kvatlas {
 namespace {

@@ -1,4 +1,5 @@
-// Why has a prompt no tokens? One of a few words of a status, for a metric and the log, whichever door it came through.
+// Why has a prompt no tokens? One of a few words of a status, for a metric and the log, whichever
+// door it came through.
 //
 //   path          no prompt is read of such a call: embeddings, /tokenize, forms
 //   unsupported   the body has a prompt that no tokens can be made of here: `prompt_embeds`, a response that an engine has stored
@@ -8,8 +9,10 @@
 //   late          the tokens were not there in time
 //   too_long      for hashing, or for a queue
 //
-// *Truth*: of a prompt that was routed by load for it, or refused where a door has no other way. An unknown model counts nowhere.
-// *Threads*: any. *Bounds*: a line of the log a minute for each model and reason, of `LogLimiter`'s keys.
+// *Truth*: of a prompt that was routed by load for it, or refused where a door has no other way. An
+// unknown model counts nowhere.
+// *Threads*: any. *Bounds*: a line of the log a minute for each model and reason, of `LogLimiter`'s
+// keys.
 // *Lifetime*: the metrics outlive it, and it outlives what counts.
 //
 // Example:
@@ -25,8 +28,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "indexer/service/log.h"
-#include "indexer/service/metrics.h"
+#include "indexer/telemetry/log.h"
+#include "indexer/telemetry/metrics.h"
 
 namespace kvatlas {
 

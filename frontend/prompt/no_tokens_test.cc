@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "frontend/route/frontend.h"
-#include "indexer/service/metrics.h"
+#include "frontend/router/frontend.h"
+#include "indexer/telemetry/metrics.h"
 
 namespace kvatlas {
 namespace {

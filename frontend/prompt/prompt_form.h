@@ -1,4 +1,5 @@
-// What form does this prompt have, as a diagnosis sees it? It tells a template from a tokenizer by it.
+// What form does this prompt have, as a diagnosis sees it? It tells a template from a tokenizer by
+// it.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_PROMPT_FORM_H_
 #define KVATLAS_FRONTEND_PROMPT_PROMPT_FORM_H_
@@ -6,7 +7,7 @@
 #include <variant>
 
 #include "frontend/prompt/text/prompt_tokenizer.h"
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
 
 namespace kvatlas {
 

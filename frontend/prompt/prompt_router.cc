@@ -8,10 +8,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "frontend/prompt/discover_engines.h"
 #include "frontend/prompt/error_code.h"
-#include "frontend/prompt/meet_engines.h"
 #include "frontend/prompt/prompt_form.h"
-#include "indexer/service/http_pool.h"
+#include "indexer/net/http_pool.h"
 
 namespace kvatlas {
 namespace {
@@ -75,7 +75,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
           [task](absl::Status why) { task->callback(std::move(why)); });
   }
 
-  // `next`, once the model has the name that leaves know it by: in this thread, or on one of the router's where that is asked for.
+  // `next`, once the model has the name that leaves know it by: in this thread, or on one of the
+  // router's where that is asked for.
   template <typename Next>
   void AsServed(const std::shared_ptr<Task>& task, Next next) {
     if (task->question.may_use != nullptr) {

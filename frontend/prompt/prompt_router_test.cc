@@ -11,13 +11,13 @@
 #include <variant>
 #include <vector>
 
+#include "frontend/prompt/discover_engines.h"
 #include "frontend/prompt/engine_conventions.h"
-#include "frontend/prompt/meet_engines.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
-#include "frontend/route/finders.h"
-#include "frontend/route/frontend.h"
-#include "frontend/route/prepared_prompt.h"
-#include "frontend/route/route_observer.h"
+#include "frontend/router/frontend.h"
+#include "frontend/router/lookup_clients.h"
+#include "frontend/router/prepared_prompt.h"
+#include "frontend/router/route_observer.h"
 #include "gtest/gtest.h"
 #include "indexer/base/await.h"
 #include "indexer/base/clock.h"

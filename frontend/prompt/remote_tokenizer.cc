@@ -17,10 +17,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "frontend/peers/engine_probe.h"
-#include "frontend/peers/engines_question.h"
+#include "frontend/engine_client/engine_probe.h"
+#include "frontend/engine_client/engines_question.h"
+#include "frontend/prompt/discover_engines.h"
 #include "frontend/prompt/engine_question.h"
-#include "frontend/prompt/meet_engines.h"
 #include "indexer/base/mutex.h"
 
 namespace kvatlas {
@@ -156,7 +156,8 @@ class RemoteTokenizer::Impl {
     self->lacks_render = false;
   }
 
-  // Whose tokens are asked for: where engines of this kind are known, theirs alone; else those of what is known of the first.
+  // Whose tokens are asked for: where engines of this kind are known, theirs alone; else those of
+  // what is known of the first.
   EngineKind OfOneKind(EngineKind kind, std::vector<std::string>* urls) {
     MutexLock lock(&mutex_);
     const auto is_other = [&](const std::string& url) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -186,7 +187,8 @@ class RemoteTokenizer::Impl {
     asio::post(io_, [this, url, parsed = *std::move(parsed)] { LookAt(url, parsed, 0, {}); });
   }
 
-  // vLLM says its start in its metrics, SGLang in its server info, which was called /get_server_info.
+  // vLLM says its start in its metrics, SGLang in its server info, which was called
+  // /get_server_info.
   void LookAt(const std::string& url, const EngineUrl& parsed, size_t path, EngineFacts facts) {
     if (stopping_) return;
     looks_[url] = AskEngines(&io_, &pool_, {parsed}, kLookAt[path], {}, kLookTimeout,
@@ -436,7 +438,8 @@ class RemoteTokenizer::Impl {
 
   const RemoteTokenizerOptions options_;
   asio::io_context io_{1};
-  // Opens the loop's descriptors now: Asio does so with its first timer or socket, and throws where there are none left.
+  // Opens the loop's descriptors now: Asio does so with its first timer or socket, and throws where
+  // there are none left.
   const asio::steady_timer opens_{io_};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   EngineConnections pool_;

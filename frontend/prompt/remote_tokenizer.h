@@ -1,17 +1,20 @@
-// Which tokens does the engine itself make of this prompt? Asks it, where parity needs that: a tokenizer without files here, a
-// server with a template of its own, images.
+// Which tokens does the engine itself make of this prompt? Asks it, where parity needs that: a
+// tokenizer without files here, a server with a template of its own, images.
 //
 //   kTokenize   POST /tokenize, of vLLM and SGLang; what that cannot express is asked of the engines that have kRender
 //   kRender     POST /v1/…/render of vLLM, or of its render server: takes the client's own body, and tells where images are
 //
-// *Order*: each prompt begins at another engine. One that has not answered after a quarter of the deadline is left to go on while
-// the next is asked beside it: the first answer counts. One that was late or failed comes last for `kEngineLateFor`. Of engines of both kinds
-// those of the prompt's convention are asked.
-// *Truth*: the engine's own answer to a question that makes it read what its door reads (`engine_question.h`), or one it gave to the same
-// question before (`cache_bytes`). Answers, and that it has no render endpoints, are forgotten with the engine's start: after a failed call, and
+// *Order*: each prompt begins at another engine. One that has not answered after a quarter of the
+// deadline is left to go on while the next is asked beside it: the first answer counts. One that
+// was late or failed comes last for `kEngineLateFor`. Of engines of both kinds those of the
+// prompt's convention are asked.
+// *Truth*: the engine's own answer to a question that makes it read what its door reads
+// (`engine_question.h`), or one it gave to the same question before (`cache_bytes`). Answers, and
+// that it has no render endpoints, are forgotten with the engine's start: after a failed call, and
 // where its metrics say another start (`look_every`).
 // *Threads*: any; one of its own, on which callbacks run.
-// *Bounds*: `RemoteTokenizerOptions`; above `calls_max` under way RESOURCE_EXHAUSTED. Of `kEnginesKnownMax` engines it is remembered what they are.
+// *Bounds*: `RemoteTokenizerOptions`; above `calls_max` under way RESOURCE_EXHAUSTED. Of
+// `kEnginesKnownMax` engines it is remembered what they are.
 // *Lifetime*: the destructor cuts the calls under way, whose callbacks get UNAVAILABLE.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_REMOTE_TOKENIZER_H_
@@ -25,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/peers/engine_call.h"
+#include "frontend/engine_client/engine_call.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 
@@ -46,7 +49,8 @@ struct RemoteTokenizerOptions {
   // After that it is asked again: templates print the day.
   Duration answers_for = std::chrono::minutes(5);
   size_t answer_bytes_max = 32 << 20;
-  // An engine that is asked is looked at so often: its /metrics, and SGLang's /server_info. 0: never.
+  // An engine that is asked is looked at so often: its /metrics, and SGLang's /server_info. 0:
+  // never.
   Duration look_every = std::chrono::seconds(10);
   EngineCallOptions engine;
 };

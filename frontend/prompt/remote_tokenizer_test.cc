@@ -15,8 +15,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/http/socket_test_util.h"
-#include "frontend/prompt/meet_engines.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "frontend/prompt/discover_engines.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "indexer/base/await.h"
 #include "indexer/base/mutex.h"

@@ -1,5 +1,7 @@
-// Which model of the leaves, and which adapter, is meant by the model name of a client's request? Engines serve adapters (LoRA) as models of their own, and a model under
-// further names; their blocks are in the domain of the model by which their workers are known, those of an adapter under its seed.
+// Which model of the leaves, and which adapter, is meant by the model name of a client's request?
+// Engines serve adapters (LoRA) as models of their own, and a model under further names; their
+// blocks are in the domain of the model by which their workers are known, those of an adapter under
+// its seed.
 //
 // *Place*: the table is filled by `engine_names.h`, or by the probes of `kvatlas serve`.
 // *Threads*: functions without state.
@@ -12,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
 
 namespace kvatlas {
 
@@ -24,14 +26,16 @@ struct ServedName {
 
 using ServedNames = std::map<std::string, ServedName>;  // by what clients say
 
-// Puts the model, the adapter and who serves it into the place of a name of the table; other models stay as they are.
+// Puts the model, the adapter and who serves it into the place of a name of the table; other models
+// stay as they are.
 void AsServed(const ServedNames& names, RouteInput* input);
 
 // Only these workers may be chosen, and of them only those that `input` allows already.
 void AllowOnly(const std::vector<std::string>& workers, RouteInput* input);
 
-// `AsServed`, where the table may have to be asked for. Returns true if `input` is resolved. Otherwise calls `later` exactly once, after
-// it was resolved, from another thread or before this returns; until then the caller leaves `input` alone.
+// `AsServed`, where the table may have to be asked for. Returns true if `input` is resolved.
+// Otherwise calls `later` exactly once, after it was resolved, from another thread or before this
+// returns; until then the caller leaves `input` alone.
 using ServedNameFinder = std::function<bool(RouteInput* input, std::function<void()> later)>;
 
 }  // namespace kvatlas

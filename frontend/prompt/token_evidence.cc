@@ -28,7 +28,8 @@ constexpr std::array<Feature, 9> kFeatures = {{{"\"tools\"", "tools"},
                                                {"\"text\"", "parts"},
                                                {"\"chat_template_kwargs\"", "template variables"}}};
 
-// A bit for each of `kFeatures` that is in the body, which is looked at once: a body has a thousand quotation marks.
+// A bit for each of `kFeatures` that is in the body, which is looked at once: a body has a thousand
+// quotation marks.
 uint32_t FeaturesOf(std::string_view body) {
   uint32_t found = 0;
   for (size_t at = body.find('"'); at != std::string_view::npos; at = body.find('"', at + 1)) {

@@ -1,9 +1,10 @@
-// Are the tokens that are made here the engine's? Counted by the shape of requests, from samples that the engine itself made tokens of.
+// Are the tokens that are made here the engine's? Counted by the shape of requests, from samples
+// that the engine itself made tokens of.
 //
 //   shape   model, engine, path, and what a request has that engines read in different ways: tools, reasoning, parts, …
 //
-// *Truth*: a shape of which one sample differed is distrusted for `distrust_for`, and looked at anew after that. A shape without samples
-// is neither trusted nor distrusted.
+// *Truth*: a shape of which one sample differed is distrusted for `distrust_for`, and looked at
+// anew after that. A shape without samples is neither trusted nor distrusted.
 // *Threads*: any. *Cost*: a search for some words in the first `kShapeBytesMax` of a body.
 // *Bounds*: `shapes_max` shapes; others are never sampled. `under_way_max` samples at a time.
 

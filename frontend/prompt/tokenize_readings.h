@@ -1,14 +1,15 @@
-// Which tokens does each engine of the model see for this prompt? Tokens are made once for each convention of its engines; equal
-// ones are one reading.
+// Which tokens does each engine of the model see for this prompt? Tokens are made once for each
+// convention of its engines; equal ones are one reading.
 //
 //   conventions of the model     vllm     sglang     sglang, other parsers
 //   tokens                       A        B          A
-//   readings of the route        A: "vllm, sglang reasoning_parser=…"      B: "sglang"        (`frontend/route/readings.h`)
+//   readings of the route        A: "vllm, sglang reasoning_parser=…"      B: "sglang"        (`frontend/router/readings.h`)
 //
-// *Truth*: a convention whose tokens could not be made is a reading without tokens, behind those that have some: its engines are
-// candidates by load. No convention has tokens: the first one's error.
-// *Threads*: any; the callback is called exactly once, possibly before the call returns. *Cost*: of a model whose engines have one
-// convention, what its tokens cost.
+// *Truth*: a convention whose tokens could not be made is a reading without tokens, behind those
+// that have some: its engines are candidates by load. No convention has tokens: the first one's
+// error.
+// *Threads*: any; the callback is called exactly once, possibly before the call returns. *Cost*: of
+// a model whose engines have one convention, what its tokens cost.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TOKENIZE_READINGS_H_
 #define KVATLAS_FRONTEND_PROMPT_TOKENIZE_READINGS_H_
@@ -23,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "frontend/prompt/engine_conventions.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
 
 namespace kvatlas {
 
@@ -38,15 +39,16 @@ struct ReadingTold {
 using AskTokens =
     std::function<void(std::shared_ptr<const Prompt> prompt, PromptTokenizer::Callback callback)>;
 
-// Fills in what `input` is to know of the prompt: its tokens and what begins them, and other readings. `conventions` may be null: as
-// the prompt says. The answer is by reading, the input's own first. `input` outlives the callback.
+// Fills in what `input` is to know of the prompt: its tokens and what begins them, and other
+// readings. `conventions` may be null: as the prompt says. The answer is by reading, the input's
+// own first. `input` outlives the callback.
 void TokenizeReadings(const ModelConventions::Ptr& conventions,
                       const std::shared_ptr<const Prompt>& prompt, RouteInput* input,
                       const AskTokens& ask,
                       std::function<void(absl::StatusOr<std::vector<ReadingTold>>)> callback);
 
-// A prompt that is too long to be hashed here may be one that an engine takes: it is routed by load. OK: it is not too long, and `input` is as
-// it was.
+// A prompt that is too long to be hashed here may be one that an engine takes: it is routed by
+// load. OK: it is not too long, and `input` is as it was.
 absl::Status ForgetTokensBeyondBlocksMax(Frontend* frontend, RouteInput* input);
 
 }  // namespace kvatlas

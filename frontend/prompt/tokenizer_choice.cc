@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "frontend/prompt/discover_engines.h"
 #include "frontend/prompt/media_marks.h"
-#include "frontend/prompt/meet_engines.h"
-#include "indexer/service/log.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 
@@ -57,7 +57,8 @@ bool GoesOn(const absl::Status& status, bool is_local) {
          (is_local && absl::IsInvalidArgument(status));
 }
 
-// Which of two reasons says more: a refusal, then that an engine may be met yet, then the later one.
+// Which of two reasons says more: a refusal, then that an engine may be met yet, then the later
+// one.
 absl::Status Better(absl::Status earlier, absl::Status later) {
   const bool is_refused = absl::IsInvalidArgument(earlier) || absl::IsUnimplemented(earlier);
   if (is_refused && IsNoEngineMet(later)) return WithNoEngineMet(std::move(earlier));
@@ -143,7 +144,8 @@ void TokenizerChoice::TryNext(const std::shared_ptr<Task>& task, absl::Status wh
       });
 }
 
-// Of a prompt with images, whose tokens nothing tells: those before the first of them, by text in its place.
+// Of a prompt with images, whose tokens nothing tells: those before the first of them, by text in
+// its place.
 void TokenizerChoice::TryBeginning(const std::shared_ptr<Task>& task, Duration left,
                                    absl::Status why) {
   const auto* const body = std::get_if<BodyPrompt>(&task->prompt);

@@ -2,11 +2,13 @@
 //
 //   --tokenize local+engine,llava=render
 //
-// *Truth*: the next way is tried when one does not know the model (NOT_FOUND), cannot read the request (UNIMPLEMENTED) or cannot answer now
-// (UNAVAILABLE, RESOURCE_EXHAUSTED), and of several that do not, one that may once an engine is met speaks. What an engine refuses
-// (INVALID_ARGUMENT) is refused; what files refuse here is asked of the engine where there is a way to. Where `local` comes first, samples of its
-// tokens are compared with the engine's (`token_evidence.h`): requests of a shape that differs are the engine's alone, and a line says so.
-// Of a request with images that no way can tell the tokens before them are made (`media_marks.h`).
+// *Truth*: the next way is tried when one does not know the model (NOT_FOUND), cannot read the
+// request (UNIMPLEMENTED) or cannot answer now (UNAVAILABLE, RESOURCE_EXHAUSTED), and of several
+// that do not, one that may once an engine is met speaks. What an engine refuses (INVALID_ARGUMENT)
+// is refused; what files refuse here is asked of the engine where there is a way to. Where `local`
+// comes first, samples of its tokens are compared with the engine's (`token_evidence.h`): requests
+// of a shape that differs are the engine's alone, and a line says so. Of a request with images that
+// no way can tell the tokens before them are made (`media_marks.h`).
 // *Threads*: any.
 // *Lifetime*: the tokenizers outlive it, and their callbacks may.
 

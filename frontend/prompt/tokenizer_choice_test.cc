@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/prompt/meet_engines.h"
+#include "frontend/prompt/discover_engines.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 
 namespace kvatlas {

@@ -1,14 +1,17 @@
-// What does the fleet look like from this frontend? Nodes and leaves are asked what they say of themselves while a browser looks at the
-// page, and not at all otherwise.
+// What does the fleet look like from this frontend? Nodes and leaves are asked what they say of
+// themselves while a browser looks at the page, and not at all otherwise.
 //
 //   Get ─▶ what is known ─▶ page
 //     ╰▶ wanted ─▶ round: nodes, top down ─▶ the cells that they name ─▶ leaves, those asked longest ago first
 //
-// *Truth*: what did not answer keeps what it said last, with its age. A node or leaf that refuses connections, or is late twice, is
-// unreachable; one late answer is only late. A cell that every node has stopped to name is forgotten, unless `leaves` has it.
-// *Place*: never on a route's path: a thread of its own, and answers on gRPC's threads that fill a slot.
-// *Threads*: any. *Cost* of a round: a call per node, and at most `leaves_per_round`; some 1 MB of answers at 4,096 cells. Rounds are
-// `every` apart, one at a time, each at most (levels + 1) × `deadline` long.
+// *Truth*: what did not answer keeps what it said last, with its age. A node or leaf that refuses
+// connections, or is late twice, is unreachable; one late answer is only late. A cell that every
+// node has stopped to name is forgotten, unless `leaves` has it.
+// *Place*: never on a route's path: a thread of its own, and answers on gRPC's threads that fill a
+// slot.
+// *Threads*: any. *Cost* of a round: a call per node, and at most `leaves_per_round`; some 1 MB of
+// answers at 4,096 cells. Rounds are `every` apart, one at a time, each at most (levels + 1) ×
+// `deadline` long.
 // *Bounds*: `FleetWatchOptions`.
 // *Lifetime*: asker and sources outlive it.
 
@@ -61,8 +64,9 @@ class FleetWatch {
   FleetWatch(const FleetWatch&) = delete;
   FleetWatch& operator=(const FleetWatch&) = delete;
 
-  // Cells, streams and peers as known; `fresh` unless nothing was asked lately. Rounds are made from now on, for a while. `cell`,
-  // if it is named, is among those asked first. Never waits for a peer.
+  // Cells, streams and peers as known; `fresh` unless nothing was asked lately. Rounds are made
+  // from now on, for a while. `cell`, if it is named, is among those asked first. Never waits for a
+  // peer.
   FleetPage Get(const std::string& cell = "");
 
   // Known cells with their leaves' addresses, but for those that are unreachable.

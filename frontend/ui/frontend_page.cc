@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/route/receipt.h"
-#include "frontend/truth/finding.h"
+#include "frontend/accuracy/finding.h"
+#include "frontend/router/receipt.h"
 #include "indexer/base/clock.h"
 
 namespace kvatlas {

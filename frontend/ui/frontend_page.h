@@ -1,4 +1,5 @@
-// The page of a frontend: the fleet as `FleetWatch` sees it, routes as they went, and what `Truth` found.
+// The page of a frontend: the fleet as `FleetWatch` sees it, routes as they went, and what `Truth`
+// found.
 //
 // *Lifetime*: everything that is named outlives the pages.
 
@@ -8,8 +9,8 @@
 #include <functional>
 #include <string>
 
-#include "frontend/route/frontend.h"
-#include "frontend/truth/truth.h"
+#include "frontend/accuracy/truth.h"
+#include "frontend/router/frontend.h"
 #include "frontend/ui/fleet_watch.h"
 #include "frontend/ui/prompt_explainer.h"
 #include "frontend/ui/route_tally.h"

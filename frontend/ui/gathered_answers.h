@@ -1,6 +1,7 @@
 // Several questions at once, and their answers together.
 //
-// *Threads*: slots are filled from any; one thread waits. *Lifetime*: a slot may be filled after this object is gone.
+// *Threads*: slots are filled from any; one thread waits. *Lifetime*: a slot may be filled after
+// this object is gone.
 //
 // Example:
 //   GatheredAnswers<v1::StatsResponse> answers(2);

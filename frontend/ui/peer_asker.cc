@@ -7,9 +7,9 @@
 #include <memory>
 #include <utility>
 
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_deadline.h"
-#include "indexer/service/grpc_status.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_deadline.h"
+#include "indexer/net/grpc_status.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 

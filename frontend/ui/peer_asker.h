@@ -1,7 +1,9 @@
-// What does a peer say of itself, or of a prompt? `Hierarchy.Stats`, `Leaf.Stats` or `Leaf.Explain` of one address.
+// What does a peer say of itself, or of a prompt? `Hierarchy.Stats`, `Leaf.Stats` or `Leaf.Explain`
+// of one address.
 //
-// *Threads*: any. A callback is called exactly once, from any thread, possibly before the call returns.
-// *Lifetime* of `GrpcPeerAsker`: the destructor waits for the calls under way, which end by answer or deadline.
+// *Threads*: any. A callback is called exactly once, from any thread, possibly before the call
+// returns. *Lifetime* of `GrpcPeerAsker`: the destructor waits for the calls under way, which end
+// by answer or deadline.
 
 #ifndef KVATLAS_FRONTEND_UI_PEER_ASKER_H_
 #define KVATLAS_FRONTEND_UI_PEER_ASKER_H_
@@ -10,8 +12,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "frontend/peers/peers_by_address.h"
-#include "frontend/peers/under_way.h"
+#include "frontend/cluster_client/peers_by_address.h"
+#include "frontend/cluster_client/pending_calls.h"
 #include "indexer/base/clock.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
@@ -47,7 +49,7 @@ class GrpcPeerAsker : public PeerAsker {
   std::shared_ptr<Call> NewCall(const std::string& address, Duration deadline);
 
   PeersByAddress<grpc::Channel> channels_;
-  UnderWay under_way_;
+  PendingCalls under_way_;
 };
 
 }  // namespace kvatlas

@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "frontend/route/prepared_prompt.h"
+#include "frontend/router/prepared_prompt.h"
 #include "frontend/ui/gathered_answers.h"
-#include "indexer/service/security/security.h"
+#include "indexer/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -67,7 +67,8 @@ absl::Status PromptExplainer::MakeTokens(ExplainQuestion* question) const {
   return absl::OkStatus();
 }
 
-// All that are known and answer; of more than are asked, those that cover most of the prompt as far as the hierarchy says.
+// All that are known and answer; of more than are asked, those that cover most of the prompt as far
+// as the hierarchy says.
 std::vector<PromptExplainer::NamedCell> PromptExplainer::CellsFor(const ExplainQuestion& question,
                                                                   size_t* known) const {
   std::vector<NamedCell> cells;

@@ -1,8 +1,10 @@
-// Where in the fleet is a prompt cached? The page's question, answered by the leaves that may have it.
+// Where in the fleet is a prompt cached? The page's question, answered by the leaves that may have
+// it.
 //
 //   text ─ tokenizer ─▶ tokens ─▶ all cells, or of many those that the hierarchy names ─▶ Leaf.Explain ─▶ strips
 //
-// *Truth*: as the leaves say it; those that do not answer are named. It is no route: nothing is counted or remembered.
+// *Truth*: as the leaves say it; those that do not answer are named. It is no route: nothing is
+// counted or remembered.
 // *Threads*: any; `Answer` waits, at most `kExplainDeadline` for each of its three steps.
 // *Bounds*: `kExplainCellsMax` leaves are asked.
 // *Lifetime*: what it is made of outlives it.
@@ -18,12 +20,12 @@
 
 #include "absl/status/status.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
-#include "frontend/route/finders.h"
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
+#include "frontend/router/lookup_clients.h"
 #include "frontend/ui/fleet_watch.h"
 #include "frontend/ui/peer_asker.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/http_server.h"
+#include "indexer/net/http_server.h"
 #include "indexer/ui/explain.h"
 
 namespace kvatlas {
@@ -42,7 +44,8 @@ class PromptExplainer {
   };
   explicit PromptExplainer(Parts parts) : parts_(parts) {}
 
-  // Of POST /ui/explain: `explain.h` has the format. 403: the asker may not dump what the question names.
+  // Of POST /ui/explain: `explain.h` has the format. 403: the asker may not dump what the question
+  // names.
   HttpResponse Answer(const HttpRequest& request) const;
 
  private:

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "frontend/route/receipt.h"
+#include "frontend/router/receipt.h"
 #include "indexer/ui/series.h"
 
 namespace kvatlas {

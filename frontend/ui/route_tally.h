@@ -1,9 +1,11 @@
-// How fast are routes, and how much of their prompts is cached where they go? Figures for the page, beside other observers.
+// How fast are routes, and how much of their prompts is cached where they go? Figures for the page,
+// beside other observers.
 //
-// *Truth*: the best available is the deepest overlap among the candidates that a receipt keeps: leaves that were not asked may have
-// more. Both figures are of the last `kTallyWindow` samples, so that a route now and then still draws a line.
-// *Threads*: `OnDecided` and `OnReported` from any; `Take` from one. *Cost*: a route pays four relaxed additions and a look at its
-// candidates.
+// *Truth*: the best available is the deepest overlap among the candidates that a receipt keeps:
+// leaves that were not asked may have more. Both figures are of the last `kTallyWindow` samples, so
+// that a route now and then still draws a line.
+// *Threads*: `OnDecided` and `OnReported` from any; `Take` from one. *Cost*: a route pays four
+// relaxed additions and a look at its candidates.
 // *Lifetime*: `next` outlives it.
 
 #ifndef KVATLAS_FRONTEND_UI_ROUTE_TALLY_H_
@@ -14,7 +16,7 @@
 #include <cstdint>
 #include <deque>
 
-#include "frontend/route/route_observer.h"
+#include "frontend/router/route_observer.h"
 #include "indexer/ui/latency_window.h"
 
 namespace kvatlas {

@@ -1,6 +1,8 @@
-// Which domains are there, as hierarchy nodes and leaves say of themselves (`Stats`)? For a frontend that no route has taught any yet.
+// Which domains are there, as hierarchy nodes and leaves say of themselves (`Stats`)? For a
+// frontend that no route has taught any yet.
 //
-// *Truth*: of those of the top level and of the own leaves that answer within `deadline`; under a policy they answer who has `status`.
+// *Truth*: of those of the top level and of the own leaves that answer within `deadline`; under a
+// policy they answer who has `status`.
 // *Threads*: waits in the caller's. *Bounds*: `kTellersMax` peers, all asked at once.
 
 #ifndef KVATLAS_FRONTEND_UI_TOLD_DOMAINS_H_
@@ -9,7 +11,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
 #include "frontend/ui/peer_asker.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"

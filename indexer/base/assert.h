@@ -1,8 +1,10 @@
-// What must be true where it is written, or the program is wrong: checked in every build, the released one included.
+// What must be true where it is written, or the program is wrong: checked in every build, the
+// released one included.
 //
 //   KVATLAS_ASSERT(found.word == word);
 //
-// *Truth*: a failed assertion prints file, line and the condition to stderr and aborts. For the program's own invariants alone;
+// *Truth*: a failed assertion prints file, line and the condition to stderr and aborts. For the
+// program's own invariants alone;
 // what a peer, a file or a user says gets an error instead.
 // *Cost*: a compare and a branch that is never taken. What costs more belongs into a `Check()`.
 

@@ -1,11 +1,13 @@
-// How does a test wait for what other threads or processes bring about? It looks again every few milliseconds, and gives its
-// processor away meanwhile.
+// How does a test wait for what other threads or processes bring about? It looks again every few
+// milliseconds, and gives its processor away meanwhile.
 //
-// *Truth*: false when the condition did not come true in time; a last look is taken after the deadline.
+// *Truth*: false when the condition did not come true in time; a last look is taken after the
+// deadline.
 // *Threads*: the caller's; the condition takes the locks that it needs.
 //
 // Example:
-//   ASSERT_TRUE(Await([&] { return leaf.Answers(); }, std::chrono::seconds(30))) << "no answer: " << leaf.log();
+//   ASSERT_TRUE(Await([&] { return leaf.Answers(); }, std::chrono::seconds(30))) << "no answer: "
+//   << leaf.log();
 
 #ifndef KVATLAS_INDEXER_BASE_AWAIT_H_
 #define KVATLAS_INDEXER_BASE_AWAIT_H_

@@ -221,8 +221,8 @@ void BucketTable::Clear() {
 
 // ---- Visits ----
 
-// The reversed low bits of mixed keys are in the order in which buckets split: what one has is a range, its parts are
-// halves of it.
+// The reversed low bits of mixed keys are in the order in which buckets split: what one has is a
+// range, its parts are halves of it.
 uint64_t BucketTable::CursorBehind(size_t bucket) const {
   const bool is_split = bucket >= half_ || bucket < buckets_ - half_;
   const int bits = std::countr_zero(half_) + (is_split ? 1 : 0);

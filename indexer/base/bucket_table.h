@@ -1,18 +1,22 @@
-// Which row has this 64-bit key? Rows of a fixed number of bytes in little more memory than they need, by linear hashing.
+// Which row has this 64-bit key? Rows of a fixed number of bytes in little more memory than they
+// need, by linear hashing.
 //
 //   key ─▶ mixed ─┬ low bits ─▶ bucket ─▶ [ rows, room | a byte of each mixed key | 6 bytes of it and the payload, each ]
 //                 └ upper 8 bits: found in the bucket by memchr
 //
-// *Truth*: keys are compared whole: the lowest 8 bits of a mixed key are those of its bucket's number, of which there are 256
-// at least, the other 56 are in the row. Several rows may have the same key; `match` tells them apart.
-// *Growth*: the table has one bucket more for every `kRowsPerBucket` rows more: an `Insert` splits at most one bucket, an
-// `Erase` merges at most two into one. A bucket has as much room as its rows need and about 1/16 more. So a call moves the
-// rows of at most three buckets (32 to 128 rows each, whatever the size of the table), unless many rows share one key.
+// *Truth*: keys are compared whole: the lowest 8 bits of a mixed key are those of its bucket's
+// number, of which there are 256 at least, the other 56 are in the row. Several rows may have the
+// same key; `match` tells them apart.
+// *Growth*: the table has one bucket more for every `kRowsPerBucket` rows more: an `Insert` splits
+// at most one bucket, an `Erase` merges at most two into one. A bucket has as much room as its rows
+// need and about 1/16 more. So a call moves the rows of at most three buckets (32 to 128 rows each,
+// whatever the size of the table), unless many rows share one key.
 // *Threads*: none; the caller serialises. Const methods may run at the same time.
-// *Cost*: from 20,000 rows on, of 4 bytes of payload 11.8 a row as it grows and 12.1 in a steady state of evictions, of 11 bytes
-// 19.0 and 19.6; `bytes` counts the allocator's heads, not what it keeps in reserve (measured with glibc: a tenth of 4 million
-// rows). An empty one takes nothing, a few rows 4 KiB. A look-up waits for memory three times (number to bucket, bucket,
-// row); `Prefetch` does so once for many of them.
+// *Cost*: from 20,000 rows on, of 4 bytes of payload 11.8 a row as it grows and 12.1 in a steady
+// state of evictions, of 11 bytes 19.0 and 19.6; `bytes` counts the allocator's heads, not what it
+// keeps in reserve (measured with glibc: a tenth of 4 million rows). An empty one takes nothing, a
+// few rows 4 KiB. A look-up waits for memory three times (number to bucket, bucket, row);
+// `Prefetch` does so once for many of them.
 // *Lifetime*: the number of a row is valid until the next `Insert`, `Erase`, `Shrink` or `Clear`.
 //
 // Example:
@@ -68,7 +72,8 @@ class BucketTable {
   // A row more with that key; its payload is anything.
   size_t Insert(uint64_t key);
   void Erase(size_t row);
-  // Likewise, and the table has as many buckets afterwards; the row's number is the bucket's last row's now.
+  // Likewise, and the table has as many buckets afterwards; the row's number is the bucket's last
+  // row's now.
   void EraseKeepingBuckets(size_t row);
   // At most `steps` buckets less, when there are too many.
   void Shrink(size_t steps);
@@ -93,8 +98,9 @@ class BucketTable {
     for (size_t bucket = 0; bucket < buckets_; ++bucket)
       for (size_t at = 0; at < RowsIn(bucket); ++at) visit(RowAt(bucket, at));
   }
-  // With changes in between: from cursor 0 to the next one that is 0, what is there all the time is in one of the buckets,
-  // however they split and merge meanwhile, and once only where rows before the cursor are left out. REQUIRES: buckets() != 0.
+  // With changes in between: from cursor 0 to the next one that is 0, what is there all the time is
+  // in one of the buckets, however they split and merge meanwhile, and once only where rows before
+  // the cursor are left out. REQUIRES: buckets() != 0.
   size_t BucketOfCursor(uint64_t cursor) const { return BucketOf(Reversed(cursor)); }
   uint64_t CursorBehind(size_t bucket) const;
   bool IsBefore(size_t row, uint64_t cursor) const { return Reversed(MixedOf(row)) < cursor; }

@@ -1,4 +1,5 @@
-// The table beside a map: random keys, rows that come and go, cursors that go on meanwhile; what one call moves, and bytes.
+// The table beside a map: random keys, rows that come and go, cursors that go on meanwhile; what
+// one call moves, and bytes.
 
 #include "indexer/base/bucket_table.h"
 
@@ -16,7 +17,8 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kPayload = 4;
-// Of a bucket when the table grows: half to two of the average, and what chance adds (ten standard deviations).
+// Of a bucket when the table grows: half to two of the average, and what chance adds (ten standard
+// deviations).
 constexpr uint64_t kBucketRowsMax = 2 * BucketTable::kRowsPerBucket + 110;
 
 // What keys look like.
@@ -162,7 +164,8 @@ TEST(BucketTableTest, TakesFewBytesBesideItsRowsAtAnySize) {
   EXPECT_LE(table.bytes(), 300 * 60 + 2 * 4200u);
 }
 
-// Buckets split and merge between the steps of a visit: nothing that is there all the time is left out.
+// Buckets split and merge between the steps of a visit: nothing that is there all the time is left
+// out.
 TEST(BucketTableTest, ACursorMeetsWhatStaysOnce) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -30,7 +30,8 @@ uint32_t LoadableBlocks(const CacheLayout& layout, uint32_t block_size, uint32_t
   const uint32_t chunk = block_size == 0 ? 0 : layout.main.window_tokens / block_size;
   if (chunk <= 1 || all <= device) return all;
   const uint32_t whole = all - all % chunk;
-  // Nor is less than a chunk, where the device has a part of the last one (`_lookup_complete_chunks` there).
+  // Nor is less than a chunk, where the device has a part of the last one
+  // (`_lookup_complete_chunks` there).
   if (whole < device + chunk) return device;
   // Side classes accept some lengths alone: where `all` is one of them, a shorter one need not be.
   return std::max(device, layout.sides.empty() || whole == all ? whole : 0);

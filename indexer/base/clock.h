@@ -1,4 +1,5 @@
-// What time is it? Asked of a `Clock`, never of the machine, so that tests and simulations own time.
+// What time is it? Asked of a `Clock`, never of the machine, so that tests and simulations own
+// time.
 
 #ifndef KVATLAS_INDEXER_BASE_CLOCK_H_
 #define KVATLAS_INDEXER_BASE_CLOCK_H_
@@ -18,14 +19,16 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual Time Now() const = 0;
-  // Wall time in ns since the Unix epoch, which may jump: to judge other processes' epochs, never for intervals.
+  // Wall time in ns since the Unix epoch, which may jump: to judge other processes' epochs, never
+  // for intervals.
   virtual uint64_t WallNs() const;
 
   // The machine's monotonic clock.
   static const Clock& Real();
 };
 
-// Time that moves when told. Its wall time starts in 2096, so that epochs of real processes are in its past.
+// Time that moves when told. Its wall time starts in 2096, so that epochs of real processes are in
+// its past.
 class ManualClock : public Clock {
  public:
   static constexpr uint64_t kWallStartNs = uint64_t{4'000'000'000} * 1'000'000'000;

@@ -1,7 +1,7 @@
 // What can happen to a holder's blocks? The events of a stream of holdings, and their bounds.
 //
-// *Truth*: events act on a set of (holder, tier, block), side blocks of hybrid models (`cache_class.h`) among them. Storing what is held and removing what is not
-// have no effect.
+// *Truth*: events act on a set of (holder, tier, block), side blocks of hybrid models
+// (`cache_class.h`) among them. Storing what is held and removing what is not have no effect.
 
 #ifndef KVATLAS_INDEXER_BASE_EVENT_H_
 #define KVATLAS_INDEXER_BASE_EVENT_H_
@@ -25,11 +25,11 @@ struct Stored {
   Position position = 0;
   SequenceHash parent = kNoParent;
   std::vector<SequenceHash> blocks;
-  // Local hashes of the same blocks, or empty: for those who keep them (`IndexOptions::keep_local_hashes`)
-  // and for structures keyed by content.
+  // Local hashes of the same blocks, or empty: for those who keep them
+  // (`IndexOptions::keep_local_hashes`) and for structures keyed by content.
   std::vector<LocalHash> local_hashes = {};
-  // Not 0: blocks of a side class by their names (`SideName`), in any order and of any sequences; `position` is 0,
-  // `parent` is `kNoParent`, and there are no local hashes.
+  // Not 0: blocks of a side class by their names (`SideName`), in any order and of any sequences;
+  // `position` is 0, `parent` is `kNoParent`, and there are no local hashes.
   SideClass side = 0;
 
   friend bool operator==(const Stored&, const Stored&) = default;
@@ -80,8 +80,8 @@ struct Load {
 };
 
 // What a holder holds, in short: per tier the number of distinct blocks and the sum mod 2^64 of
-// `DigestTerm(sequence hash)` (`hash.h`). Two ends whose digests are equal after the same batch hold the
-// same. Order-free and updated in constant time per block.
+// `DigestTerm(sequence hash)` (`hash.h`). Two ends whose digests are equal after the same batch
+// hold the same. Order-free and updated in constant time per block.
 struct Digest {
   struct OfTier {
     uint64_t blocks = 0;
@@ -96,15 +96,18 @@ struct Digest {
   friend bool operator==(const Digest&, const Digest&) = default;
 };
 
-// One numbered step of a stream. Events apply in order; `load`, `digest` and `degraded` hold after them.
+// One numbered step of a stream. Events apply in order; `load`, `digest` and `degraded` hold after
+// them.
 struct Batch {
   BatchNumber number = 0;
   std::vector<Event> events;
   std::optional<Load> load;
   std::optional<Digest> digest;
-  // The sender itself is not sure of what it says the holder holds: it reads an engine's events and missed some.
+  // The sender itself is not sure of what it says the holder holds: it reads an engine's events and
+  // missed some.
   bool degraded = false;
-  // The holder's cache classes, in the batch whose events are the first to need them; they hold from then on.
+  // The holder's cache classes, in the batch whose events are the first to need them; they hold
+  // from then on.
   std::optional<CacheLayout> layout = {};
 
   friend bool operator==(const Batch&, const Batch&) = default;

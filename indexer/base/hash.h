@@ -1,16 +1,16 @@
-// How is a block named so that every process, and every router that shares the contract, gives it the
-// same name? The hash contract: XXH3-64 over token ids, chained over blocks.
+// How is a block named so that every process, and every router that shares the contract, gives it
+// the same name? The hash contract: XXH3-64 over token ids, chained over blocks.
 //
 //   seed      = S + xxh3(lora_name, seed 0) + xxh3(cache_salt, seed 1)        (mod 2^64, empty adds nothing)
 //   local[i]  = xxh3(tokens of block i as u32 little-endian [+ sorted multimodal hashes as u64], seed)
 //   seq[0]    = local[0]
 //   seq[i]    = xxh3(seq[i-1] as u64 ‖ local[i] as u64, S)                    (little-endian)
 //
-// S is `HashContract::seed`, 1337 by default. It is byte-compatible with NVIDIA Dynamo's router and with
-// Mooncake's RFC #1527.
+// S is `HashContract::seed`, 1337 by default. It is byte-compatible with NVIDIA Dynamo's router and
+// with Mooncake's RFC #1527.
 //
-// *Truth*: only full blocks have a hash; a partial tail is no block. Position plays no part in a local
-// hash. Two ends that differ in the contract never match and never know: so they compare
+// *Truth*: only full blocks have a hash; a partial tail is no block. Position plays no part in a
+// local hash. Two ends that differ in the contract never match and never know: so they compare
 // `HashContract::Id()` at hello and refuse to mix.
 // *Threads*: pure functions.
 // *Cost*: about 5 ns for a local hash of 16 tokens and 8 ns for a step of the chain.
@@ -57,8 +57,8 @@ uint64_t BlockSeed(const CacheNamespace& cache_namespace, const HashContract& co
 // How tokens are cut into blocks.
 struct Blocking {
   uint32_t block_size = 16;
-  // EAGLE and multi-token prediction: tokens behind a block that its hash covers too. EAGLE's blocks cover one: block i is tokens
-  // [i*block_size, i*block_size + block_size].
+  // EAGLE and multi-token prediction: tokens behind a block that its hash covers too. EAGLE's
+  // blocks cover one: block i is tokens [i*block_size, i*block_size + block_size].
   uint32_t eagle = 0;
 };
 
@@ -74,7 +74,8 @@ std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocki
                                    uint64_t seed,
                                    std::span<const std::vector<uint64_t>> multimodal = {});
 
-// An image, audio or video in a prompt: the tokens that stand for it, and `MultimodalHash` of its identifier.
+// An image, audio or video in a prompt: the tokens that stand for it, and `MultimodalHash` of its
+// identifier.
 struct PromptItem {
   size_t offset = 0;
   size_t length = 0;
@@ -83,8 +84,9 @@ struct PromptItem {
   friend bool operator==(const PromptItem&, const PromptItem&) = default;
 };
 
-// The hashes of the items of which each block of these tokens has a part, as engines put them into a block's extra keys (vLLM 0.33.0
-// v1/core/kv_cache_utils.py, _gen_mm_extra_hash_keys); blocks behind the last item are left out.
+// The hashes of the items of which each block of these tokens has a part, as engines put them into
+// a block's extra keys (vLLM 0.33.0 v1/core/kv_cache_utils.py, _gen_mm_extra_hash_keys); blocks
+// behind the last item are left out.
 std::vector<std::vector<uint64_t>> ItemsByBlock(std::span<const PromptItem> items, size_t tokens,
                                                 uint32_t block_size);
 
@@ -101,8 +103,8 @@ std::vector<SequenceHash> SequenceHashesAfter(SequenceHash parent,
                                               std::span<const LocalHash> locals,
                                               const HashContract& contract = {});
 
-// Hash of a multimodal object's identifier: the first 16 digits of one with 64 hex digits, else XXH3 of
-// the bytes; 0 for an empty one.
+// Hash of a multimodal object's identifier: the first 16 digits of one with 64 hex digits, else
+// XXH3 of the bytes; 0 for an empty one.
 uint64_t MultimodalHash(std::string_view identifier);
 
 // What one block adds to a digest.

@@ -1,5 +1,6 @@
-// Where does what an engine says of one worker rank go? The one seam between the parts that read engines' events and the parts that
-// keep what a rank holds: a holder of this process, a relay's stream, a publisher's own set.
+// Where does what an engine says of one worker rank go? The one seam between the parts that read
+// engines' events and the parts that keep what a rank holds: a holder of this process, a relay's
+// stream, a publisher's own set.
 //
 // *Truth*: what is written acts on a set (`event.h`); the writer's caller counts copies and names.
 // *Threads*: one at a time, in order.
@@ -23,15 +24,18 @@ namespace kvatlas {
 
 // What became of events that were handed over together.
 struct Applied {
-  // How many were taken, from the first on; at least one. The events behind them were not looked at.
+  // How many were taken, from the first on; at least one. The events behind them were not looked
+  // at.
   size_t events = 0;
-  // Of the last one taken: blocks of the main class that it changed. A writer that cannot tell says that all were.
+  // Of the last one taken: blocks of the main class that it changed. A writer that cannot tell says
+  // that all were.
   uint64_t changed = 0;
   absl::Status status;
 };
 
-// Events are taken up to the first one that is refused, and up to the first store of which some block was in its tier already: its
-// caller may want to look at the events behind it again, now that it knows.
+// Events are taken up to the first one that is refused, and up to the first store of which some
+// block was in its tier already: its caller may want to look at the events behind it again, now
+// that it knows.
 inline bool GoesOn(const Event& event, const Applied& applied) {
   const Stored* const stored = std::get_if<Stored>(&event);
   return applied.status.ok() &&
@@ -55,16 +59,17 @@ class HoldingsWriter {
  public:
   virtual ~HoldingsWriter() = default;
 
-  // REQUIRES: at least one event. RESOURCE_EXHAUSTED: what the last event taken stored was shed, wholly or in part.
-  // FAILED_PRECONDITION: nothing will be kept any more.
+  // REQUIRES: at least one event. RESOURCE_EXHAUSTED: what the last event taken stored was shed,
+  // wholly or in part. FAILED_PRECONDITION: nothing will be kept any more.
   virtual Applied Apply(std::span<const Event> events) = 0;
   // One event alone: what became of it.
   absl::Status Apply(const Event& event) { return Apply({&event, 1}).status; }
   virtual void SetTrust(Trust trust) = 0;
-  // The classes of the rank's cache: before the first event that names a block of a side class. The default is for writers that
-  // keep the main class alone.
+  // The classes of the rank's cache: before the first event that names a block of a side class. The
+  // default is for writers that keep the main class alone.
   virtual void SetLayout(const CacheLayout&) {}
-  // Every block held with its parent and its local hash (0: not kept). The default, of writers that cannot tell, visits none.
+  // Every block held with its parent and its local hash (0: not kept). The default, of writers that
+  // cannot tell, visits none.
   virtual void ForEachHeld(const std::function<void(SequenceHash block, SequenceHash parent,
                                                     LocalHash local)>& visit) const {
     static_cast<void>(visit);

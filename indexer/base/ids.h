@@ -1,9 +1,9 @@
 // What are the things of this system called in code? Ids, positions and counts as types that cannot
 // be mixed up.
 //
-// *Truth*: an id from outside (a worker's name, a cell's name) is a string and means the same in every
-// process. A dense id (`HolderIndex`) is given out by one index, starts at 0, is small so that it can
-// be a bit in a set, and means nothing elsewhere.
+// *Truth*: an id from outside (a worker's name, a cell's name) is a string and means the same in
+// every process. A dense id (`HolderIndex`) is given out by one index, starts at 0, is small so
+// that it can be a bit in a set, and means nothing elsewhere.
 
 #ifndef KVATLAS_INDEXER_BASE_IDS_H_
 #define KVATLAS_INDEXER_BASE_IDS_H_
@@ -43,8 +43,8 @@ using BatchNumber = uint64_t;
 
 // Who can hold a block: a worker rank at a leaf, a cell in the hierarchy.
 //
-// `name` is the worker's or cell's name, `rank` the data-parallel rank (0 for a cell), `replica` tells
-// replicas of one cell apart (empty for a worker).
+// `name` is the worker's or cell's name, `rank` the data-parallel rank (0 for a cell), `replica`
+// tells replicas of one cell apart (empty for a worker).
 struct HolderId {
   std::string name;
   uint32_t rank = 0;

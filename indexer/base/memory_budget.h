@@ -1,5 +1,5 @@
-// How full is this process's memory, and what does it take on no more? One budget for all that a process holds: its resident memory
-// against what it may use, in steps.
+// How full is this process's memory, and what does it take on no more? One budget for all that a
+// process holds: its resident memory against what it may use, in steps.
 //
 //   level      from    what changes
 //   ample              nothing
@@ -7,11 +7,13 @@
 //   full       90 %    no new block, domain, holder, dump, snapshot or explanation
 //   critical   95 %    no large question either
 //
-// Health, metrics, acknowledgements, removals, known blocks and small questions go on at every level. A level ends 2 % below
-// where it begins.
-// *Place*: the process has one; its timer measures, everything else asks `level`. `IndexOptions::memory` carries it.
-// *Truth*: what the meter says, which is what the system counts as resident (`process_memory.h`), so that nothing is forgotten: the parts that are named are for people to read,
-// and what none of them has (code, threads, gRPC, free memory that the allocator keeps) is the rest.
+// Health, metrics, acknowledgements, removals, known blocks and small questions go on at every
+// level. A level ends 2 % below where it begins.
+// *Place*: the process has one; its timer measures, everything else asks `level`.
+// `IndexOptions::memory` carries it.
+// *Truth*: what the meter says, which is what the system counts as resident (`process_memory.h`),
+// so that nothing is forgotten: the parts that are named are for people to read, and what none of
+// them has (code, threads, gRPC, free memory that the allocator keeps) is the rest.
 // *Threads*: `level` and `used_bytes` any; `Measure` one; `AddPart` before the others.
 // *Cost*: `level` reads an atomic; `Measure` reads a file of the system.
 //
@@ -48,7 +50,8 @@ class MemoryBudget {
   // From these parts of a hundred on.
   static constexpr uint64_t kTightPercent = 80, kFullPercent = 90, kCriticalPercent = 95;
 
-  // "8000000000", "8G" (also K, M, T; powers of 1024), "70%" of `limit_bytes`, "0": no budget. INVALID_ARGUMENT.
+  // "8000000000", "8G" (also K, M, T; powers of 1024), "70%" of `limit_bytes`, "0": no budget.
+  // INVALID_ARGUMENT.
   static absl::StatusOr<uint64_t> Parse(std::string_view text, uint64_t limit_bytes);
 
   // 0: always ample.
@@ -68,7 +71,8 @@ class MemoryBudget {
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
   uint64_t bytes_max() const { return bytes_max_; }
 
-  // RESOURCE_EXHAUSTED from that level on: "memory is full (92 % of --memory_budget): no new domains".
+  // RESOURCE_EXHAUSTED from that level on: "memory is full (92 % of --memory_budget): no new
+  // domains".
   absl::Status Check(MemoryLevel from, std::string_view what) const;
 
   // Who has how much, and what is left as "rest".

@@ -1,7 +1,8 @@
-// How is shared state locked so that clang can check it and ThreadSanitizer can see it? A thin annotated
-// mutex over the standard ones.
+// How is shared state locked so that clang can check it and ThreadSanitizer can see it? A thin
+// annotated mutex over the standard ones.
 //
-// Not absl::Mutex: the packaged Abseil is not instrumented, so ThreadSanitizer would see no ordering.
+// Not absl::Mutex: the packaged Abseil is not instrumented, so ThreadSanitizer would see no
+// ordering.
 //
 // Example:
 //   Mutex mutex_;

@@ -9,8 +9,9 @@
 
 namespace kvatlas {
 
-// `blocks` is the largest d such that the holder has the prompt's first d blocks, each in at least one
-// of the tiers asked for. Without initial values, so that many are copied as bytes: write `Overlap{}`.
+// `blocks` is the largest d such that the holder has the prompt's first d blocks, each in at least
+// one of the tiers asked for. Without initial values, so that many are copied as bytes: write
+// `Overlap{}`.
 struct Overlap {
   HolderIndex holder;
   uint32_t blocks;

@@ -1,4 +1,5 @@
-// What does a frontend tell the leaf of the worker that it chose, and what became of it? The words of `PendingBlocks`, for both ends.
+// What does a frontend tell the leaf of the worker that it chose, and what became of it? The words
+// of `PendingBlocks`, for both ends.
 //
 // *Truth*: a frontend's word, not the engine's: a reason to expect blocks, never a promise of them.
 
@@ -27,7 +28,8 @@ inline constexpr uint32_t kRoutedBlocksMax = 4096;
 // As `Routed` has a session; 0: none.
 inline uint64_t SessionHash(std::string_view id) { return id.empty() ? 0 : Xxh3(id, 0) | 1; }
 
-// One prompt on its way to a worker rank; or, at a hierarchy node, to a cell, with waypoints for blocks.
+// One prompt on its way to a worker rank; or, at a hierarchy node, to a cell, with waypoints for
+// blocks.
 struct Routed {
   uint64_t decision = 0;  // of the frontend that tells: its own, never used twice
   HolderId worker = {};

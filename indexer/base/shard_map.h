@@ -1,23 +1,28 @@
-// Which node of a split level is told of this waypoint, and asked about it? A level that is too big for one machine is
-// split over named shards; each shard is one node or several replicas.
+// Which node of a split level is told of this waypoint, and asked about it? A level that is too big
+// for one machine is split over named shards; each shard is one node or several replicas.
 //
 //   ordinal     0   1 ┊ 2   3   4   5  …
 //   shard a     ●   ● ┊     ●   ●          a waypoint below `shallow` is on every shard,
 //   shard b     ●   ● ┊ ●           ●      a deeper one on the shard that its own hash draws
 //
-// *Place*: who reports upward sends each shard its part; a client computes from the prompt's own waypoints which shards to ask. Shards
-// themselves know nothing of it.
-// *Truth*: a function of the names, `shallow` and the hash alone: equal in every process, whatever the addresses and their
-// order. A waypoint's ancestors are not needed to know its shard; so no hole and no withdrawn ancestor can misplace it.
-// *Balance*: deeper waypoints spread evenly, also those of one long head that every prompt shares. A new shard draws its even
-// share from all the others, and nothing else moves (rendezvous hashing).
+// *Place*: who reports upward sends each shard its part; a client computes from the prompt's own
+// waypoints which shards to ask. Shards themselves know nothing of it.
+// *Truth*: a function of the names, `shallow` and the hash alone: equal in every process, whatever
+// the addresses and their order. A waypoint's ancestors are not needed to know its shard; so no
+// hole and no withdrawn ancestor can misplace it.
+// *Balance*: deeper waypoints spread evenly, also those of one long head that every prompt shares.
+// A new shard draws its even share from all the others, and nothing else moves (rendezvous
+// hashing).
 // *Cost*: a hash per shard and deep waypoint.
 // *Bounds*: `kShardsMax` shards, `kShardReplicasMax` replicas each.
-// *Format*: "HOST:PORT,HOST:PORT": not split, replicas of one node. "a=HOST:PORT|HOST:PORT,b=HOST:PORT": split;
-// "shallow=N," (at least 1, the default) may stand in front; a name that comes again has more replicas.
+// *Format*: "HOST:PORT,HOST:PORT": not split, replicas of one node.
+// "a=HOST:PORT|HOST:PORT,b=HOST:PORT": split;
+// "shallow=N," (at least 1, the default) may stand in front; a name that comes again has more
+// replicas.
 //
 // Example:
-//   absl::StatusOr<ShardMap> map = ShardMap::Parse("a=10.0.0.1:7420|10.0.0.2:7420,b=10.0.0.3:7420");
+//   absl::StatusOr<ShardMap> map =
+//   ShardMap::Parse("a=10.0.0.1:7420|10.0.0.2:7420,b=10.0.0.3:7420");
 //   if (map->Keeps(shard, ordinal, waypoint)) Send(map->shards()[shard], waypoint);
 
 #ifndef KVATLAS_INDEXER_BASE_SHARD_MAP_H_

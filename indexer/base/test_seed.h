@@ -1,4 +1,5 @@
-// With which draws does this run of a test go? Another seed each time, unless the environment says which.
+// With which draws does this run of a test go? Another seed each time, unless the environment says
+// which.
 //
 //   const uint64_t seed = TestSeed();
 //   SCOPED_TRACE(SeedText(seed));   // a failure says how to run it again: --test_env=KVATLAS_SEED=123

@@ -1,7 +1,8 @@
-// Is this text UTF-8? Names travel in protobuf's strings, which a receiver refuses when they are not.
+// Is this text UTF-8? Names travel in protobuf's strings, which a receiver refuses when they are
+// not.
 //
-// *Truth*: as Unicode defines it: no stray or missing continuation bytes, no overlong forms, no surrogates, nothing
-// beyond U+10FFFF. The empty text is UTF-8.
+// *Truth*: as Unicode defines it: no stray or missing continuation bytes, no overlong forms, no
+// surrogates, nothing beyond U+10FFFF. The empty text is UTF-8.
 // *Threads*: pure functions.
 
 #ifndef KVATLAS_INDEXER_BASE_UTF8_H_

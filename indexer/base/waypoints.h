@@ -1,18 +1,19 @@
-// At which positions is coverage reported upward? A schedule of waypoints: a function of position alone,
-// so that a leaf, the hierarchy and a frontend agree without talking.
+// At which positions is coverage reported upward? A schedule of waypoints: a function of position
+// alone, so that a leaf, the hierarchy and a frontend agree without talking.
 //
 //   blocks      1   8   16          48                              144 … 256 … 512
 //   standard    .   ●    ●           ●                               ●     ●     ●   every 256th from there
 //
-// A waypoint stands at the last block of such a stretch. Sharing happens early, and what is lost by asking the second
-// best cell is in proportion to depth; so distances triple.
+// A waypoint stands at the last block of such a stretch. Sharing happens early, and what is lost by
+// asking the second best cell is in proportion to depth; so distances triple.
 //
-// Any function of position that is regular in the end can be said so: a dense start, powers of two, strides that
-// grow.
+// Any function of position that is regular in the end can be said so: a dense start, powers of two,
+// strides that grow.
 //
 // *Truth*: waypoint number k covers a prompt up to and with the block at `PositionOf(k)`. A prompt
 // shorter than the first waypoint has none and is cold to the upper level.
-// *Format*: `Name()` is part of the stream's hello; two ends with different schedules refuse each other.
+// *Format*: `Name()` is part of the stream's hello; two ends with different schedules refuse each
+// other.
 // *Bounds*: `kEarlyWaypointsMax` early ones, positions and strides below `kWaypointPositionMax`.
 
 #ifndef KVATLAS_INDEXER_BASE_WAYPOINTS_H_
@@ -35,7 +36,8 @@ inline constexpr Position kWaypointPositionMax = 1 << 16;
 
 class WaypointSchedule {
  public:
-  // `early`: strictly increasing positions; strides begin to count behind the last of them. REQUIRES: stride >= 1.
+  // `early`: strictly increasing positions; strides begin to count behind the last of them.
+  //   REQUIRES: stride >= 1.
   WaypointSchedule(std::vector<Position> early, uint32_t stride);
 
   // From a name. Parts, separated by ';', each behind the one before; the last one is "every:N":
@@ -65,13 +67,15 @@ class WaypointSchedule {
   // The sequence hashes at waypoints, in order.
   std::vector<SequenceHash> Select(std::span<const SequenceHash> sequence) const;
 
-  // This schedule for who counts in waypoints of `below` instead of in blocks: positions are ordinals there, and
-  // ordinals are those of this schedule. A level that reports less than it is told does so under this.
+  // This schedule for who counts in waypoints of `below` instead of in blocks: positions are
+  // ordinals there, and ordinals are those of this schedule. A level that reports less than it is
+  // told does so under this.
   //
   //   below     ●  ●   ●     ●         ●                  ●        ordinals 0 1 2 3 4 5
   //   this         ●         ●                            ●        over `below`: positions 1, 3, 5
   //
-  // INVALID_ARGUMENT: `below` lacks one of its positions. `Name` of what is returned is no contract.
+  // INVALID_ARGUMENT: `below` lacks one of its positions. `Name` of what is returned is no
+  // contract.
   absl::StatusOr<WaypointSchedule> Over(const WaypointSchedule& below) const;
 
   // "early:15;every:32": the same for equal schedules, and `Parse` reads it.

@@ -310,8 +310,8 @@ bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* t
   if (budgeted()) AddToRanking(block, entry);
   ++stats_.announced;
   ++stats_.held;
-  // Without the waypoint before it at the end of a run that is announced now, it starts one of its own; naming a parent
-  // would cost more than it tells.
+  // Without the waypoint before it at the end of a run that is announced now, it starts one of its
+  // own; naming a parent would cost more than it tells.
   if (const auto tail = tails->find(entry.before); tail != tails->end()) {
     const size_t place = tail->second;
     Stored& run = std::get<Stored>((*events)[place]);

@@ -1,27 +1,30 @@
-// Which waypoints does this process cover, and what of that has changed? Membership changes of one domain's
-// holders go in; what to announce and what to withdraw comes out.
+// Which waypoints does this process cover, and what of that has changed? Membership changes of one
+// domain's holders go in; what to announce and what to withdraw comes out.
 //
 //   changes of holders ─▶ holders per waypoint ─┬─ first one gets it ─▶ announce at the next `Take`
 //                                               └─ last one loses it ─▶ withdraw after `withdraw_delay`,
 //                                                                       unless it comes back before
 //
-// *Place*: a leaf feeds it with worker ranks' blocks; a hierarchy node that reports to a further parent feeds
-// it with cells' waypoints, whose positions are ordinals, under a schedule over ordinals.
-// *Truth*: a waypoint is covered when some holder has its block in a routed tier. What was announced and not
-// withdrawn is what was covered at the last `Take`, plus what was lost less than `withdraw_delay` ago, less
-// what the budget refused.
-// *Budget*: of what is covered, the best `waypoints_max` are announced at every `Take`, and better ones displace
-// worse ones at once. Worst first:
+// *Place*: a leaf feeds it with worker ranks' blocks; a hierarchy node that reports to a further
+// parent feeds it with cells' waypoints, whose positions are ordinals, under a schedule over
+// ordinals.
+// *Truth*: a waypoint is covered when some holder has its block in a routed tier. What was
+// announced and not withdrawn is what was covered at the last `Take`, plus what was lost less than
+// `withdraw_delay` ago, less what the budget refused.
+// *Budget*: of what is covered, the best `waypoints_max` are announced at every `Take`, and better
+// ones displace worse ones at once. Worst first:
 //   1. what no holder has any more, and only awaits its withdrawal
 //   2. cold: neither it nor, as far as runs tell, a waypoint behind it was written for `cold_after`
-//   3. within each of these, and among the others: the deeper before the shallower; at equal depth what was written
-//      longest ago
+//   3. within each of these, and among the others: the deeper before the shallower; at equal depth
+//      what was written longest ago
 // So a prompt in use loses its tail, then its middle, and what is left still leads to its cell.
 // *Threads*: any thread may call everything.
-// *Cost*: a run of changes costs two divisions; each waypoint in it a hash table access, all of them one short lock.
-// About 56 bytes a waypoint; with a budget 200, and a logarithm for every change.
-// *Bounds*: `waypoints_max` announced at once, and no more than `bytes_max` allow; the others wait and are counted.
-// `updates_per_s` leave, withdrawals first, and no more than a second's worth at once.
+// *Cost*: a run of changes costs two divisions; each waypoint in it a hash table access, all of
+// them one short lock. About 56 bytes a waypoint; with a budget 200, and a logarithm for every
+// change.
+// *Bounds*: `waypoints_max` announced at once, and no more than `bytes_max` allow; the others wait
+// and are counted. `updates_per_s` leave, withdrawals first, and no more than a second's worth at
+// once.
 
 #ifndef KVATLAS_INDEXER_COVERAGE_COVERAGE_H_
 #define KVATLAS_INDEXER_COVERAGE_COVERAGE_H_
@@ -43,11 +46,12 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/tier.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/holders/domain_observer.h"
+#include "indexer/registry/domain_observer.h"
 
 namespace kvatlas {
 
-// What a waypoint of one cell costs a node of the level above, at most: its part of the index, with the hash.
+// What a waypoint of one cell costs a node of the level above, at most: its part of the index, with
+// the hash.
 inline constexpr uint64_t kCoverageBytesPerWaypoint = 64;
 
 struct CoverageOptions {
@@ -78,9 +82,9 @@ class Coverage : public DomainObserver {
   // The load of a holder; nothing: it is gone.
   void OnLoad(HolderIndex holder, const std::optional<Load>& load) override;
 
-  // What is due now, at most `waypoints_max` waypoints of it: stored events at ordinals, then removed
-  // events. Empty when nothing is. Waypoints known to follow one another are one run: 8 bytes each on the wire,
-  // not 16.
+  // What is due now, at most `waypoints_max` waypoints of it: stored events at ordinals, then
+  // removed events. Empty when nothing is. Waypoints known to follow one another are one run: 8
+  // bytes each on the wire, not 16.
   std::vector<Event> Take(size_t waypoints_max);
 
   // The sum over holders, when it changed since the last call.
@@ -89,8 +93,8 @@ class Coverage : public DomainObserver {
   // Nothing is left to announce or to withdraw, now or later.
   bool AtRest() const;
 
-  // When `Take` may have something next, if nothing changes meanwhile; perhaps less than that, never later. Nothing:
-  // never.
+  // When `Take` may have something next, if nothing changes meanwhile; perhaps less than that,
+  // never later. Nothing: never.
   std::optional<Time> NextDue() const;
 
   CoverageStats Stats() const;
@@ -125,7 +129,8 @@ class Coverage : public DomainObserver {
   // Where runs end that are being announced: last block and place among the events.
   using Tails = absl::flat_hash_map<SequenceHash, size_t>;
 
-  // The waypoint before the one with `ordinal`, `block`, in the run that holds both; else `kNoParent`.
+  // The waypoint before the one with `ordinal`, `block`, in the run that holds both; else
+  // `kNoParent`.
   SequenceHash Before(SequenceHash block, uint32_t ordinal, const Stored* run) const;
   void Gained(SequenceHash block, uint32_t ordinal, SequenceHash before, const Stored* run,
               Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,8 +168,8 @@ class Coverage : public DomainObserver {
   mutable Mutex mutex_;
   absl::flat_hash_map<SequenceHash, Entry> waypoints_ ABSL_GUARDED_BY(mutex_);
   std::deque<SequenceHash> to_announce_ ABSL_GUARDED_BY(mutex_);
-  // With a budget: what is announced, and what waits for it; what is warm, longest unwritten first; the last waypoint
-  // up to the end of a run, for the next run, of the latest so many.
+  // With a budget: what is announced, and what waits for it; what is warm, longest unwritten first;
+  // the last waypoint up to the end of a run, for the next run, of the latest so many.
   std::set<Rank> announced_ ABSL_GUARDED_BY(mutex_);
   std::set<Rank> waiting_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<Time, SequenceHash>> warm_ ABSL_GUARDED_BY(mutex_);

@@ -10,7 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/connection_watch.h"
+#include "indexer/net/connection_watch.h"
 #include "indexer/stream/message_size.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
@@ -102,8 +102,8 @@ class CoverageReporter::Stream {
     }
   }
 
-  // How each parent is, by address: connected if any stream is, else refused if any is, else what the last one says. By `Tick`'s
-  // thread.
+  // How each parent is, by address: connected if any stream is, else refused if any is, else what
+  // the last one says. By `Tick`'s thread.
   void AddProgress(std::map<std::string, std::optional<absl::Status>>* by_parent) const {
     const auto rank = [](const std::optional<absl::Status>& how) {
       return how.has_value() ? how->ok() ? 3 : absl::IsUnavailable(*how) ? 1 : 2 : 0;
@@ -119,8 +119,8 @@ class CoverageReporter::Stream {
   }
 
   void AddStats(std::vector<ParentStats>* stats) const {
-    // A waypoint is in flight between `Take` and `Append`: `Append` takes both under the mutex, so that
-    // being at rest is seen whole.
+    // A waypoint is in flight between `Take` and `Append`: `Append` takes both under the mutex, so
+    // that being at rest is seen whole.
     MutexLock lock(&taking_mutex_);
     ParentStats of;
     of.domain = domain_;
@@ -161,9 +161,10 @@ class CoverageReporter::Stream {
 
   // ---- Who is told ----
 
-  // 1. What was announced so far, to whomever. 2. Each shard of the map, old or new, is given its part of that.
-  // 3. New parents are sent all that their shard has. 4. Those that the map does not name leave after the overlap, those that it
-  // names for another shard at once.
+  // 1. What was announced so far, to whomever. 2. Each shard of the map, old or new, is given its
+  //   part of that.
+  // 3. New parents are sent all that their shard has. 4. Those that the map does not name leave
+  // after the overlap, those that it names for another shard at once.
   void Adopt(const std::shared_ptr<const ShardMap>& map) {
     const ResidentSet all = Announced();
     const Epoch epoch = epochs_.fetch_add(1);
@@ -232,7 +233,8 @@ class CoverageReporter::Stream {
     parent.pump->Start();
   }
 
-  // Former maps whose time has come no longer count: what is only theirs is withdrawn, and who is only theirs leaves.
+  // Former maps whose time has come no longer count: what is only theirs is withdrawn, and who is
+  // only theirs leaves.
   void EndOverlap() {
     const Time now = options_.clock->Now();
     if (former_.empty() || (now < former_.front().until && former_.size() <= kFormerMapsMax))
@@ -297,7 +299,8 @@ class CoverageReporter::Stream {
            });
   }
 
-  // The parts of a stored run that the shard keeps; anything else whole: who has not heard of it ignores it.
+  // The parts of a stored run that the shard keeps; anything else whole: who has not heard of it
+  // ignores it.
   std::vector<Event> PartOf(const Shard& shard, const Event& event) const {
     const Stored* run = std::get_if<Stored>(&event);
     if (run == nullptr || (!map_->split() && former_.empty())) return {event};

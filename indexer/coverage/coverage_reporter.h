@@ -1,27 +1,29 @@
-// How does a parent learn what this process covers? Per domain, the waypoints of its `Coverage` become a
-// resident set and a stream of holdings, to one or several parents.
+// How does a parent learn what this process covers? Per domain, the waypoints of its `Coverage`
+// become a resident set and a stream of holdings, to one or several parents.
 //
 //   Coverage ─ Tick ─┬─▶ resident set ──▶ SenderPump ─▶ parent 1
 //   (domain)         │   of shard a   └─▶ SenderPump ─▶ parent 2, its replica
 //                    └─▶ resident set ──▶ SenderPump ─▶ parent 3
 //                        of shard b
 //
-// To a parent this process is one holder (a cell with its replica), and a block's position is the ordinal of
-// its waypoint. A level that is not split is one shard.
+// To a parent this process is one holder (a cell with its replica), and a block's position is the
+// ordinal of its waypoint. A level that is not split is one shard.
 //
-// *Place*: a leaf has one, and a hierarchy node that has parents of its own. What carries the streams is
-// handed in.
-// *Truth*: every parent of a shard gets the same events, those of the shard's part; a parent that was away is repaired from
-// the resident set. When the parents change (`SetParents`), each new one is sent all of its part; what a shard has no longer
-// to know is withdrawn after `parents_overlap`, and parents that are gone are told goodbye then: so that who still asks by
-// the map before finds what that promises.
+// *Place*: a leaf has one, and a hierarchy node that has parents of its own. What carries the
+// streams is handed in.
+// *Truth*: every parent of a shard gets the same events, those of the shard's part; a parent that
+// was away is repaired from the resident set. When the parents change (`SetParents`), each new one
+// is sent all of its part; what a shard has no longer to know is withdrawn after `parents_overlap`,
+// and parents that are gone are told goodbye then: so that who still asks by the map before finds
+// what that promises.
 // In the log: how each parent is reached (`connection_watch.h`), all domains together.
 // *Threads*: any thread may call everything but `Tick` and `Stop`, which one thread calls.
-// *Bounds*: `CoverageOptions::waypoints_max`; at most `waypoints_per_tick` leave per tick and domain; a
-// parent that does not keep up costs its pump's window and then gets a snapshot.
+// *Bounds*: `CoverageOptions::waypoints_max`; at most `waypoints_per_tick` leave per tick and
+// domain; a parent that does not keep up costs its pump's window and then gets a snapshot.
 //
 // Example:
-//   CoverageReporter reporter({.cell = {"cell-a", 0, ""}, .parents = {"127.0.0.1:7420"}, .make_link = make});
+//   CoverageReporter reporter({.cell = {"cell-a", 0, ""}, .parents = {"127.0.0.1:7420"}, .make_link
+//   = make});
 //   Coverage* coverage = reporter.AddDomain({"llama-70b", ""}, 16);
 //   ...                    // coverage->OnChanged(...) from ingest
 //   reporter.Tick();       // every 10 to 20 ms
@@ -47,7 +49,7 @@
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
-#include "indexer/holders/domain_observer.h"
+#include "indexer/registry/domain_observer.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/sender.h"
 
@@ -74,17 +76,17 @@ struct CoverageReporterOptions {
   std::string contract_id;
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of positions here
   std::string schedule_name = WaypointSchedule::Standard().Name();   // as parents know it
-  // A parent takes nothing until something is mended at either end, such as another schedule: told at every `Tick`, as long as it is
-  // so. May be null.
+  // A parent takes nothing until something is mended at either end, such as another schedule: told
+  // at every `Tick`, as long as it is so. May be null.
   std::function<void(const ParentRefusal& refusal)> on_refused;
   CoverageOptions coverage;
   // A sparse stream of digests every 5 s would be digests mostly.
   SenderOptions sender = {.digest_every = std::chrono::seconds(15), .digest_blocks = 64};
   Epoch epoch = 0;  // of all its streams: the start time in ns
   uint64_t instance_id = 0;
-  // Loads are not sent more often than `load_every`: then when what a request waits for at the average worker changed
-  // by `load_step` blocks of prefill (a running request counts for one) or workers came or went, else after
-  // `load_refresh`. A sparse stream would consist of loads mostly.
+  // Loads are not sent more often than `load_every`: then when what a request waits for at the
+  // average worker changed by `load_step` blocks of prefill (a running request counts for one) or
+  // workers came or went, else after `load_refresh`. A sparse stream would consist of loads mostly.
   Duration load_every = std::chrono::milliseconds(50);
   double load_step = 8;
   Duration load_refresh = std::chrono::seconds(30);
@@ -111,7 +113,8 @@ struct ParentStats {
   BatchNumber acknowledged = 0;
   SenderStats sender;
   absl::Status status;  // not OK: refused for good
-  // Not OK: refused until something is mended, such as a schedule at either end, or two processes of one name.
+  // Not OK: refused until something is mended, such as a schedule at either end, or two processes
+  // of one name.
   absl::Status refusal;
   std::optional<absl::Status> progress;  // `SenderPump::Progress`
 };
@@ -124,19 +127,21 @@ class CoverageReporter {
   CoverageReporter(const CoverageReporter&) = delete;
   CoverageReporter& operator=(const CoverageReporter&) = delete;
 
-  // Sets `CoverageReporterOptions::address`, for an owner that knows it only when its server listens.
-  // Before the first `Tick`.
+  // Sets `CoverageReporterOptions::address`, for an owner that knows it only when its server
+  // listens. Before the first `Tick`.
   void SetAddress(std::string address);
 
-  // Other parents from the next tick on. FAILED_PRECONDITION: none are given, or there were none before and none
-  // were to come.
+  // Other parents from the next tick on. FAILED_PRECONDITION: none are given, or there were none
+  // before and none were to come.
   absl::Status SetParents(ShardMap parents);
 
-  // The coverage of a domain, to be fed from now on, until it was removed as often as it was added, or the reporter is gone. Null when there are no
-  // parents, and none may come. Streams start with the next tick. A domain that comes again has the same coverage; with another block size
-  // it is a new one, and the old one's stream says goodbye. REQUIRES: nothing is held in the domain.
+  // The coverage of a domain, to be fed from now on, until it was removed as often as it was added,
+  // or the reporter is gone. Null when there are no parents, and none may come. Streams start with
+  // the next tick. A domain that comes again has the same coverage; with another block size it is a
+  // new one, and the old one's stream says goodbye. REQUIRES: nothing is held in the domain.
   Coverage* AddDomain(const Domain& domain, uint32_t block_size);
-  // The domain is gone, and `coverage` not used any more: its stream says goodbye at the next tick. REQUIRES: from `AddDomain`.
+  // The domain is gone, and `coverage` not used any more: its stream says goodbye at the next tick.
+  // REQUIRES: from `AddDomain`.
   void RemoveDomain(const DomainObserver* coverage);
 
   // Sends what is due.

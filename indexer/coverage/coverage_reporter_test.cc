@@ -21,7 +21,7 @@
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_test_util.h"
 #include "indexer/coverage/parent_refusals.h"
-#include "indexer/holders/holder_registry.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 
@@ -499,7 +499,8 @@ TEST_F(SplitTest, ALevelIsSplitAtRunTimeAndJoinedAgain) {
   EXPECT_FALSE(reporter_->SetParents(ShardMap()).ok());
 }
 
-// A parent that was away when it left, and so was never told goodbye, is named again: it takes the younger stream.
+// A parent that was away when it left, and so was never told goodbye, is named again: it takes the
+// younger stream.
 TEST_F(SplitTest, AParentThatWasNotToldGoodbyeTakesItsNextStream) {
   Start("p:0,p:1");
   Hold(0, 40);

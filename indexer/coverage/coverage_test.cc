@@ -431,8 +431,8 @@ TEST_F(CoverageTest, EqualsARecountAtRest) {
 // Kind, ordinal, and how long ago it was written: the policy's order, the best first.
 using Worth = std::tuple<int, uint32_t, int64_t>;
 
-// Sequences are paths of a binary tree of segments, five blocks each; a holder stores a path down to some depth in one run
-// and loses single blocks. The twin keeps sets and sorts.
+// Sequences are paths of a binary tree of segments, five blocks each; a holder stores a path down
+// to some depth in one run and loses single blocks. The twin keeps sets and sorts.
 class BudgetTwin {
  public:
   static constexpr Position kSegment = 5, kDepth = 20;

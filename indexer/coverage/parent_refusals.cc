@@ -3,9 +3,9 @@
 #include <chrono>
 
 #include "indexer/base/domain.h"
-#include "indexer/service/log.h"
-#include "indexer/service/metric_families.h"
-#include "indexer/service/text_escape.h"
+#include "indexer/telemetry/log.h"
+#include "indexer/telemetry/metric_families.h"
+#include "indexer/telemetry/text_escape.h"
 
 namespace kvatlas {
 

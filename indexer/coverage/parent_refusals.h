@@ -1,10 +1,12 @@
-// Which parents are reached, and which refuse what this process reports? As metrics, and in the log.
+// Which parents are reached, and which refuse what this process reports? As metrics, and in the
+// log.
 //
 //   kvatlas_leaf_parent_connected{domain="llama",parent="10.0.0.1:7420"} 1
 //   kvatlas_leaf_parent_refuses{domain="llama",parent="10.0.0.1:7420"} 1
 //
-// Refuses: 1 while they do, for another schedule, contract or block size, or because another process has this one's name. The log has
-// the reason. Parents that are not reached are 0 there, like those that listen.
+// Refuses: 1 while they do, for another schedule, contract or block size, or because another
+// process has this one's name. The log has the reason. Parents that are not reached are 0 there,
+// like those that listen.
 
 #ifndef KVATLAS_INDEXER_COVERAGE_PARENT_REFUSALS_H_
 #define KVATLAS_INDEXER_COVERAGE_PARENT_REFUSALS_H_
@@ -17,7 +19,8 @@
 
 namespace kvatlas {
 
-// Appends these families, and whether each parent is at rest and how many batches it has not acknowledged, in Prometheus' text format.
+// Appends these families, and whether each parent is at rest and how many batches it has not
+// acknowledged, in Prometheus' text format.
 // `prefix`: "kvatlas_leaf" for instance.
 void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
                          std::string* text);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_url.h"
 
 namespace kvatlas {
 

@@ -1,4 +1,5 @@
-// Is this process to be found by others, and where? The flags `--announce` and `--announce_lease` of every service.
+// Is this process to be found by others, and where? The flags `--announce` and `--announce_lease`
+// of every service.
 //
 // Example:
 //   AnnounceFlag announce;
@@ -17,7 +18,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 
 namespace kvatlas {
 

@@ -6,8 +6,8 @@
 
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/redis_leases.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/net/redis_url.h"
 
 namespace kvatlas {
 namespace {

@@ -1,14 +1,16 @@
 // How do others find this process? Its record under a lease in Redis, renewed while it lives.
 //
-// *Truth*: a record is there within a lease's third of its start, and is gone a lease after its process died, or at once on
-// `Stop`. Of two that announce one (kind, name, replica) the younger epoch wins; the older is told so and stops
-// announcing. Time is Redis' own, so clocks need not agree.
+// *Truth*: a record is there within a lease's third of its start, and is gone a lease after its
+// process died, or at once on `Stop`. Of two that announce one (kind, name, replica) the younger
+// epoch wins; the older is told so and stops announcing. Time is Redis' own, so clocks need not
+// agree.
 // *Threads*: any thread may call everything. One thread of its own, and the Redis client's.
 // *Cost*: one command each `lease_ttl / 3`.
 // *Bounds*: the record's (`service_record.h`).
-// *Format*: keys `PREFIX:{KIND}:records`, a hash from id to 20 digits of epoch, 16 hexadecimal ones of the instance, then the
-// record's JSON without its load; `…:loads`, a hash from id to the load's JSON; `…:leases`, a sorted set of ids by the
-// millisecond at which they end; `…:version`, which grows with every change of records; `…:born`, when all this began.
+// *Format*: keys `PREFIX:{KIND}:records`, a hash from id to 20 digits of epoch, 16 hexadecimal ones
+// of the instance, then the record's JSON without its load; `…:loads`, a hash from id to the load's
+// JSON; `…:leases`, a sorted set of ids by the millisecond at which they end; `…:version`, which
+// grows with every change of records; `…:born`, when all this began.
 //
 // Example:
 //   auto announcer = Announcer::Start({.redis = "redis://10.0.0.9:6379"}, record);
@@ -43,7 +45,8 @@ struct AnnouncerStats {
   uint64_t renewals = 0;
   uint64_t failures = 0;
   std::optional<Duration> age;  // since the last renewal
-  // FAILED_PRECONDITION: replaced by a younger process of the same id, for good. Else why the last renewal failed.
+  // FAILED_PRECONDITION: replaced by a younger process of the same id, for good. Else why the last
+  // renewal failed.
   absl::Status status;
 };
 

@@ -7,8 +7,8 @@
 
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/directory_source.h"
-#include "indexer/service/connection_watch.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/connection_watch.h"
+#include "indexer/net/redis_url.h"
 
 namespace kvatlas {
 namespace {

@@ -1,5 +1,6 @@
-// Who is there? The services that a process talks to, found by a fixed list, by DNS names, by EndpointSlices of Kubernetes or by
-// leases in Redis, behind one interface, and told again whenever they change.
+// Who is there? The services that a process talks to, found by a fixed list, by DNS names, by
+// EndpointSlices of Kubernetes or by leases in Redis, behind one interface, and told again whenever
+// they change.
 //
 //   "HOST:PORT"          fixed      ╮
 //   "NAME=HOST:PORT"     fixed      ├─ merged ─▶ View, and `on_change` whenever the set is another
@@ -10,16 +11,19 @@
 //
 // "NAME=dns:…" and "NAME=k8s:…" give their records that name.
 //
-// *Truth*: a source that fails changes nothing: what it named last stays, and the view's status says what is wrong. A DNS
-// answer without addresses, or a Service without ready endpoints, is a failure. A lease that ran out is gone; leases that a Redis lost with its data are kept
-// for one more lease, in which their owners announce themselves again.
-// *Threads*: any thread may call `View`. `on_change` is called from the directory's own threads, one call at a time, and once
-// before `Open` returns; it must not block for long and never destroy the directory. After the destructor there are no more.
+// *Truth*: a source that fails changes nothing: what it named last stays, and the view's status
+// says what is wrong. A DNS answer without addresses, or a Service without ready endpoints, is a
+// failure. A lease that ran out is gone; leases that a Redis lost with its data are kept for one
+// more lease, in which their owners announce themselves again.
+// *Threads*: any thread may call `View`. `on_change` is called from the directory's own threads,
+// one call at a time, and once before `Open` returns; it must not block for long and never destroy
+// the directory. After the destructor there are no more.
 // *Cost*: a thread per DNS name (a resolver blocks) and per Service, one for Redis.
 // *Bounds*: `kDirectoryRecordsMax` services; more are left out, which the status says.
 //
 // Example:
-//   auto directory = Directory::Open({.entries = {"dns:hierarchy.prod:7420"}, .kind = ServiceKind::kHierarchy},
+//   auto directory = Directory::Open({.entries = {"dns:hierarchy.prod:7420"}, .kind =
+//   ServiceKind::kHierarchy},
 //                                    [&](const std::vector<ServiceRecord>& nodes) { reporter.SetParents(nodes); });
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_DIRECTORY_H_
@@ -37,19 +41,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/resolve_host.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/resolve_host.h"
 
 namespace kvatlas {
 
 inline constexpr size_t kDirectoryRecordsMax = 65536;
 
-// Where the API server is and as which account it is asked; the defaults are what Kubernetes tells every pod.
+// Where the API server is and as which account it is asked; the defaults are what Kubernetes tells
+// every pod.
 struct K8sOptions {
   std::string url = {};  // empty: of KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT
   std::string account_dir =
       "/var/run/secrets/kubernetes.io/serviceaccount";  // token, ca.crt, namespace
-  // After so long, and at random up to twice as long, the API server ends a watch and is asked again.
+  // After so long, and at random up to twice as long, the API server ends a watch and is asked
+  // again.
   Duration watch_for = std::chrono::minutes(1);
   // Between requests that fail.
   Duration backoff_min = std::chrono::milliseconds(200);

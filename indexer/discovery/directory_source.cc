@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "indexer/base/address.h"
 #include "indexer/discovery/dns_source.h"
 #include "indexer/discovery/k8s_service.h"
 #include "indexer/discovery/k8s_source.h"
 #include "indexer/discovery/redis_source.h"
-#include "indexer/service/address.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_url.h"
 
 namespace kvatlas {
 namespace {

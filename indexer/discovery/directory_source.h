@@ -1,6 +1,8 @@
-// Where does a directory's knowledge come from? One entry of its list, on a thread of its own if it must wait.
+// Where does a directory's knowledge come from? One entry of its list, on a thread of its own if it
+// must wait.
 //
-// *Threads*: `report` is called from the source's thread, or from within `Start`; never after `Stop` returned.
+// *Threads*: `report` is called from the source's thread, or from within `Start`; never after
+// `Stop` returned.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_DIRECTORY_SOURCE_H_
 #define KVATLAS_INDEXER_DISCOVERY_DIRECTORY_SOURCE_H_

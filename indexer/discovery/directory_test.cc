@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/resolve_host.h"
+#include "indexer/base/resolve_host.h"
 
 namespace kvatlas {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <memory>
 
+#include "indexer/base/address.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/directory_source.h"
-#include "indexer/service/address.h"
 
 namespace kvatlas {
 

@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "indexer/base/address.h"
 #include "indexer/discovery/k8s_json.h"
-#include "indexer/service/address.h"
 
 namespace kvatlas {
 namespace {

@@ -1,15 +1,17 @@
-// Which addresses does a Service have, by its EndpointSlices? The state that a list and then a watch of them leave behind; JSON
-// in, addresses out.
+// Which addresses does a Service have, by its EndpointSlices? The state that a list and then a
+// watch of them leave behind; JSON in, addresses out.
 //
 //   list, page by page ──▶ ReadPage … ─╮
 //                                      ├─▶ the slices, and the resource version to watch from ─▶ Addresses
 //   watch, line by line ─▶ ReadEvent ──╯
 //
-// *Truth*: an address is in the answer when a slice says that it is ready, or says nothing of it; what terminates is not ready, unless
-// the Service publishes such addresses. During a change an endpoint may stand in two slices: one that is ready there is ready. Of a
-// pod with addresses of both families the IPv4 one counts.
-// *Bounds*: `kEndpointSlicesMax` slices of `kEndpointsOfSliceMax` endpoints; beyond, RESOURCE_EXHAUSTED. What has another form
-// than the API's is INVALID_ARGUMENT, and changes nothing.
+// *Truth*: an address is in the answer when a slice says that it is ready, or says nothing of it;
+// what terminates is not ready, unless the Service publishes such addresses. During a change an
+// endpoint may stand in two slices: one that is ready there is ready. Of a pod with addresses of
+// both families the IPv4 one counts.
+// *Bounds*: `kEndpointSlicesMax` slices of `kEndpointsOfSliceMax` endpoints; beyond,
+// RESOURCE_EXHAUSTED. What has another form than the API's is INVALID_ARGUMENT, and changes
+// nothing.
 // *Threads*: one at a time; no I/O.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_ENDPOINT_SLICES_H_

@@ -1,4 +1,5 @@
-// Which pods of Kubernetes are engines, and at which ports? The entry that a leaf's --workers and `kvatlas serve --engine` share.
+// Which pods of Kubernetes are engines, and at which ports? The entry that a leaf's --workers and
+// `kvatlas serve --engine` share.
 //
 //   k8s:NAMESPACE/SELECTOR[;http=PORT[|PORT…]][;events=PORT][;replay=PORT][;ranks=N][;OPTION…]
 //
@@ -6,8 +7,9 @@
 //   k8s:llm/app=vllm&tier=chat;http=8000|8001  two data-parallel servers in a pod: rank r at the r-th port
 //   k8s:llm;ranks=4;replay=5657                llm-d's own label; one server of four ranks, which replays
 //
-// SELECTOR and NAMESPACE are those of `k8s_pods.h`. Ports of events and of replays go up by the rank, as engines count them. Without
-// `events` they are where the engine says (vLLM's /kv_event_sources), else at 5557.
+// SELECTOR and NAMESPACE are those of `k8s_pods.h`. Ports of events and of replays go up by the
+// rank, as engines count them. Without `events` they are where the engine says (vLLM's
+// /kv_event_sources), else at 5557.
 //
 // *Threads*: plain values.
 

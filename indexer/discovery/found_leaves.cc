@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/log.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 namespace {

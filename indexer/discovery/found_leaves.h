@@ -1,18 +1,21 @@
-// Which leaves does a sender of holdings tell, now? The replicas of its cell's leaf: given as addresses, found by DNS names, by
-// EndpointSlices, or by leases in Redis.
+// Which leaves does a sender of holdings tell, now? The replicas of its cell's leaf: given as
+// addresses, found by DNS names, by EndpointSlices, or by leases in Redis.
 //
 //   10.0.0.5:7410               given: always told
 //   dns:leaf.cell-a:7410        every address of the name
 //   k8s:leaf-a.llm:7410         every ready endpoint of a Service
 //   redis://10.0.0.9:6379       every leaf of the cell that announces itself there
 //
-// *Truth*: whatever fails, leaves stay as they were; there is never a change to an empty list, since a leaf that was alone and comes back where it
-// was goes on where it was. Addresses are told apart as texts: name a leaf in one way.
+// *Truth*: whatever fails, leaves stay as they were; there is never a change to an empty list,
+// since a leaf that was alone and comes back where it was goes on where it was. Addresses are told
+// apart as texts: name a leaf in one way.
 // *Threads*: one at a time. *Cost*: `Changed` takes a short lock; call it a few times a second.
-// *Bounds*: `kFoundLeavesMax` addresses. Beyond, those known before stay, which others are left out is logged.
+// *Bounds*: `kFoundLeavesMax` addresses. Beyond, those known before stay, which others are left out
+// is logged.
 //
 // Example:
-//   absl::StatusOr<std::unique_ptr<FoundLeaves>> leaves = FoundLeaves::Open({"redis://10.0.0.9:6379"}, "cell-a");
+//   absl::StatusOr<std::unique_ptr<FoundLeaves>> leaves =
+//   FoundLeaves::Open({"redis://10.0.0.9:6379"}, "cell-a");
 //   for (const std::string& address : (*leaves)->addresses()) …
 //   ...                                             // a few times a second:
 //   if (auto changed = (*leaves)->Changed(); changed.has_value()) …
@@ -37,8 +40,9 @@ inline constexpr size_t kFoundLeavesMax = 16;
 
 class FoundLeaves {
  public:
-  // INVALID_ARGUMENT, naming the entry: it cannot be understood; leases without a cell; too many. Nothing need be reachable, and
-  // nothing is waited for but `options.first_answer`. `options` are for DNS and Redis; entries, kind and name are filled in.
+  // INVALID_ARGUMENT, naming the entry: it cannot be understood; leases without a cell; too many.
+  // Nothing need be reachable, and nothing is waited for but `options.first_answer`. `options` are
+  // for DNS and Redis; entries, kind and name are filled in.
   static absl::StatusOr<std::unique_ptr<FoundLeaves>> Open(const std::vector<std::string>& entries,
                                                            const std::string& cell,
                                                            DirectoryOptions options = {});

@@ -12,10 +12,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/base/mutex.h"
+#include "indexer/base/resolve_host.h"
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/redis_test_server.h"
-#include "indexer/service/resolve_host.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {

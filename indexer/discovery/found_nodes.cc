@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_split.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/log.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 namespace {

@@ -1,5 +1,5 @@
-// Which nodes of the hierarchy does a flag name, now? Given as addresses or shards, in a file, by DNS names, by
-// EndpointSlices, or by leases in Redis.
+// Which nodes of the hierarchy does a flag name, now? Given as addresses or shards, in a file, by
+// DNS names, by EndpointSlices, or by leases in Redis.
 //
 //   --parents=h1:7420,h2:7420                      replicas of one node
 //   --parents=a=h1:7420|h2:7420,b=h3:7420          shards (`base/shard_map.h`)
@@ -8,8 +8,9 @@
 //   --parents=k8s:hierarchy.prod:7420              every ready endpoint of a Service
 //   --parents=redis://10.0.0.9:6379                nodes that announce themselves there; shards by their label `shard`
 //
-// *Truth*: whatever fails, nodes stay as they were; there is never a change to an empty list. Records of which only some have a
-// label `shard` are no level: they change nothing, and are logged.
+// *Truth*: whatever fails, nodes stay as they were; there is never a change to an empty list.
+// Records of which only some have a label `shard` are no level: they change nothing, and are
+// logged.
 // *Threads*: one at a time.
 // *Cost*: `Changed` reads the file, or takes a short lock; call it a few times a second.
 //
@@ -30,18 +31,20 @@
 #include "indexer/base/shard_map.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/shard_map_flag.h"
+#include "indexer/process/shard_map_flag.h"
 
 namespace kvatlas {
 
 inline constexpr const char* kShardLabel = "shard";
 
-// The level that these nodes are. INVALID_ARGUMENT: some are shards and some are not, or beyond the bounds of a map.
+// The level that these nodes are. INVALID_ARGUMENT: some are shards and some are not, or beyond the
+// bounds of a map.
 absl::StatusOr<ShardMap> LevelOf(const std::vector<ServiceRecord>& nodes);
 
 class FoundNodes {
  public:
-  // INVALID_ARGUMENT, naming `flag` and what is wrong. `options` are for DNS and Redis; their entries and kind are filled in.
+  // INVALID_ARGUMENT, naming `flag` and what is wrong. `options` are for DNS and Redis; their
+  // entries and kind are filled in.
   static absl::StatusOr<FoundNodes> Read(std::string flag, const std::string& value,
                                          DirectoryOptions options = {});
 

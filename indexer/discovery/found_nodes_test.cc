@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/discovery/announcer.h"
-#include "indexer/service/redis_test_server.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "indexer/service/security/secret_file.h"
+#include "indexer/security/secret_file.h"
 
 namespace kvatlas {
 namespace {

@@ -1,7 +1,8 @@
-// How does a process in a pod reach the API server of its cluster, and as which account? What Kubernetes puts into every pod: an address in
-// variables; token, CA and namespace in files.
+// How does a process in a pod reach the API server of its cluster, and as which account? What
+// Kubernetes puts into every pod: an address in variables; token, CA and namespace in files.
 //
-// *Truth*: the token is read anew for each request, since Kubernetes replaces it well before it expires; the CA file when it changed.
+// *Truth*: the token is read anew for each request, since Kubernetes replaces it well before it
+// expires; the CA file when it changed.
 // *Threads*: one at a time, but for `Namespace`.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_K8S_ACCOUNT_H_
@@ -12,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/discovery/directory.h"
-#include "indexer/service/http_fetch.h"
-#include "indexer/service/security/tls_files.h"
+#include "indexer/net/http_fetch.h"
+#include "indexer/security/tls_files.h"
 
 namespace kvatlas {
 
@@ -21,7 +22,8 @@ class K8sAccount {
  public:
   explicit K8sAccount(K8sOptions options) : options_(std::move(options)) {}
 
-  // FAILED_PRECONDITION: this process is in no pod, or has no service account; says what is missing.
+  // FAILED_PRECONDITION: this process is in no pod, or has no service account; says what is
+  // missing.
   absl::StatusOr<std::string> Url() const;
   absl::StatusOr<std::string> Namespace() const;
   // Fills in token and CA.

@@ -1,4 +1,5 @@
-// What every reader of the API server's answers needs of them: fields, errors, and lists and watches of any kind of object.
+// What every reader of the API server's answers needs of them: fields, errors, and lists and
+// watches of any kind of object.
 //
 // *Threads*: one at a time for one `K8sItems`; no I/O.
 

@@ -1,4 +1,5 @@
-// What does a source list and watch at the API server? Objects of one kind, by a label selector, and what they say together.
+// What does a source list and watch at the API server? Objects of one kind, by a label selector,
+// and what they say together.
 //
 // *Threads*: one at a time; no I/O.
 
@@ -16,7 +17,8 @@
 
 namespace kvatlas {
 
-// What a list, page by page, and then a watch leave behind, by the objects' names (`ReadK8sPage`, `ReadK8sEvent` of k8s_json.h).
+// What a list, page by page, and then a watch leave behind, by the objects' names (`ReadK8sPage`,
+// `ReadK8sEvent` of k8s_json.h).
 template <typename Item>
 struct K8sItems {
   std::string resource_version;
@@ -33,8 +35,9 @@ class K8sObjects {
   virtual std::string resource() const = 0;    // "endpointslices"
   virtual std::string selector() const = 0;    // of labels
 
-  // A page of a list: what to ask for the next one, empty after the last, with which the new list takes the place of all that
-  // was known. A page that fails forgets those before it. INVALID_ARGUMENT: another form than the API's. RESOURCE_EXHAUSTED: too many.
+  // A page of a list: what to ask for the next one, empty after the last, with which the new list
+  // takes the place of all that was known. A page that fails forgets those before it.
+  // INVALID_ARGUMENT: another form than the API's. RESOURCE_EXHAUSTED: too many.
   virtual absl::StatusOr<std::string> ReadPage(std::string_view json) = 0;
   // A line of a watch. OUT_OF_RANGE: the watch's resource version is too old, so list again.
   virtual absl::Status ReadEvent(std::string_view json) = 0;

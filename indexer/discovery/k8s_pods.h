@@ -1,10 +1,10 @@
-// Which pods of a namespace have these labels and are ready? The state that a list of pods and then a watch of them leave behind; JSON in,
-// names and addresses out.
+// Which pods of a namespace have these labels and are ready? The state that a list of pods and then
+// a watch of them leave behind; JSON in, names and addresses out.
 //
 //   k8s-pods:NAMESPACE/SELECTOR      SELECTOR: LABEL=VALUE, several with &; empty: `kEnginePodsLabel`. No namespace: this process's own
 //
-// *Truth*: a pod is named while it is ready and nothing is ending it. That there is none is an answer too: pods go when a Deployment is scaled
-// down, and their caches with them.
+// *Truth*: a pod is named while it is ready and nothing is ending it. That there is none is an
+// answer too: pods go when a Deployment is scaled down, and their caches with them.
 // *Bounds*: `kK8sPodsMax`; beyond, RESOURCE_EXHAUSTED. A few hundred bytes are kept of each.
 // *Threads*: one at a time; no I/O.
 

@@ -16,7 +16,7 @@
 #include "indexer/discovery/k8s_account.h"
 #include "indexer/discovery/k8s_objects.h"
 #include "indexer/discovery/waiting_source.h"
-#include "indexer/service/http_fetch.h"
+#include "indexer/net/http_fetch.h"
 
 namespace kvatlas {
 namespace {
@@ -78,7 +78,8 @@ class K8sSource : public WaitingSource {
     if (running_ != nullptr) running_->Cancel();
   }
 
-  // Steps 1 and 2. OK: the list is known; the watch ended, by the server's will or with its connection. OUT_OF_RANGE: list again.
+  // Steps 1 and 2. OK: the list is known; the watch ended, by the server's will or with its
+  // connection. OUT_OF_RANGE: list again.
   absl::Status List() {
     std::string next;
     do {

@@ -1,4 +1,5 @@
-// EndpointSlices watched over real sockets and TLS, from an API server whose answers go wrong by a seed.
+// EndpointSlices watched over real sockets and TLS, from an API server whose answers go wrong by a
+// seed.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +16,8 @@
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/found_leaves.h"
 #include "indexer/discovery/found_nodes.h"
-#include "indexer/discovery/k8s_test_server.h"
 #include "indexer/discovery/service_record.h"
+#include "tools/testing/servers/k8s_test_server.h"
 
 namespace kvatlas {
 namespace {
@@ -243,7 +244,8 @@ TEST(K8sSourceTest, ItEndsWhileItWaits) {
   EXPECT_TRUE(in_a_wait.Becomes({"10.0.0.1:7410"}));
 }
 
-// Two hundred changes under all faults at once: every state told is one that there was, and the last one is the truth.
+// Two hundred changes under all faults at once: every state told is one that there was, and the
+// last one is the truth.
 class K8sFaultsTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(K8sFaultsTest, WhatIsToldWasTrueAndEndsWithTheTruth) {

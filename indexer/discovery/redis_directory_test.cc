@@ -16,10 +16,10 @@
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_reply.h"
-#include "indexer/service/redis_test_server.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/net/redis_reply.h"
+#include "indexer/net/redis_url.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {

@@ -8,8 +8,9 @@
 namespace kvatlas {
 namespace {
 
-// KEYS: records, loads, leases, version, born. Values of records start with the epoch as 20 digits and the instance as
-// 16: texts of one length are ordered as their numbers, which Lua could not hold.
+// KEYS: records, loads, leases, version, born. Values of records start with the epoch as 20 digits
+// and the instance as 16: texts of one length are ordered as their numbers, which Lua could not
+// hold.
 constexpr const char* kAnnounceScript = R"(
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

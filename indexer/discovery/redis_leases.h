@@ -1,9 +1,11 @@
-// What is asked of Redis for announcing and finding services? The commands and how their answers are read; scripts, so that
-// each is one step for everybody.
+// What is asked of Redis for announcing and finding services? The commands and how their answers
+// are read; scripts, so that each is one step for everybody.
 //
-// *Truth*: ends of leases are by Redis' own clock. A script prunes what has run out before it answers.
+// *Truth*: ends of leases are by Redis' own clock. A script prunes what has run out before it
+// answers.
 // *Threads*: pure functions.
-// *Cost*: announcing is constant; reading is one small answer when nothing changed, else everything.
+// *Cost*: announcing is constant; reading is one small answer when nothing changed, else
+// everything.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_REDIS_LEASES_H_
 #define KVATLAS_INDEXER_DISCOVERY_REDIS_LEASES_H_
@@ -17,8 +19,8 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_reply.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/net/redis_reply.h"
 
 namespace kvatlas {
 

@@ -9,13 +9,14 @@
 #include "absl/status/status.h"
 #include "indexer/discovery/redis_leases.h"
 #include "indexer/discovery/waiting_source.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/net/redis_url.h"
 
 namespace kvatlas {
 namespace {
 
-// Answers name loads only when records changed; so often everything is asked for whether or not they did.
+// Answers name loads only when records changed; so often everything is asked for whether or not
+// they did.
 constexpr int kPollsPerFullAnswer = 10;
 
 class RedisSource : public WaitingSource {

@@ -1,7 +1,8 @@
 // Which services hold a lease in Redis? A source of a directory.
 //
-// *Truth*: `announcer.h` is the other side. When Redis comes back without its data, who was known stays known for
-// `DirectoryOptions::redis_grace`, so that everybody can announce itself again before anybody is missed.
+// *Truth*: `announcer.h` is the other side. When Redis comes back without its data, who was known
+// stays known for `DirectoryOptions::redis_grace`, so that everybody can announce itself again
+// before anybody is missed.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_REDIS_SOURCE_H_
 #define KVATLAS_INDEXER_DISCOVERY_REDIS_SOURCE_H_
@@ -15,7 +16,8 @@
 
 namespace kvatlas {
 
-// INVALID_ARGUMENT: no URL of Redis. In a list that commas separate, several hosts of one URL are separated by `|`.
+// INVALID_ARGUMENT: no URL of Redis. In a list that commas separate, several hosts of one URL are
+// separated by `|`.
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeRedisSource(const std::string& url,
                                                                  const DirectoryOptions& options);
 

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "indexer/base/address.h"
 #include "indexer/base/utf8.h"
-#include "indexer/service/address.h"
 #include "nlohmann/json.hpp"
 
 namespace kvatlas {

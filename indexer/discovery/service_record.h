@@ -1,9 +1,9 @@
 // Who offers what, and where? What a service says of itself to those who look for it.
 //
-// *Format*: JSON, one object: `kind`, `name`, `replica`, `grpc`, `http`, `epoch`, `instance`, `labels`, `serves`, `load`. A
-// reader skips fields that it does not know.
-// *Bounds*: names as everywhere (`ValidateHolder`); at most 64 labels and 1,024 names in `serves`; `kServiceRecordBytesMax`
-// as JSON.
+// *Format*: JSON, one object: `kind`, `name`, `replica`, `grpc`, `http`, `epoch`, `instance`,
+// `labels`, `serves`, `load`. A reader skips fields that it does not know.
+// *Bounds*: names as everywhere (`ValidateHolder`); at most 64 labels and 1,024 names in `serves`;
+// `kServiceRecordBytesMax` as JSON.
 // *Threads*: plain values.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_SERVICE_RECORD_H_

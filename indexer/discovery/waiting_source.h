@@ -31,7 +31,8 @@ class WaitingSource : public DirectorySource {
  protected:
   // Until `Wait` is false, or `Stopping`.
   virtual void Run() = 0;
-  // Ends what `Run` waits for outside of `Wait`. Any thread, after `Stopping` has become true; perhaps more than once.
+  // Ends what `Run` waits for outside of `Wait`. Any thread, after `Stopping` has become true;
+  // perhaps more than once.
   virtual void Interrupt() {}
 
   void Tell(absl::StatusOr<std::vector<ServiceRecord>> records) { report_(std::move(records)); }

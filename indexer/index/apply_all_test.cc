@@ -1,4 +1,5 @@
-// Are events that are applied together what they are one by one? Random events of two holders, in groups, beside the same events alone.
+// Are events that are applied together what they are one by one? Random events of two holders, in
+// groups, beside the same events alone.
 
 #include <algorithm>
 #include <memory>
@@ -62,8 +63,8 @@ class Events {
 
 using Change = std::tuple<uint64_t, Position, uint8_t, uint8_t>;
 
-// By block, those of one block in their order: in which order the blocks of a clear come, a structure is free to choose (the atlas'
-// depends on where its memory lies).
+// By block, those of one block in their order: in which order the blocks of a clear come, a
+// structure is free to choose (the atlas' depends on where its memory lies).
 std::vector<Change> ChangesOf(const ChangeLog::Part& part) {
   std::vector<Change> changes;
   part.ForEachBlock([&](SequenceHash block, Position position, TierMask before, TierMask after) {

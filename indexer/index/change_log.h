@@ -1,6 +1,6 @@
-// What did an event really change? Runs of blocks that a holder got or lost, for those that keep count: coverage, digests,
-// observers. An index appends to it while it applies an event; the caller reads it when `Apply` has returned, outside of the
-// index and its locks.
+// What did an event really change? Runs of blocks that a holder got or lost, for those that keep
+// count: coverage, digests, observers. An index appends to it while it applies an event; the caller
+// reads it when `Apply` has returned, outside of the index and its locks.
 //
 //   run        blocks at consecutive positions whose tiers changed alike, in the order of the changes; where blocks were
 //              removed one by one not always of one sequence
@@ -8,7 +8,8 @@
 // Of events that are applied together the index says where each one's changes end (`EndEvent`).
 //
 // *Truth*: in order; all of it together leads from what the holder had before to what it has after.
-// *Cost*: 8 bytes a block and 24 a run; a run is copied at once. Memory is kept for the next event, up to some 100 KiB.
+// *Cost*: 8 bytes a block and 24 a run; a run is copied at once. Memory is kept for the next event,
+// up to some 100 KiB.
 // *Threads*: one at a time.
 //
 // Example:

@@ -1,8 +1,8 @@
-// Do two structures give the same answers to the same calls? The comparison with the reference after every
-// call, and the shortest calls that still differ.
+// Do two structures give the same answers to the same calls? The comparison with the reference
+// after every call, and the shortest calls that still differ.
 //
-// *Truth*: after each call both answer for the prompts it touched; from time to time everything is compared:
-// holdings with places and tiers, digests, counts, `Check()`.
+// *Truth*: after each call both answer for the prompts it touched; from time to time everything is
+// compared: holdings with places and tiers, digests, counts, `Check()`.
 
 #ifndef KVATLAS_INDEXER_INDEX_COMPARE_OPS_H_
 #define KVATLAS_INDEXER_INDEX_COMPARE_OPS_H_

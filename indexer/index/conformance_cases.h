@@ -1,6 +1,8 @@
-// What must every structure answer, and what do some get wrong? A table of cases, each a script of events and questions.
+// What must every structure answer, and what do some get wrong? A table of cases, each a script of
+// events and questions.
 //
-// *Format*: statements between semicolons, words between blanks. Holders 0, 1, 2 and 3 exist at the beginning.
+// *Format*: statements between semicolons, words between blanks. Holders 0, 1, 2 and 3 exist at the
+// beginning.
 //
 //   HOLDER stores BLOCKS [refused]     one event; `refused` expects RESOURCE_EXHAUSTED
 //   HOLDER loses BLOCKS                one event
@@ -12,14 +14,16 @@
 //   blocks -> N, holdings -> N         of the whole index
 //   heard -> N                         changes since this was last asked
 //
-//   BLOCKS = CONTENTS[FROM:TO], CONTENTS@POSITIONS in this order, or CONTENTS; then /TIERS, as in /device+host or /none
-//   CONTENTS = 1..8, 1,2,3, 7*200 (a block 200 times), several joined with +, or - for none
-//   POSITIONS = 3,0, or 1..300:3 for every third
+//   BLOCKS = CONTENTS[FROM:TO], CONTENTS@POSITIONS in this order, or CONTENTS; then /TIERS, as in
+//   /device+host or /none CONTENTS = 1..8, 1,2,3, 7*200 (a block 200 times), several joined with +,
+//   or - for none POSITIONS = 3,0, or 1..300:3 for every third
 //
-// Where a kind is known to answer otherwise, its answer follows in the same statement: `-> 0:1 | nested_map inverted 0:3`.
-// Any such kind is run although it lacks a claim, and must make just that mistake.
+// Where a kind is known to answer otherwise, its answer follows in the same statement: `-> 0:1 |
+// nested_map inverted 0:3`. Any such kind is run although it lacks a claim, and must make just that
+// mistake.
 //
-// Example: "0 stores 1..8; 0 loses 1..8@3; find 1..8 -> 0:3; 0 stores 1..8[3:4]/host; find 1..8/device+host -> 0:8"
+// Example: "0 stores 1..8; 0 loses 1..8@3; find 1..8 -> 0:3; 0 stores 1..8[3:4]/host; find
+// 1..8/device+host -> 0:8"
 
 #ifndef KVATLAS_INDEXER_INDEX_CONFORMANCE_CASES_H_
 #define KVATLAS_INDEXER_INDEX_CONFORMANCE_CASES_H_

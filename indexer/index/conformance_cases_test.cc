@@ -1,5 +1,6 @@
-// Runs the scripts of conformance_cases.cc over every kind that claims them, and over those that are known to answer
-// otherwise. Beside each runs the reference: contents, changes, digests and counts have to be as it has them.
+// Runs the scripts of conformance_cases.cc over every kind that claims them, and over those that
+// are known to answer otherwise. Beside each runs the reference: contents, changes, digests and
+// counts have to be as it has them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -115,7 +116,8 @@ Blocks BlocksOf(std::string_view text) {
   return blocks;
 }
 
-// What `kind` has to answer: what stands behind the bar where it is named, else what stands before the first bar.
+// What `kind` has to answer: what stands behind the bar where it is named, else what stands before
+// the first bar.
 std::string ExpectedOf(std::string_view answers, std::string_view kind) {
   std::string expected;
   const Words variants = Split(answers, "|");
@@ -173,8 +175,8 @@ class ConformanceCaseTest : public ::testing::TestWithParam<KindAndCase>, protec
   size_t heard_ = 0;
 };
 
-// Position, tiers before and after by holder and block, of the changes from number `from` on. A structure with a table a
-// tier tells of each by itself.
+// Position, tiers before and after by holder and block, of the changes from number `from` on. A
+// structure with a table a tier tells of each by itself.
 std::map<std::pair<uint32_t, uint64_t>, std::tuple<Position, int, int>> NetOf(
     const std::vector<Change>& changes, size_t from) {
   std::map<std::pair<uint32_t, uint64_t>, std::tuple<Position, int, int>> net;
@@ -273,7 +275,8 @@ void ConformanceCaseTest::RunStatement(std::string_view statement) {
   }
 }
 
-// What the changes add up to is what is held, the digest is of that, and all is as the reference has it.
+// What the changes add up to is what is held, the digest is of that, and all is as the reference
+// has it.
 void ConformanceCaseTest::ExpectContents() {
   std::map<std::pair<uint32_t, uint64_t>, int> told;
   for (const auto& [holder, block, position, before, after] : sink_.changes) {

@@ -1,5 +1,5 @@
-// What does every structure owe its callers? Here is what a script (conformance_cases.h) cannot say; the sizes at which the
-// field's indexes break are in weaknesses_test.cc.
+// What does every structure owe its callers? Here is what a script (conformance_cases.h) cannot
+// say; the sizes at which the field's indexes break are in weaknesses_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -579,7 +579,8 @@ TEST_P(WholeKindTest, AClearAcrossSplitRunsTakesOnlyItsHolder) {
 
 // ---- Senders that break the rules ----
 
-// A holder that says anything at all never crashes the index, and never changes what is said of another.
+// A holder that says anything at all never crashes the index, and never changes what is said of
+// another.
 TEST_P(WholeKindTest, ASenderThatBreaksTheNamesHarmsOnlyItself) {
   const RandomTrie trie({.seed = 5, .blocks = 200});
   for (uint64_t seed = 1; seed <= 20; ++seed) {

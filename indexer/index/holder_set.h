@@ -7,8 +7,9 @@
 //
 // *Truth*: a holder is in the set exactly when its mask is not empty.
 // *Threads*: as a standard container.
-// *Cost*: `Get` O(log n) or O(1); `Set` moves up to n times 4 bytes, or sets a bit. The form follows
-// from the number of holders and the largest one, so that 10,000 holders cost 1.25 KB a tier.
+// *Cost*: `Get` O(log n) or O(1); `Set` moves up to n times 4 bytes, or sets a bit. The form
+// follows from the number of holders and the largest one, so that 10,000 holders cost 1.25 KB a
+// tier.
 // *Bounds*: holder numbers below `kHoldersMax`.
 
 #ifndef KVATLAS_INDEXER_INDEX_HOLDER_SET_H_

@@ -1,18 +1,20 @@
-// Who holds how much of this prompt? One index of one domain: a set of (holder, tier, block) that is
-// written by events and asked for overlaps.
+// Who holds how much of this prompt? One index of one domain: a set of (holder, tier, block) that
+// is written by events and asked for overlaps.
 //
-// *Place*: a leaf keeps one per domain with worker ranks as holders, a hierarchy node one per domain with
-// cells as holders. Pure: no I/O, no threads of its own, no wall clock.
-// *Truth*: for a query q[0..D) and a holder h, overlap(h) is the largest d such that h holds q[0] … q[d-1],
-// each in at least one tier asked for. It is never above the largest value that was true at some instant
-// during the query, and exact for holders that are not written meanwhile. Events are idempotent: storing
-// what is held and removing what is not change nothing. Storing a missing block again makes the deeper
-// ones count again. Structures of which that is not true say so: `IndexKind::exact`.
-// *Names*: a sequence hash names one prefix (`hash.h`), so a block has one position and one parent, and
-// equal hashes at a place mean equal hashes before it. A sender that breaks this gets answers about its own
-// holdings that may be wrong, never a crash and never a wrong answer about another holder.
-// *Threads*: unless a structure's header says otherwise, any number of threads may call everything at once.
-// Events of one holder apply in the order of the calls; the caller orders them.
+// *Place*: a leaf keeps one per domain with worker ranks as holders, a hierarchy node one per
+// domain with cells as holders. Pure: no I/O, no threads of its own, no wall clock.
+// *Truth*: for a query q[0..D) and a holder h, overlap(h) is the largest d such that h holds q[0] …
+// q[d-1], each in at least one tier asked for. It is never above the largest value that was true at
+// some instant during the query, and exact for holders that are not written meanwhile. Events are
+// idempotent: storing what is held and removing what is not change nothing. Storing a missing block
+// again makes the deeper ones count again. Structures of which that is not true say so:
+// `IndexKind::exact`.
+// *Names*: a sequence hash names one prefix (`hash.h`), so a block has one position and one parent,
+// and equal hashes at a place mean equal hashes before it. A sender that breaks this gets answers
+// about its own holdings that may be wrong, never a crash and never a wrong answer about another
+// holder.
+// *Threads*: unless a structure's header says otherwise, any number of threads may call everything
+// at once. Events of one holder apply in the order of the calls; the caller orders them.
 // *Bounds*: `IndexOptions`.
 //
 // Example:
@@ -52,33 +54,36 @@ class MemoryBudget;
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Runs `task` later. Tasks with equal `lane` run in the order of the calls, one at a time; others may
-  // run at once.
+  // Runs `task` later. Tasks with equal `lane` run in the order of the calls, one at a time; others
+  // may run at once.
   virtual void Schedule(uint32_t lane, std::function<void()> task) = 0;
 };
 
 struct IndexOptions {
   // Holders that may exist at once; `AddHolder` is RESOURCE_EXHAUSTED beyond.
   uint32_t holders_max = 1 << 16;
-  // Distinct blocks; a store that would go beyond is RESOURCE_EXHAUSTED and changes nothing of the block
-  // at fault and those after it. 0: no limit.
+  // Distinct blocks; a store that would go beyond is RESOURCE_EXHAUSTED and changes nothing of the
+  // block at fault and those after it. 0: no limit.
   uint64_t blocks_max = 0;
-  // Memory in bytes (`IndexStats::bytes`); beyond it new blocks are refused in the same way. Removals and
-  // stores of known blocks go on. When 15/16 are used, only blocks before `kHeadBlocks` are accepted: heads of
-  // sequences are worth more than tails. 0: no limit. Structures that do not count say so.
+  // Memory in bytes (`IndexStats::bytes`); beyond it new blocks are refused in the same way.
+  // Removals and stores of known blocks go on. When 15/16 are used, only blocks before
+  // `kHeadBlocks` are accepted: heads of sequences are worth more than tails. 0: no limit.
+  // Structures that do not count say so.
   uint64_t bytes_max = 0;
-  // Of the process, which outlives the index; null: none. New blocks are refused as at `bytes_max`: tails of sequences when it is
-  // tight, all when it is full. Structures other than `atlas` do not look at it.
+  // Of the process, which outlives the index; null: none. New blocks are refused as at `bytes_max`:
+  // tails of sequences when it is tight, all when it is full. Structures other than `atlas` do not
+  // look at it.
   const MemoryBudget* memory = nullptr;
-  // Keeps every block's local hash beside its sequence hash, from `Stored::local_hashes`: 8 bytes more per
-  // distinct block.
+  // Keeps every block's local hash beside its sequence hash, from `Stored::local_hashes`: 8 bytes
+  // more per distinct block.
   bool keep_local_hashes = false;
   // Free memory that is kept for reuse before it is given back to the system.
   uint64_t retained_bytes = 1 << 20;
-  // Address space that a structure may reserve, of which it uses as much as it holds (`atlas`). 0: no limit.
+  // Address space that a structure may reserve, of which it uses as much as it holds (`atlas`). 0:
+  // no limit.
   uint64_t address_bytes_max = 0;
-  // For `actor` and `concurrent_radix`; they work on the caller's thread when it is null. It must outlive the
-  // index, and run what was scheduled.
+  // For `actor` and `concurrent_radix`; they work on the caller's thread when it is null. It must
+  // outlive the index, and run what was scheduled.
   Executor* executor = nullptr;
 };
 
@@ -92,7 +97,8 @@ struct OverlapQuery {
   TierMask tiers = TierMask::All();
   // Only these holders: holder h is bit h % 64 of word h / 64. Empty: all.
   std::span<const uint64_t> only = {};
-  // Local hashes of the same blocks, or empty. Only structures that are keyed by content look at them.
+  // Local hashes of the same blocks, or empty. Only structures that are keyed by content look at
+  // them.
   std::span<const LocalHash> local_hashes = {};
 };
 
@@ -105,11 +111,11 @@ struct TierOverlap {
   friend bool operator==(const TierOverlap&, const TierOverlap&) = default;
 };
 
-// The compact answer: at which depths do holders drop out, and who? Sets are not expanded, so it costs a word
-// for 64 holders instead of an entry each.
+// The compact answer: at which depths do holders drop out, and who? Sets are not expanded, so it
+// costs a word for 64 holders instead of an entry each.
 //
-// *Format*: `steps` have growing depths, each `words_per_step` words of `words`: holder h is bit h % 64 of
-// word h / 64. A holder is in one step at most; its overlap is that step's depth.
+// *Format*: `steps` have growing depths, each `words_per_step` words of `words`: holder h is bit h
+// % 64 of word h / 64. A holder is in one step at most; its overlap is that step's depth.
 struct OverlapSteps {
   uint32_t words_per_step = 0;
   std::vector<uint32_t> depths;
@@ -165,31 +171,35 @@ class Index {
 
   // ---- Events ----
 
-  // Applies one event of `holder`, and appends to `changes`, which may be null, what of it is a real change: all of that when
-  // it returns, also where a part of the event was refused.
-  // NOT_FOUND: no such holder. RESOURCE_EXHAUSTED: a bound was reached, the rest of the event is dropped.
+  // Applies one event of `holder`, and appends to `changes`, which may be null, what of it is a
+  // real change: all of that when it returns, also where a part of the event was refused.
+  // NOT_FOUND: no such holder. RESOURCE_EXHAUSTED: a bound was reached, the rest of the event is
+  // dropped.
   virtual absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) = 0;
 
-  // Several events of a holder in order, as if `Apply` were called for each, up to where `GoesOn` ends them. `changes` is told where
-  // each one's changes end. A structure with a lock takes it once for many. REQUIRES: at least one event; `changes` is not null.
+  // Several events of a holder in order, as if `Apply` were called for each, up to where `GoesOn`
+  // ends them. `changes` is told where each one's changes end. A structure with a lock takes it
+  // once for many. REQUIRES: at least one event; `changes` is not null.
   virtual Applied ApplyAll(HolderIndex holder, std::span<const Event> events, ChangeLog* changes);
 
-  // Takes some blocks out of a holder, at least one and about `blocks_max`, so that a big holder can be
-  // cleared in bounded steps; false when nothing was left. This class's own takes them all at once.
+  // Takes some blocks out of a holder, at least one and about `blocks_max`, so that a big holder
+  // can be cleared in bounded steps; false when nothing was left. This class's own takes them all
+  // at once.
   virtual bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes);
 
-  // A bounded piece of upkeep, about `steps` small steps: heals fragmentation, gives memory back. Call it now
-  // and then where events are rare. This class's own does nothing.
+  // A bounded piece of upkeep, about `steps` small steps: heals fragmentation, gives memory back.
+  // Call it now and then where events are rare. This class's own does nothing.
   virtual void Maintain(size_t steps);
 
   // ---- Questions ----
   //
-  // All append to the caller's memory, in no particular order, and leave out masked holders and those with an
-  // overlap of 0. What this class implements itself is built on `FindOverlaps`.
+  // All append to the caller's memory, in no particular order, and leave out masked holders and
+  // those with an overlap of 0. What this class implements itself is built on `FindOverlaps`.
 
   virtual void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const = 0;
 
-  // Every tier by itself and `query.tiers` together, of one and the same instant where `FindOverlaps` is.
+  // Every tier by itself and `query.tiers` together, of one and the same instant where
+  // `FindOverlaps` is.
   virtual void FindTierOverlaps(const OverlapQuery& query,
                                 std::vector<TierOverlap>* overlaps) const;
 
@@ -198,10 +208,12 @@ class Index {
 
   // ---- Contents ----
 
-  // False only if no holder, masked or not, has that block in any tier. This class's own cannot tell and is true.
+  // False only if no holder, masked or not, has that block in any tier. This class's own cannot
+  // tell and is true.
   virtual bool MayHold(SequenceHash block) const;
 
-  // All holdings of a holder, in no particular order: a consistent cut of that holder (its writers wait).
+  // All holdings of a holder, in no particular order: a consistent cut of that holder (its writers
+  // wait).
   virtual std::vector<Holding> HoldingsOf(HolderIndex holder) const = 0;
 
   // Digest of a holder (`event.h`); as after its last finished `Apply`.
@@ -216,7 +228,8 @@ class Index {
 // What a structure by a name is like.
 struct IndexKind {
   std::string_view name;
-  // Implements the whole interface: tiers, digests, holdings, any number of holders. Only such a one serves a leaf.
+  // Implements the whole interface: tiers, digests, holdings, any number of holders. Only such a
+  // one serves a leaf.
   bool whole = false;
   // Answers equal the reference's at rest, holes included.
   bool exact = false;
@@ -226,7 +239,8 @@ struct IndexKind {
   std::string_view about;
 };
 
-// A structure by its name; NAME*N: N of them, each with a part of the holders (`sharded_index.h`). INVALID_ARGUMENT names those that exist; RESOURCE_EXHAUSTED: there is no memory for it.
+// A structure by its name; NAME*N: N of them, each with a part of the holders (`sharded_index.h`).
+// INVALID_ARGUMENT names those that exist; RESOURCE_EXHAUSTED: there is no memory for it.
 absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
                                                  const IndexOptions& options);
 

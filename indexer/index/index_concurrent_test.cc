@@ -1,5 +1,6 @@
-// Threads write and ask at once: no answer is above the largest overlap that was true at some instant
-// of the query, and holders that are not written are exact. Here are the patterns that must never add up;
+// Threads write and ask at once: no answer is above the largest overlap that was true at some
+// instant of the query, and holders that are not written are exact. Here are the patterns that must
+// never add up;
 // index_history_test.cc has random ones.
 //
 // KVATLAS_ROUNDS=N sets the length (`index_concurrent_long_test`).

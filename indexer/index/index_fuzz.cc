@@ -1,9 +1,10 @@
 // Any bytes are calls: the exact structures must answer each of them as the reference does.
 //
-// A libFuzzer entry. The first bytes choose the structure, the trie and the bounds, the others draw the calls
-// (`random_ops.h`). With clang, libFuzzer's own main searches for bytes that differ:
+// A libFuzzer entry. The first bytes choose the structure, the trie and the bounds, the others draw
+// the calls (`random_ops.h`). With clang, libFuzzer's own main searches for bytes that differ:
 //
-//   bazel run --config=clang --copt=-O1 --copt=-fsanitize=fuzzer-no-link //indexer/index:index_fuzz --
+//   bazel run --config=clang --copt=-O1 --copt=-fsanitize=fuzzer-no-link //indexer/index:index_fuzz
+//   --
 //       -max_total_time=600 -max_len=4000
 //
 // `index_fuzz_test` gives it random bytes under any compiler.

@@ -1,9 +1,11 @@
-// Random writers, checked against what each of them knows was true, and when: a clock that all threads share
-// stamps every write and every question. No answer may be above the largest overlap that was true at some
-// instant of the question, and none may be wrong at all for a holder that was not written meanwhile.
+// Random writers, checked against what each of them knows was true, and when: a clock that all
+// threads share stamps every write and every question. No answer may be above the largest overlap
+// that was true at some instant of the question, and none may be wrong at all for a holder that was
+// not written meanwhile.
 //
-// The holders write runs of three sequences that part after 16 and after 32 blocks, so that what one stores,
-// splits and loses is what another holds. KVATLAS_ROUNDS=N sets the length (`index_history_long_test`).
+// The holders write runs of three sequences that part after 16 and after 32 blocks, so that what
+// one stores, splits and loses is what another holds. KVATLAS_ROUNDS=N sets the length
+// (`index_history_long_test`).
 
 #include <gtest/gtest.h>
 
@@ -70,7 +72,8 @@ class Sequences {
   }
 
  private:
-  // The path shares `shared` blocks with path 0 and goes on with `own` of its own, numbered from `first`.
+  // The path shares `shared` blocks with path 0 and goes on with `own` of its own, numbered from
+  // `first`.
   void Fill(int path, size_t shared, size_t first, size_t own) {
     for (size_t i = 0; i < shared; ++i) {
       paths_[path].push_back(i);
@@ -99,9 +102,9 @@ using Depths = std::array<uint8_t, kViews>;
 
 // ---- Writers ----
 
-// One event of one holder: from `begin` to `end` on the clock the overlaps went from those before it to
-// `after` and, since an event only adds or only takes away, were never above both. A masked holder has them
-// as well, and is in no answer.
+// One event of one holder: from `begin` to `end` on the clock the overlaps went from those before
+// it to `after` and, since an event only adds or only takes away, were never above both. A masked
+// holder has them as well, and is in no answer.
 struct Step {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -489,7 +492,8 @@ TEST_P(IndexHistoryTest, QuietHoldersAreExactWhileOthersSplitAndMergeTheirRuns) 
     Writer* const writer = history_.AddWriter();
     bodies.push_back([writer](int) { writer->Write(); });
   }
-  // One that evicts and restores every other block, one that moves its tail, with upkeep in between.
+  // One that evicts and restores every other block, one that moves its tail, with upkeep in
+  // between.
   Writer* const every_other = history_.AddWriter();
   bodies.push_back([every_other](int round) {
     const size_t at = static_cast<size_t>(round) * 2 % kDepth;

@@ -1,7 +1,8 @@
-// Random calls: every structure answers as the reference does. A failure prints the shortest calls that still
-// show it as code; paste that into a named test below.
+// Random calls: every structure answers as the reference does. A failure prints the shortest calls
+// that still show it as code; paste that into a named test below.
 //
-// KVATLAS_SEEDS=N runs N seeds of each kind instead of a few (`index_random_long_test`), from KVATLAS_FIRST_SEED on.
+// KVATLAS_SEEDS=N runs N seeds of each kind instead of a few (`index_random_long_test`), from
+// KVATLAS_FIRST_SEED on.
 
 #include <gtest/gtest.h>
 
@@ -353,7 +354,8 @@ class Twins {
   const std::unique_ptr<Index> reference_;
 };
 
-// How a structure errs among senders with these habits: never, or too much or too little at least once and never the other.
+// How a structure errs among senders with these habits: never, or too much or too little at least
+// once and never the other.
 enum class Error { kNever, kOver, kUnder };
 
 struct Inexact {

@@ -1,8 +1,9 @@
-// What do the tests of all structures share? Sequences as small numbers, one structure with its holders, and what each
-// kind claims.
+// What do the tests of all structures share? Sequences as small numbers, one structure with its
+// holders, and what each kind claims.
 //
-// *Contents* are small numbers that stand for local hashes: {1, 2, 3} is a prompt of three blocks, its sequence hashes
-// are the real chain. A structure that works on an executor gets none here, so it is done when `Apply` returns.
+// *Contents* are small numbers that stand for local hashes: {1, 2, 3} is a prompt of three blocks,
+// its sequence hashes are the real chain. A structure that works on an executor gets none here, so
+// it is done when `Apply` returns.
 
 #ifndef KVATLAS_INDEXER_INDEX_INDEX_TEST_UTIL_H_
 #define KVATLAS_INDEXER_INDEX_INDEX_TEST_UTIL_H_

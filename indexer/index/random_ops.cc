@@ -75,8 +75,8 @@ const Chooser::Recently* Chooser::Recent(uint32_t holder) {
   return &recent_[holder][choose_(static_cast<uint32_t>(recent_[holder].size()))];
 }
 
-// Consecutive blocks of one sequence: from the root, from anywhere, after what was stored before, or what
-// another holder stored.
+// Consecutive blocks of one sequence: from the root, from anywhere, after what was stored before,
+// or what another holder stored.
 Numbers Chooser::Run(uint32_t holder) {
   const Recently* other = OneIn(3) ? Recent(Holder()) : nullptr;
   Numbers path = other != nullptr ? trie_.PathTo(other->blocks.back()) : AnyPath();

@@ -1,5 +1,6 @@
-// Which calls does a random test make? Stores of runs that begin anywhere, removals in every order, holders
-// that come, go and are masked, clears, sweeps, and questions of every kind, over a `RandomTrie`.
+// Which calls does a random test make? Stores of runs that begin anywhere, removals in every order,
+// holders that come, go and are masked, clears, sweeps, and questions of every kind, over a
+// `RandomTrie`.
 //
 // Example:
 //   const RandomOptions options = {.trie = {.blocks = 12}, .holders = 3};

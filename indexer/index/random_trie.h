@@ -1,7 +1,9 @@
-// Which sequences exist in a random test? A random trie of blocks, each a small number with one parent and
-// one position, so that whatever is drawn from it keeps to what a sequence hash means (`index.h`, *Names*).
+// Which sequences exist in a random test? A random trie of blocks, each a small number with one
+// parent and one position, so that whatever is drawn from it keeps to what a sequence hash means
+// (`index.h`, *Names*).
 //
-// Numbers from `size()` on are foreign: blocks that are never stored, for prompts that leave the trie.
+// Numbers from `size()` on are foreign: blocks that are never stored, for prompts that leave the
+// trie.
 //
 // Example:
 //   const RandomTrie trie({.seed = 7, .blocks = 100});
@@ -18,8 +20,8 @@
 
 namespace kvatlas {
 
-// How a block's number becomes its hash. Only `kChained` keeps to the hash contract (`hash.h`); the others are
-// chosen to meet in a table.
+// How a block's number becomes its hash. Only `kChained` keeps to the hash contract (`hash.h`); the
+// others are chosen to meet in a table.
 enum class Spread {
   kSmall,         // the number itself, 0 included
   kHighBits,      // differ in the upper 16 bits only

@@ -17,7 +17,8 @@ uint64_t BlocksOfWindow(const CacheClass& side, bool drop) {
   return std::max<uint64_t>(1, blocks + drop);
 }
 
-// Of a class that is no chunk: blocks before a boundary that must be held, as far as there are so many.
+// Of a class that is no chunk: blocks before a boundary that must be held, as far as there are so
+// many.
 uint64_t BlocksBefore(const CacheClass& side) {
   return side.kind == CacheKind::kWindow ? BlocksOfWindow(side, false) : 1;
 }
@@ -125,8 +126,8 @@ void Reusable::Join(const OverlapSteps& held, size_t step, std::span<const uint6
     pending_[word] |= more[word] & holders[word];
 }
 
-// From the deepest length down, in units of the alignment: the holders that reach it join those that wait, and those that
-// every class accepts leave.
+// From the deepest length down, in units of the alignment: the holders that reach it join those
+// that wait, and those that every class accepts leave.
 void Reusable::FindAllAtOnce(const OverlapSteps& held, std::span<const uint64_t> holders,
                              std::vector<Overlap>* found) {
   const auto unit = static_cast<uint32_t>(alignment_ / block_size_);  // blocks
@@ -199,8 +200,8 @@ uint64_t Reusable::FindOfSide(Side* side, uint32_t holder, uint64_t length_max, 
   return found * size;
 }
 
-// vLLM's loop: each class in turn shortens the length, until none does. A class that drops its last block is given one
-// more to match, once for each length.
+// vLLM's loop: each class in turn shortens the length, until none does. A class that drops its last
+// block is given one more to match, once for each length.
 uint64_t Reusable::FindStepByStep(const CacheLayout& layout, uint32_t holder, uint64_t held) {
   const size_t classes = sides_used_ + layout.has_main;
   const bool simple = layout.has_main && sides_used_ == 1;
@@ -262,7 +263,8 @@ void Reusable::Find(const CacheLayout& layout, std::span<const SequenceHash> blo
     all_.words.assign(holders.begin(), holders.end());
     of = &all_;
   }
-  // Where blocks are dropped, or a chunk begins inside a block (which the engine then does not look at), the steps matter.
+  // Where blocks are dropped, or a chunk begins inside a block (which the engine then does not look
+  // at), the steps matter.
   bool by_steps = layout.main.drops_last;
   for (const CacheClass& side : layout.sides)
     by_steps = by_steps || side.drops_last ||

@@ -5,15 +5,17 @@
 //                                                     ▼
 //                       the largest length that every class of the holder's layout accepts (`cache_class.h`)
 //
-// *Truth*: what the engine's own look-up finds: vLLM 0.33's `HybridKVCacheCoordinator.find_longest_cache_hit`, whose fixed
-// point is the largest length that all classes accept. With dropped blocks (EAGLE), and chunks that begin inside a block, its
-// steps are taken one by one, since their order matters there.
-// Too little, never too much, is said where a class drops its last block and its blocks end inside main ones: the block
-// behind the boundary may then have no name in the prompt.
+// *Truth*: what the engine's own look-up finds: vLLM 0.33's
+// `HybridKVCacheCoordinator.find_longest_cache_hit`, whose fixed point is the largest length that
+// all classes accept. With dropped blocks (EAGLE), and chunks that begin inside a block, its steps
+// are taken one by one, since their order matters there.
+// Too little, never too much, is said where a class drops its last block and its blocks end inside
+// main ones: the block behind the boundary may then have no name in the prompt.
 // *Threads*: one; the caller keeps a `SideIndex::Reader` meanwhile.
-// *Cost*: without dropped blocks, from the deepest holder down: a probe of the side index for each side block looked at
-// and at most 7 more, each at most once, and twice a word for 64 holders and block; it ends where every holder has its answer, which for holders
-// with whole windows is after one window. With dropped blocks: the same probes, and a bit a holder and block.
+// *Cost*: without dropped blocks, from the deepest holder down: a probe of the side index for each
+// side block looked at and at most 7 more, each at most once, and twice a word for 64 holders and
+// block; it ends where every holder has its answer, which for holders with whole windows is after
+// one window. With dropped blocks: the same probes, and a bit a holder and block.
 // *Memory*: the object's, reused from query to query.
 
 #ifndef KVATLAS_INDEXER_INDEX_REUSABLE_H_
@@ -36,22 +38,24 @@ namespace kvatlas {
 
 class Reusable {
  public:
-  // Of those of `holders` (h is bit h % 64 of word h / 64), all of this layout: what they can reuse of the prompt `blocks`, more
-  // tokens following it, is appended to `found`, in no particular order, with 0 blocks where that is nothing. `held`: what
-  // their main class holds; who is in none of it has no entry. Where the layout has no main class, `held` is not looked at, and all
-  // of `holders` have an entry. `block_size`: of the domain, tokens.
+  // Of those of `holders` (h is bit h % 64 of word h / 64), all of this layout: what they can reuse
+  // of the prompt `blocks`, more tokens following it, is appended to `found`, in no particular
+  // order, with 0 blocks where that is nothing. `held`: what their main class holds; who is in none
+  // of it has no entry. Where the layout has no main class, `held` is not looked at, and all of
+  // `holders` have an entry. `block_size`: of the domain, tokens.
   void Find(const CacheLayout& layout, std::span<const SequenceHash> blocks, uint32_t block_size,
             TierMask tiers, const SideIndex::Reader& sides, const OverlapSteps& held,
             std::span<const uint64_t> holders, std::vector<Overlap>* found);
 
-  // The name of that class's block that ends at token `end` of a prompt; nothing: the prompt ends before its twin. A state's may end
-  // inside a block of its class.
+  // The name of that class's block that ends at token `end` of a prompt; nothing: the prompt ends
+  // before its twin. A state's may end inside a block of its class.
   static std::optional<SequenceHash> NameAt(const CacheClass& side,
                                             std::span<const SequenceHash> blocks,
                                             uint32_t block_size, uint64_t end);
 
-  // The first block of a side class that must be held, with all behind it, for a prefix of `length` tokens: the table in
-  // `cache_class.h`. `length / block_size`: none must. REQUIRES: `length` is a multiple of the class's block size, and not 0.
+  // The first block of a side class that must be held, with all behind it, for a prefix of `length`
+  // tokens: the table in `cache_class.h`. `length / block_size`: none must. REQUIRES: `length` is a
+  // multiple of the class's block size, and not 0.
   static uint64_t FirstNeeded(const CacheClass& side, uint64_t length);
 
  private:
@@ -66,9 +70,9 @@ class Reusable {
     std::vector<uint64_t> rows;
     std::vector<uint8_t> known;
     size_t ahead = 1;  // rows to read at once: more with each time
-    // Of the last prefix asked for in `Accept`: rows of the blocks [low, end) were combined by AND, in two parts, so that a
-    // shorter prefix costs the rows that are new in it: `below` for [low, split), and for each block b in [split, end)
-    // row b of `above` for [split, b].
+    // Of the last prefix asked for in `Accept`: rows of the blocks [low, end) were combined by AND,
+    // in two parts, so that a shorter prefix costs the rows that are new in it: `below` for [low,
+    // split), and for each block b in [split, end) row b of `above` for [split, b].
     size_t low = SIZE_MAX, split = SIZE_MAX;
     std::vector<uint64_t> below, above;
   };
@@ -90,14 +94,15 @@ class Reusable {
   bool Has(Side* side, size_t block, uint32_t holder) {
     return (Row(side, block)[holder / 64] >> (holder % 64) & 1) != 0;
   }
-  // Of the holders in `among`, those whose class accepts so many units of the alignment; false: none. REQUIRES: less at each
-  // call.
+  // Of the holders in `among`, those whose class accepts so many units of the alignment; false:
+  // none. REQUIRES: less at each call.
   bool Accept(Side* side, uint64_t units, const uint64_t* among, uint64_t* accepted);
   // Takes those of `holders` that hold the prefixes of this step into `pending_`.
   void Join(const OverlapSteps& held, size_t step, std::span<const uint64_t> holders);
   void FindAllAtOnce(const OverlapSteps& held, std::span<const uint64_t> holders,
                      std::vector<Overlap>* found);
-  // As the engine does it, step by step: the largest lengths found by one class of one holder, at most `length_max`.
+  // As the engine does it, step by step: the largest lengths found by one class of one holder, at
+  // most `length_max`.
   uint64_t FindOfMain(uint64_t held, uint64_t length_max, bool drop) const;
   uint64_t FindOfSide(Side* side, uint32_t holder, uint64_t length_max, bool drop);
   uint64_t FindStepByStep(const CacheLayout& layout, uint32_t holder, uint64_t held);

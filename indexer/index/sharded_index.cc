@@ -23,7 +23,8 @@ class ShardedIndex : public Index {
 
   std::string_view Name() const override { return shards_[0]->Name(); }
 
-  // The smallest free number is the smallest free one of its shard, too: a smaller free one there would be a smaller one here.
+  // The smallest free number is the smallest free one of its shard, too: a smaller free one there
+  // would be a smaller one here.
   absl::StatusOr<HolderIndex> AddHolder() override {
     MutexLock lock(&mutex_);
     const uint32_t number = free_.empty() ? next_ : *free_.begin();
@@ -127,7 +128,8 @@ class ShardedIndex : public Index {
     }
   }
 
-  // Of a set of holders those in shard `s`, by their numbers there. At least a word, for an empty set means all.
+  // Of a set of holders those in shard `s`, by their numbers there. At least a word, for an empty
+  // set means all.
   std::vector<uint64_t> OnlyIn(std::span<const uint64_t> only, uint32_t s) const {
     std::vector<uint64_t> inside(only.size() / count() + 1);
     for (uint32_t word = 0; word < only.size(); ++word) {

@@ -1,13 +1,16 @@
-// Several indexes of one kind that answer as one: holder h is in shard h mod N, under number h / N. What holders overlap does
-// not depend on other holders, so answers are the same; each shard has a writer of its own.
+// Several indexes of one kind that answer as one: holder h is in shard h mod N, under number h / N.
+// What holders overlap does not depend on other holders, so answers are the same; each shard has a
+// writer of its own.
 //
-// *When*: several streams apply at once, on several cores, and wait for the one writer of an index. A query makes one walk a shard.
-// *Truth*: that of the kind. An answer puts together what its shards say one after the other; each holder's overlap is true as in
-// `index.h`.
+// *When*: several streams apply at once, on several cores, and wait for the one writer of an index.
+// A query makes one walk a shard.
+// *Truth*: that of the kind. An answer puts together what its shards say one after the other; each
+// holder's overlap is true as in `index.h`.
 // *Threads*: any.
-// *Bounds*: `blocks_max`, `bytes_max` and `retained_bytes` are divided by N, so a store may be refused earlier than in one index;
-// `address_bytes_max`, too, but for the least that an index needs. A block that holders of several shards have is stored, counted
-// and paid for in each.
+// *Bounds*: `blocks_max`, `bytes_max` and `retained_bytes` are divided by N, so a store may be
+// refused earlier than in one index;
+// `address_bytes_max`, too, but for the least that an index needs. A block that holders of several
+// shards have is stored, counted and paid for in each.
 //
 //   std::unique_ptr<Index> index = *MakeIndex("atlas*4", {});
 

@@ -173,7 +173,8 @@ void SideIndex::Bump(HolderIndex holder) {
       versions_[chunk].store(versions, std::memory_order_release);
     }
   }
-  // Partner: `VersionOf`. Sequentially consistent, so that neither side's reads or writes of holdings move past it.
+  // Partner: `VersionOf`. Sequentially consistent, so that neither side's reads or writes of
+  // holdings move past it.
   (*versions)[Raw(holder) % kVersionsPerChunk].fetch_add(1, std::memory_order_seq_cst);
 }
 

@@ -2,18 +2,22 @@
 //
 //   name ─▶ row of a `BucketTable` [ class, holders 4 ] ─▶ one holder with its tiers, or a `HolderSet` in the pool
 //
-// *Place*: one per domain beside the domain's index. It answers no prefix question by itself: `reusable.h` reads rows of it,
-// a row being the holders of one name.
-// *Truth*: a set of (holder, tier, name). Storing twice and removing the unknown change nothing. Names of different classes
-// differ, so that a name has one class: the one it was first stored with.
-// *Threads*: any. Writers take the lock alone, for at most `kNamesPerLock` names at a time; a `Reader` shares it. A holder's
-// own calls are serialised by the caller, who also says when its holdings change (`BeginWrite`, `EndWrite`), so
-// that a query can tell that what it read of a holder was of one instant.
-// *Cost*: a name that one holder has takes 11.8 to 12.1 bytes (`bucket_table.h`: a row of 4 bytes, of which no call moves
-// more than three buckets); one that several have 16 more and what `HolderSet` says. Store, remove and row are one look-up, and
-// those of one call wait for memory together.
-// *Bounds*: holders below 2^23; names with several holders, 2^27; `bytes_max`, beyond which new names are refused; `kClassesMax`
-// different classes are told apart, names of further ones are held without.
+// *Place*: one per domain beside the domain's index. It answers no prefix question by itself:
+// `reusable.h` reads rows of it, a row being the holders of one name.
+// *Truth*: a set of (holder, tier, name). Storing twice and removing the unknown change nothing.
+// Names of different classes differ, so that a name has one class: the one it was first stored
+// with.
+// *Threads*: any. Writers take the lock alone, for at most `kNamesPerLock` names at a time; a
+// `Reader` shares it. A holder's own calls are serialised by the caller, who also says when its
+// holdings change (`BeginWrite`, `EndWrite`), so that a query can tell that what it read of a
+// holder was of one instant.
+// *Cost*: a name that one holder has takes 11.8 to 12.1 bytes (`bucket_table.h`: a row of 4 bytes,
+// of which no call moves more than three buckets); one that several have 16 more and what
+// `HolderSet` says. Store, remove and row are one look-up, and those of one call wait for memory
+// together.
+// *Bounds*: holders below 2^23; names with several holders, 2^27; `bytes_max`, beyond which new
+// names are refused; `kClassesMax` different classes are told apart, names of further ones are held
+// without.
 
 #ifndef KVATLAS_INDEXER_INDEX_SIDE_INDEX_H_
 #define KVATLAS_INDEXER_INDEX_SIDE_INDEX_H_
@@ -54,24 +58,27 @@ class SideIndex {
   SideIndex(const SideIndex&) = delete;
   SideIndex& operator=(const SideIndex&) = delete;
 
-  // `changed(name)` is called for each name that the holder did not have in that tier. `of`: the class of these names (its kind,
-  // block size and window); null: it is not known. RESOURCE_EXHAUSTED: the rest was refused.
+  // `changed(name)` is called for each name that the holder did not have in that tier. `of`: the
+  // class of these names (its kind, block size and window); null: it is not known.
+  // RESOURCE_EXHAUSTED: the rest was refused.
   using Changed = std::function<void(SequenceHash name, TierMask before, TierMask after)>;
   absl::Status Store(HolderIndex holder, Tier tier, std::span<const SequenceHash> names,
                      const CacheClass* of, const Changed& changed);
   void Remove(HolderIndex holder, Tier tier, std::span<const SequenceHash> names,
               const Changed& changed);
-  // Takes `tiers` of a holder away, everything there is of it; O(size of the index), in steps between which others have
-  // their turn.
+  // Takes `tiers` of a holder away, everything there is of it; O(size of the index), in steps
+  // between which others have their turn.
   void Clear(HolderIndex holder, TierMask tiers, const Changed& changed);
 
-  // Everything a holder has. `tag`: `SideTag` of the name's class; 0: the class is not known. O(size of the index).
+  // Everything a holder has. `tag`: `SideTag` of the name's class; 0: the class is not known.
+  // O(size of the index).
   void ForEachOf(
       HolderIndex holder,
       const std::function<void(SequenceHash name, TierMask tiers, uint64_t tag)>& visit) const;
   TierMask Get(HolderIndex holder, SequenceHash name) const;
 
-  // The holder's holdings, here or in the domain's index, begin to change, or are as they will be. REQUIRES: in pairs.
+  // The holder's holdings, here or in the domain's index, begin to change, or are as they will be.
+  // REQUIRES: in pairs.
   void BeginWrite(HolderIndex holder) {
     begun_.fetch_add(1, std::memory_order_seq_cst);
     Bump(holder);
@@ -80,11 +87,12 @@ class SideIndex {
     Bump(holder);
     ended_.fetch_add(1, std::memory_order_seq_cst);
   }
-  // Of all holders. `WritesEnded`, then `WritesBegun`, the same number: nothing is being written. `WritesBegun` later
-  // still that number: nothing was written meanwhile.
+  // Of all holders. `WritesEnded`, then `WritesBegun`, the same number: nothing is being written.
+  // `WritesBegun` later still that number: nothing was written meanwhile.
   uint64_t WritesBegun() const { return begun_.load(std::memory_order_seq_cst); }
   uint64_t WritesEnded() const { return ended_.load(std::memory_order_seq_cst); }
-  // Even: nothing is being written. Unchanged between two calls: nothing was written. 0 for a holder never written.
+  // Even: nothing is being written. Unchanged between two calls: nothing was written. 0 for a
+  // holder never written.
   uint32_t VersionOf(HolderIndex holder) const {
     const uint32_t chunk = Raw(holder) / kVersionsPerChunk;
     if (chunk >= kVersionChunks) return 0;
@@ -104,8 +112,9 @@ class SideIndex {
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
 
-    // Sets `rows`, of `words` words for each name, to the holders below 64 * words that have the name in one of `tiers`, a bit
-    // each. Several names cost little more than one, where memory is what is waited for. REQUIRES: at most `kNamesAtOnce`.
+    // Sets `rows`, of `words` words for each name, to the holders below 64 * words that have the
+    // name in one of `tiers`, a bit each. Several names cost little more than one, where memory is
+    // what is waited for. REQUIRES: at most `kNamesAtOnce`.
     static constexpr size_t kNamesAtOnce = 8;
     void Rows(std::span<const SequenceHash> names, TierMask tiers, size_t words,
               uint64_t* rows) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -126,7 +135,8 @@ class SideIndex {
   absl::Status Check() const;
 
  private:
-  // A row: `kShared`, the class's number, and a holder with its tiers, or where `kShared` is set a number in the pool.
+  // A row: `kShared`, the class's number, and a holder with its tiers, or where `kShared` is set a
+  // number in the pool.
   static constexpr int kClassShift = 27;
   static constexpr uint32_t kShared = 1u << 31;
   static constexpr uint32_t kHoldersMask = (1u << kClassShift) - 1;

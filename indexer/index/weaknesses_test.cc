@@ -1,7 +1,9 @@
-// Where the field's indexes break: each weakness that is known of a peer is a test here, at the size at which
-// it shows. Counts, answers and bytes only; how long it takes is the benchmark's business.
+// Where the field's indexes break: each weakness that is known of a peer is a test here, at the
+// size at which it shows. Counts, answers and bytes only; how long it takes is the benchmark's
+// business.
 //
-// Run over the structures that are exact and whole; those that are not made for size run at a hundredth of it.
+// Run over the structures that are exact and whole; those that are not made for size run at a
+// hundredth of it.
 
 #include <gtest/gtest.h>
 
@@ -264,7 +266,8 @@ TEST_P(WeaknessesTest, AThousandHoldersThatPartAtEveryBlockOfARun) {
 
 // ---- Removing a holder ----
 
-// A peer takes 16 seconds for a worker with 188,000 first blocks, since each unlinking scans its parent's table.
+// A peer takes 16 seconds for a worker with 188,000 first blocks, since each unlinking scans its
+// parent's table.
 TEST_P(WeaknessesTest, RemovingAHolderWithManyFirstBlocksTakesOnlyItsOwn) {
   Limit({.retained_bytes = 0});
   const size_t roots = Size(188'000);
@@ -308,7 +311,8 @@ TEST_P(WeaknessesTest, ASweepsStepIsBounded) {
 
 // ---- Holes, and what they leave ----
 
-// A peer splits a 1,000-block run into 500 that never merge again, and everybody's lookup pays for it.
+// A peer splits a 1,000-block run into 500 that never merge again, and everybody's lookup pays for
+// it.
 TEST_P(WeaknessesTest, EveryOtherBlockEvictedAndStoredAgainLeavesNoTrace) {
   Limit({.retained_bytes = 0});
   const std::vector<Blocks> runs = Sequences(10, 1000);
@@ -334,7 +338,8 @@ TEST_P(WeaknessesTest, EveryOtherBlockEvictedAndStoredAgainLeavesNoTrace) {
   EXPECT_LE(Bytes(), before + before / 20);
 }
 
-// A peer pays 430 to 620 bytes a holding once there are holes: a split run each. Here a hole costs a bit of a set.
+// A peer pays 430 to 620 bytes a holding once there are holes: a split run each. Here a hole costs
+// a bit of a set.
 TEST_P(WeaknessesTest, HolesOfManyHoldersCostBitsNotSplits) {
   Limit({.retained_bytes = 0});
   const size_t holders = Size(200);
@@ -362,7 +367,8 @@ TEST_P(WeaknessesTest, HolesOfManyHoldersCostBitsNotSplits) {
   EXPECT_LE(Bytes(), before + index_->Stats().holdings * 8 + 4096);
 }
 
-// Fragmentation heals: after churn, what is stored whole costs what it costs in an index that saw no churn.
+// Fragmentation heals: after churn, what is stored whole costs what it costs in an index that saw
+// no churn.
 TEST_P(WeaknessesTest, WhatChurnSplitIsWholeAgainOnceItIsStoredWhole) {
   const size_t sequences = std::max<size_t>(Size(400), 20);
   std::vector<Blocks> all;
@@ -423,8 +429,8 @@ TEST_P(WeaknessesTest, MemoryGoesBackAfterHolesToo) {
   ExpectGivenBack(empty, full);
 }
 
-// What is stored where something was must not take over what was there: a peer's map kept a worker's old name for
-// storage that another chain got, and counted two where one was held.
+// What is stored where something was must not take over what was there: a peer's map kept a
+// worker's old name for storage that another chain got, and counted two where one was held.
 TEST_P(WeaknessesTest, StorageThatIsUsedAgainBringsNothingWithIt) {
   const HolderIndex a = Add(), b = Add();
   Store(b, Sequence(999, 3));
@@ -495,7 +501,8 @@ TEST_P(WeaknessesTest, HashesMadeToCollideCostMemoryNotAnswers) {
 
 // ---- Churn ----
 
-// Peers keep empty entries, stale lookups and split runs: memory grows with traffic, not with contents.
+// Peers keep empty entries, stale lookups and split runs: memory grows with traffic, not with
+// contents.
 TEST_P(WeaknessesTest, AHundredfoldChurnAddsNothing) {
   Limit({.retained_bytes = 0});
   const size_t capacity = std::max<size_t>(Size(16'000), 400);
@@ -525,8 +532,8 @@ TEST_P(WeaknessesTest, AHundredfoldChurnAddsNothing) {
   EXPECT_LE(Bytes(), warm + warm / 5);
 }
 
-// The same with evictions in random order, which leave holes: once the contents are as broken as they get, which
-// takes some 500 times what is resident, memory stays where it is.
+// The same with evictions in random order, which leave holes: once the contents are as broken as
+// they get, which takes some 500 times what is resident, memory stays where it is.
 TEST_P(WeaknessesTest, AHundredfoldChurnWithHolesAddsNothing) {
   Limit({.retained_bytes = 0});
   const size_t capacity = std::max<size_t>(Size(2'000), 400);

@@ -1,4 +1,5 @@
-// What is ours on top of the interface that others defined, and Mooncake's: over real sockets, with a real engine.
+// What is ours on top of the interface that others defined, and Mooncake's: over real sockets, with
+// a real engine.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,14 +16,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
-#include "indexer/engines/decoder_test_util.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/leaf/engine_directory.h"
+#include "indexer/engine_directory/engine_directory.h"
+#include "indexer/engine_directory/pool_engine_test_util.h"
+#include "indexer/kv_events/decoder_test_util.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/leaf.h"
-#include "indexer/leaf/pool_engine_test_util.h"
-#include "indexer/service/address.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -178,7 +179,8 @@ TEST_F(HttpApiTest, WhatARegistrationSaysOfTiersBesideTheDeviceCounts) {
   EXPECT_EQ(rank["any"], 8);
 }
 
-// Chunks of two blocks: what host memory has alone is not loaded behind a part that is on the device.
+// Chunks of two blocks: what host memory has alone is not loaded behind a part that is on the
+// device.
 TEST_F(HttpApiTest, LessThanAChunkIsNotLoadedBehindTheDevice) {
   StartLeaf();
   ASSERT_EQ(

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "indexer/base/routed.h"
-#include "indexer/leaf/http_explain.h"
+#include "indexer/registry/explain_json.h"
 
 namespace kvatlas {
 namespace {

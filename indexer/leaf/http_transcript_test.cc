@@ -1,5 +1,5 @@
-// Replays what Dynamo's indexer answered (testdata/dynamo_http_transcripts.md) against our HTTP interface, over real
-// sockets, with engines' events from real PUB sockets.
+// Replays what Dynamo's indexer answered (testdata/dynamo_http_transcripts.md) against our HTTP
+// interface, over real sockets, with engines' events from real PUB sockets.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,14 +16,14 @@
 #include <tuple>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
-#include "indexer/engines/decoder_test_util.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/leaf/engine_directory.h"
+#include "indexer/engine_directory/engine_directory.h"
+#include "indexer/kv_events/decoder_test_util.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/leaf.h"
-#include "indexer/service/address.h"
-#include "indexer/service/http_server.h"
+#include "indexer/net/http_server.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -146,7 +146,8 @@ std::string Batch(const std::vector<std::string>& events, uint64_t rank = 0) {
 
 // ---- Comparing ----
 
-// A list of workers without what ours adds to each of them, and to each listener: how it is reached.
+// A list of workers without what ours adds to each of them, and to each listener: how it is
+// reached.
 json WithoutStates(json workers) {
   if (!workers.is_array()) return workers;
   for (json& worker : workers) {
@@ -163,7 +164,8 @@ json WithoutStates(json workers) {
   return workers;
 }
 
-// What a dump says of holdings, names aside: theirs are shared by all workers, ours are each worker's own.
+// What a dump says of holdings, names aside: theirs are shared by all workers, ours are each
+// worker's own.
 std::set<std::tuple<std::string, int64_t, std::string, uint64_t>> HoldingsOf(const json& dump) {
   std::set<std::tuple<std::string, int64_t, std::string, uint64_t>> holdings;
   for (const auto& [domain, content] : dump.items()) {
@@ -280,7 +282,8 @@ class TranscriptTest : public ::testing::Test {
       EXPECT_NE(json::parse(ours.body), json::parse(theirs.body)) << "no longer different";
     } else if (exchange.target == "/dump" && theirs.body != "{}") {
       auto expected = HoldingsOf(json::parse(theirs.body));
-      // Behind the hole that the removal of [102] left, rank 0 still has block 2; theirs has forgotten it.
+      // Behind the hole that the removal of [102] left, rank 0 still has block 2; theirs has
+      // forgotten it.
       if (++dumps_ == 2) expected.insert({"1", 0, "device", 1088361764653601668});
       EXPECT_EQ(HoldingsOf(json::parse(ours.body)), expected);
     } else {
@@ -322,7 +325,8 @@ TEST_F(TranscriptTest, EnginesComeStoreAreAskedAndGo) {
     if (exchange.target == "/dump") return;
     const std::string& note = exchange.note;
     if (note.starts_with("Event: BlockStored")) {
-      // It was registered before, too: who subscribed may be gone. Batches of nothing, until one is heard.
+      // It was registered before, too: who subscribed may be gone. Batches of nothing, until one is
+      // heard.
       for (bool heard = false; !heard;) {
         const uint64_t number = engine.Publish(Batch({}));
         heard = Await([&] { return leaf.Heard("1", number); }, std::chrono::milliseconds(20));

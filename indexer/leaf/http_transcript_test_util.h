@@ -1,4 +1,5 @@
-// How do tests replay recorded HTTP exchanges? Reads them from a page, sends requests byte for byte, reads what comes back.
+// How do tests replay recorded HTTP exchanges? Reads them from a page, sends requests byte for
+// byte, reads what comes back.
 
 #ifndef KVATLAS_INDEXER_LEAF_HTTP_TRANSCRIPT_TEST_UTIL_H_
 #define KVATLAS_INDEXER_LEAF_HTTP_TRANSCRIPT_TEST_UTIL_H_
@@ -10,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "indexer/service/address.h"
+#include "indexer/base/address.h"
 
 namespace kvatlas {
 

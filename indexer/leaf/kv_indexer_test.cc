@@ -1,7 +1,7 @@
-// What SGLang's router is answered: of a registry by itself, and by a leaf that hears engines over real sockets and is asked over real
-// gRPC.
+// What SGLang's router is answered: of a registry by itself, and by a leaf that hears engines over
+// real sockets and is asked over real gRPC.
 
-#include "indexer/leaf/kv_indexer.h"
+#include "indexer/compat/sglang/kv_indexer.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/channel.h>
@@ -17,16 +17,16 @@
 
 #include "indexer/base/event.h"
 #include "indexer/base/tier.h"
-#include "indexer/engines/decoder_test_util.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/holders/holder_handle.h"
+#include "indexer/compat/sglang/kv_indexer_service.h"
+#include "indexer/engine_directory/pool_engine_test_util.h"
+#include "indexer/kv_events/decoder_test_util.h"
 #include "indexer/leaf/http_transcript_test_util.h"
-#include "indexer/leaf/kv_indexer_service.h"
 #include "indexer/leaf/leaf.h"
-#include "indexer/leaf/pool_engine_test_util.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_deadline.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_deadline.h"
+#include "indexer/registry/holder_handle.h"
 #include "proto/kv_indexer/v1/kv_indexer.grpc.pb.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -128,7 +128,7 @@ class KvIndexerTest : public testing::Test {
 
   KvIndexerOptions options_{.domain = kDomain, .names = {.names_max = 1 << 12}};
   HolderRegistry registry_{HolderRegistryOptions()};
-  std::unique_ptr<PageNames> names_ = PageNames::Create(options_.names);
+  std::unique_ptr<SglangBlockHashes> names_ = SglangBlockHashes::Create(options_.names);
   std::string trust_;
 };
 

@@ -12,32 +12,32 @@
 #include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"
+#include "indexer/checkpoint/checkpoint_http.h"
+#include "indexer/checkpoint/checkpointer.h"
+#include "indexer/checkpoint/replica_peers.h"
+#include "indexer/compat/dynamo/http_api.h"
+#include "indexer/compat/mooncake/mooncake_api.h"
+#include "indexer/compat/sglang/kv_indexer_service.h"
 #include "indexer/coverage/parent_refusals.h"
-#include "indexer/engines/engine_worker.h"
-#include "indexer/engines/page_names.h"
-#include "indexer/leaf/checkpoint/checkpoint_http.h"
-#include "indexer/leaf/checkpoint/checkpointer.h"
-#include "indexer/leaf/engine_metrics.h"
-#include "indexer/leaf/engine_stats.h"
-#include "indexer/leaf/http_api.h"
+#include "indexer/engine_directory/engine_metrics.h"
+#include "indexer/engine_directory/engine_stats.h"
+#include "indexer/kv_events/engine_worker.h"
+#include "indexer/kv_events/sglang_block_hash.h"
 #include "indexer/leaf/http_sessions.h"
-#include "indexer/leaf/kv_indexer_service.h"
 #include "indexer/leaf/leaf_service.h"
-#include "indexer/leaf/mooncake_api.h"
-#include "indexer/leaf/peers.h"
-#include "indexer/service/admin_http.h"
-#include "indexer/service/connection_watch.h"
-#include "indexer/service/flags.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/health.h"
-#include "indexer/service/http_server.h"
-#include "indexer/service/log.h"
-#include "indexer/service/memory_watch.h"
-#include "indexer/service/metrics.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/security/security.h"
-#include "indexer/service/text_escape.h"
+#include "indexer/net/connection_watch.h"
+#include "indexer/net/grpc_server.h"
+#include "indexer/net/http_server.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/process/admin_http.h"
+#include "indexer/process/flags.h"
+#include "indexer/process/memory_watch.h"
+#include "indexer/security/security.h"
 #include "indexer/stream/validate.h"
+#include "indexer/telemetry/health.h"
+#include "indexer/telemetry/log.h"
+#include "indexer/telemetry/metrics.h"
+#include "indexer/telemetry/text_escape.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/holders_wire.h"
@@ -54,7 +54,8 @@ namespace {
 
 constexpr Duration kReportEvery = std::chrono::milliseconds(10);
 constexpr int kReportsPerTick = 20;
-// Of the budget for memory an engine's message may be so small a part, and it may always be so long.
+// Of the budget for memory an engine's message may be so small a part, and it may always be so
+// long.
 constexpr uint64_t kMessageShare = 16;
 constexpr uint64_t kMessageBytesLeast = uint64_t{1} << 20;
 constexpr size_t kNamesSweptPerTick = 1 << 14;
@@ -121,11 +122,11 @@ uint64_t NameBytes(const EngineDirectory& directory) {
 }
 
 // Null: nothing asks by them.
-std::unique_ptr<PageNames> MakePageNames(const KvIndexerOptions& options) {
-  return options.domain.has_value() ? PageNames::Create(options.names) : nullptr;
+std::unique_ptr<SglangBlockHashes> MakePageNames(const KvIndexerOptions& options) {
+  return options.domain.has_value() ? SglangBlockHashes::Create(options.names) : nullptr;
 }
 
-EngineDirectoryOptions DirectoryOptions(const LeafOptions& options, PageNames* names,
+EngineDirectoryOptions DirectoryOptions(const LeafOptions& options, SglangBlockHashes* names,
                                         const MemoryBudget* memory) {
   EngineDirectoryOptions directory;
   directory.contract = options.contract;
@@ -342,9 +343,10 @@ struct Leaf::Parts {
     return workers;
   }
 
-  // Publishers whose answers are not exact yet: those of a checkpoint that live, and those that were waited for, whose snapshot may
-  // still be under way. And the checkpoint's engines (`EngineDirectory::Unsettled`); not by their trust: one that cannot replay is degraded
-  // for as long as it says nothing.
+  // Publishers whose answers are not exact yet: those of a checkpoint that live, and those that
+  // were waited for, whose snapshot may still be under way. And the checkpoint's engines
+  // (`EngineDirectory::Unsettled`); not by their trust: one that cannot replay is degraded for as
+  // long as it says nothing.
   uint64_t Unsettled() {
     uint64_t unsettled = directory.Unsettled();
     for (const auto& [domain, publishers] : restored) {
@@ -564,7 +566,7 @@ struct Leaf::Parts {
   HolderRegistry registry;
   ZmqIngest ingest;
   const Domain pages_of;  // the domain of `page_names`
-  const std::unique_ptr<PageNames> page_names;
+  const std::unique_ptr<SglangBlockHashes> page_names;
   EngineDirectory directory;
   std::unique_ptr<Checkpointer> checkpointer;
   Peers peers;
@@ -644,7 +646,8 @@ void Leaf::SetNotReady() {
 }
 bool Leaf::live() const { return parts_->http.health()->deaf().empty(); }
 
-// 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3. Write down what is held.
+// 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3.
+//   Write down what is held.
 // 4. Tell the parents goodbye. 5. Let running questions finish.
 void Leaf::Stop(Duration grace) {
   Parts& parts = *parts_;

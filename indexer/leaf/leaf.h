@@ -1,24 +1,28 @@
-// The leaf indexer of one cell, assembled: workers' streams in, questions answered, coverage upward.
+// The leaf indexer of one cell, assembled: workers' streams in, questions answered, coverage
+// upward.
 //
 //   workers ══ gRPC Holdings ══▶ HolderRegistry ──▶ CoverageReporter ══ gRPC Holdings ══▶ parents
 //   engines ══ ZeroMQ ══▶ ZmqIngest ─▶ EngineDirectory ─╯  │
 //   askers  ══ gRPC Leaf, HTTP ══▶ LeafService, HttpApi ───╯
-//   sgl-router ══ gRPC KVIndexer ══▶ KvIndexerService, by the names that PageNames has of engines' blocks
+//   sgl-router ══ gRPC KVIndexer ══▶ KvIndexerService, by the names that SglangBlockHashes has of engines' blocks
 //   replicas ══ HTTP /snapshot, /dump ══▶ PeerRecovery ─▶ EngineDirectory
 //
 //   workers ══ logs in Redis ══▶ RedisReader ─▶ HolderRegistry
 //   disk    ══ Checkpointer ══▶ HolderRegistry, EngineDirectory
 //
-// *Truth*: a leaf that has a checkpoint takes it up before it listens for streams and questions over gRPC. One that starts
-// with peers recovers engines from them, or else from its checkpoint: until then engines are in no answer. It is not ready
-// before, nor until workers that came back are caught up with (`readiness.h`). A leaf that is stopped writes a last checkpoint.
-// *Threads*: gRPC's, HTTP's, the ingest's, one while it recovers, one that writes checkpoints, and one for what time brings: news for parents every
-// 10 ms, leases and repairs every 200 ms. Every method may be called from any thread; `Stop` once.
-// *Lifetime*: on `Stop` new streams and questions are refused, engines' streams end, parents are told goodbye, running
-// calls get the grace.
+// *Truth*: a leaf that has a checkpoint takes it up before it listens for streams and questions
+// over gRPC. One that starts with peers recovers engines from them, or else from its checkpoint:
+// until then engines are in no answer. It is not ready before, nor until workers that came back are
+// caught up with (`readiness.h`). A leaf that is stopped writes a last checkpoint.
+// *Threads*: gRPC's, HTTP's, the ingest's, one while it recovers, one that writes checkpoints, and
+// one for what time brings: news for parents every 10 ms, leases and repairs every 200 ms. Every
+// method may be called from any thread; `Stop` once.
+// *Lifetime*: on `Stop` new streams and questions are refused, engines' streams end, parents are
+// told goodbye, running calls get the grace.
 //
 // Example:
-//   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start({.cell = "cell-a", .grpc = {"127.0.0.1", 0}});
+//   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start({.cell = "cell-a", .grpc =
+//   {"127.0.0.1", 0}});
 //   (*leaf)->grpc_address();   // with the port that was taken
 
 #ifndef KVATLAS_INDEXER_LEAF_LEAF_H_
@@ -31,23 +35,23 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/checkpoint/checkpointer.h"
+#include "indexer/checkpoint/engine_restore.h"
+#include "indexer/checkpoint/peer_recovery.h"
+#include "indexer/compat/sglang/kv_indexer.h"
 #include "indexer/coverage/coverage_reporter.h"
-#include "indexer/engines/engine_worker.h"
-#include "indexer/engines/zmq_ingest.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/leaf/checkpoint/checkpointer.h"
-#include "indexer/leaf/engine_directory.h"
-#include "indexer/leaf/engine_restore.h"
-#include "indexer/leaf/kv_indexer.h"
-#include "indexer/leaf/peer_recovery.h"
-#include "indexer/leaf/readiness.h"
-#include "indexer/service/address.h"
-#include "indexer/service/process_memory.h"
+#include "indexer/engine_directory/engine_directory.h"
+#include "indexer/kv_events/engine_worker.h"
+#include "indexer/kv_events/zmq_ingest.h"
+#include "indexer/process/readiness.h"
+#include "indexer/registry/holder_registry.h"
+#include "indexer/telemetry/process_memory.h"
 #include "indexer/transport/redis/redis_log_options.h"
 
 namespace kvatlas {
@@ -104,10 +108,11 @@ struct LeafOptions {
 
 class Leaf {
  public:
-  // UNAVAILABLE, naming the address, when one cannot be had. INVALID_ARGUMENT: no such index, a bad name, or an engine
-  // that cannot be registered. RESOURCE_EXHAUSTED: no address space for `kv_indexer.names`.
-  // FAILED_PRECONDITION: another process has the directory of checkpoints. INVALID_ARGUMENT: or nothing can be written there. What the flags of
-  // kvatlas-leaf set is named by them: "--grpc: cannot listen …".
+  // UNAVAILABLE, naming the address, when one cannot be had. INVALID_ARGUMENT: no such index, a bad
+  // name, or an engine that cannot be registered. RESOURCE_EXHAUSTED: no address space for
+  // `kv_indexer.names`. FAILED_PRECONDITION: another process has the directory of checkpoints.
+  // INVALID_ARGUMENT: or nothing can be written there. What the flags of kvatlas-leaf set is named
+  // by them: "--grpc: cannot listen …".
   static absl::StatusOr<std::unique_ptr<Leaf>> Start(LeafOptions options);
   ~Leaf();  // Stop(0)
 
@@ -126,7 +131,8 @@ class Leaf {
   std::vector<ParentStats> parents() const;
   // Writes one now (`Checkpointer::WriteNow`). NOT_FOUND: there is no directory for them.
   absl::StatusOr<CheckpointReport> Checkpoint();
-  // Other parents from now on (`coverage_reporter.h`). FAILED_PRECONDITION: there were none before, or none are given.
+  // Other parents from now on (`coverage_reporter.h`). FAILED_PRECONDITION: there were none before,
+  // or none are given.
   absl::Status SetParents(ShardMap parents);
 
   // Probes hear that it is not ready from now on; it goes on serving.

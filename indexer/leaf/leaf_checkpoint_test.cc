@@ -1,5 +1,5 @@
-// A leaf that was killed and started again from its checkpoint, publishers and engines over real sockets: what is true
-// afterwards.
+// A leaf that was killed and started again from its checkpoint, publishers and engines over real
+// sockets: what is true afterwards.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
@@ -21,16 +22,15 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/leaf/engine_directory.h"
+#include "indexer/engine_directory/engine_directory.h"
+#include "indexer/engine_directory/pool_engine_test_util.h"
 #include "indexer/leaf/leaf.h"
-#include "indexer/leaf/pool_engine_test_util.h"
-#include "indexer/service/address.h"
-#include "indexer/service/held_ports.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/transport/grpc_link.h"
+#include "tools/testing/servers/reserved_test_ports.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -163,7 +163,7 @@ bool IsExact(Leaf& leaf, const PoolEngine& engine, const std::string& instance) 
 
 TEST(LeafCheckpointTest, PublishersGoOnWhereTheCheckpointIs) {
   const std::string directory = CheckpointDirectory();
-  HeldPorts held;
+  ReservedTestPorts held;
   const Address grpc = held.HoldAny();
   std::unique_ptr<Leaf> leaf = Start(Options(directory, grpc));
   Worker worker("w", grpc);
@@ -183,7 +183,7 @@ TEST(LeafCheckpointTest, PublishersGoOnWhereTheCheckpointIs) {
 
 TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsPublishersAreCaughtUpWith) {
   const std::string directory = CheckpointDirectory();
-  HeldPorts held;
+  ReservedTestPorts held;
   const Address grpc = held.HoldAny();
   LeafOptions options = Options(directory, grpc);
   options.registry.receiver.lease_ttl = std::chrono::hours(1);
@@ -316,7 +316,7 @@ TEST(LeafCheckpointTest, AnEngineThatIsGoneIsWaitedForAsLongAsALease) {
 
 TEST(LeafCheckpointTest, ALeafThatStopsWritesALastOne) {
   const std::string directory = CheckpointDirectory();
-  HeldPorts held;
+  ReservedTestPorts held;
   const Address grpc = held.HoldAny();
   std::unique_ptr<Leaf> leaf = Start(Options(directory, grpc));
   Worker worker("w", grpc);

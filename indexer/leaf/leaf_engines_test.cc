@@ -1,4 +1,5 @@
-// A leaf, engines over real sockets, and replicas: what is true after everything that can happen to them.
+// A leaf, engines over real sockets, and replicas: what is true after everything that can happen to
+// them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,11 +12,11 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
-#include "indexer/engines/zmq_test_engine.h"
+#include "indexer/engine_directory/pool_engine_test_util.h"
 #include "indexer/leaf/leaf.h"
-#include "indexer/leaf/pool_engine_test_util.h"
-#include "indexer/service/http_fetch.h"
-#include "indexer/service/http_server.h"
+#include "indexer/net/http_fetch.h"
+#include "indexer/net/http_server.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -68,7 +69,8 @@ Trust TrustOf(Leaf& leaf, const std::string& instance) {
   return Trust::kStale;
 }
 
-// Its connection's first replay is through: from here on a small window matters only when something is lost.
+// Its connection's first replay is through: from here on a small window matters only when something
+// is lost.
 bool IsSettled(Leaf& leaf, const std::string& instance) {
   return Eventually([&] {
     for (const EngineEntry& entry : leaf.engines().List())

@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
-#include "indexer/leaf/http_explain.h"
-#include "indexer/service/long_answers.h"
-#include "indexer/service/security/visible_domain.h"
+#include "indexer/net/long_answers.h"
+#include "indexer/registry/explain_json.h"
+#include "indexer/security/visible_domain.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
 

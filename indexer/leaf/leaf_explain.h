@@ -1,7 +1,8 @@
-// Block by block, which workers hold a prompt? `Leaf.Explain`, and the page's question of the same kind.
+// Block by block, which workers hold a prompt? `Leaf.Explain`, and the page's question of the same
+// kind.
 //
-// *Truth*: as `Explanation`. *Cost*: a look-up, and a walk through all that each of the workers holds; two at a time in a process,
-// further ones are RESOURCE_EXHAUSTED.
+// *Truth*: as `Explanation`. *Cost*: a look-up, and a walk through all that each of the workers
+// holds; two at a time in a process, further ones are RESOURCE_EXHAUSTED.
 // *Bounds*: `kExplainedPromptBlocks` blocks, `kExplainedWorkersMax` workers.
 
 #ifndef KVATLAS_INDEXER_LEAF_LEAF_EXPLAIN_H_
@@ -11,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "indexer/base/hash.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/security/security.h"
+#include "indexer/registry/holder_registry.h"
+#include "indexer/security/security.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace kvatlas {

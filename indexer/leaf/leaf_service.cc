@@ -12,12 +12,12 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
-#include "indexer/holders/tier_blocks.h"
 #include "indexer/leaf/leaf_explain.h"
-#include "indexer/service/grpc_guard.h"
-#include "indexer/service/grpc_status.h"
-#include "indexer/service/security/visible_domain.h"
-#include "indexer/service/tracing/tracer.h"
+#include "indexer/net/grpc_guard.h"
+#include "indexer/net/grpc_status.h"
+#include "indexer/registry/tier_blocks.h"
+#include "indexer/security/visible_domain.h"
+#include "indexer/telemetry/tracing/tracer.h"
 #include "indexer/transport/holder_metrics.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
@@ -25,7 +25,8 @@
 namespace kvatlas {
 namespace {
 
-// Without a block there is nothing to compare, but a load to tell: who wants that says `all_workers`.
+// Without a block there is nothing to compare, but a load to tell: who wants that says
+// `all_workers`.
 absl::Status CheckLength(size_t blocks, uint32_t block_size, bool all_workers) {
   if (blocks == 0 && !all_workers) {
     return absl::InvalidArgumentError(

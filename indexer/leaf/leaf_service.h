@@ -1,9 +1,12 @@
-// Which workers of this cell hold how much of a prompt? The gRPC service of one leaf, and its HTTP status.
+// Which workers of this cell hold how much of a prompt? The gRPC service of one leaf, and its HTTP
+// status.
 //
 //   GET /status   what Stats answers, as JSON
 //
-// *Truth*: as `HolderRegistry`. Prompts of up to `kQueryBlocksMax` blocks; beyond is RESOURCE_EXHAUSTED.
-// *Threads*: any. FindOverlaps is answered on gRPC's own threads: it takes no lock for long and never waits.
+// *Truth*: as `HolderRegistry`. Prompts of up to `kQueryBlocksMax` blocks; beyond is
+// RESOURCE_EXHAUSTED.
+// *Threads*: any. FindOverlaps is answered on gRPC's own threads: it takes no lock for long and
+// never waits.
 // *Lifetime*: registry, reporter and metrics outlive it.
 
 #ifndef KVATLAS_INDEXER_LEAF_LEAF_SERVICE_H_
@@ -16,12 +19,12 @@
 
 #include "absl/status/status.h"
 #include "indexer/base/hash.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/admin_http.h"
-#include "indexer/service/answer_stream.h"
-#include "indexer/service/arena_messages.h"
-#include "indexer/service/metrics.h"
-#include "indexer/service/security/security.h"
+#include "indexer/net/answer_stream.h"
+#include "indexer/net/arena_messages.h"
+#include "indexer/process/admin_http.h"
+#include "indexer/registry/holder_registry.h"
+#include "indexer/security/security.h"
+#include "indexer/telemetry/metrics.h"
 #include "indexer/transport/told_wire.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 
@@ -37,7 +40,8 @@ struct LeafIdentity {
 
 class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::Service> {
  public:
-  // `fill_rest` adds what is known of the streams upward and of the engines behind holders; may be empty.
+  // `fill_rest` adds what is known of the streams upward and of the engines behind holders; may be
+  // empty.
   LeafService(LeafIdentity identity, HolderRegistry* registry,
               std::function<void(v1::StatsResponse*)> fill_rest, Metrics* metrics);
 

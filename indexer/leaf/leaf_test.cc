@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
@@ -23,17 +24,16 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/held_ports.h"
-#include "indexer/service/http_fetch.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_server.h"
+#include "indexer/net/http_fetch.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
+#include "tools/testing/servers/reserved_test_ports.h"
 
 namespace kvatlas {
 namespace {
@@ -571,7 +571,7 @@ TEST_F(LeafTest, ABudgetForCoverageBindsAndIsSeen) {
 
 TEST_F(LeafTest, ALeafThatComesBackIsToldEverythingAgainAndSoIsItsParent) {
   Parent parent;
-  HeldPorts held;
+  ReservedTestPorts held;
   const Address address = held.HoldAny();
   StartLeaf({parent.address()}, address);
   const std::vector<SequenceHash> sequence = Sequence(200);
@@ -593,7 +593,7 @@ TEST_F(LeafTest, ALeafThatComesBackIsToldEverythingAgainAndSoIsItsParent) {
 }
 
 TEST_F(LeafTest, AParentThatIsLateGetsEverythingWhenItComes) {
-  HeldPorts held;
+  ReservedTestPorts held;
   const Address address = held.HoldAny();
   StartLeaf({address.ToString()});
   const std::vector<SequenceHash> sequence = Sequence(100);

@@ -1,5 +1,5 @@
-// What carries a stream of holdings? Two small interfaces, whatever is in between: in-process, gRPC, and
-// others later.
+// What carries a stream of holdings? Two small interfaces, whatever is in between: in-process,
+// gRPC, and others later.
 //
 //   StreamSender ─▶ SenderLink ══ transport ══ ReceiverSession ─▶ StreamReceiver
 //
@@ -21,8 +21,8 @@
 
 namespace kvatlas {
 
-// What may the one at the other end of a connection take of this process with what it announces? By who it is: its identity and the
-// tenant of a domain. *Threads*: any.
+// What may the one at the other end of a connection take of this process with what it announces? By
+// who it is: its identity and the tenant of a domain. *Threads*: any.
 class PeerAllowance {
  public:
   class Charge {
@@ -32,8 +32,9 @@ class PeerAllowance {
   using ChargePtr = std::shared_ptr<const Charge>;
 
   virtual ~PeerAllowance() = default;
-  // What a domain, or a holder, takes until the charge, which may be null, is destroyed. RESOURCE_EXHAUSTED names the quota. `previous`: what
-  // the same holder took before; it goes when this one is there.
+  // What a domain, or a holder, takes until the charge, which may be null, is destroyed.
+  // RESOURCE_EXHAUSTED names the quota. `previous`: what the same holder took before; it goes when
+  // this one is there.
   virtual absl::StatusOr<ChargePtr> TakeDomain(const std::string& tenant) = 0;
   virtual absl::StatusOr<ChargePtr> TakeHolder(const std::string& tenant, uint64_t label_bytes,
                                                const ChargePtr& previous) = 0;
@@ -43,8 +44,8 @@ class PeerAllowance {
     double pool_times = 0;
   };
   virtual Blocks BlocksOf(const std::string& tenant) const = 0;
-  // What became of a hello, for the audit log. OK: welcomed; `replaced` is the epoch of another instance whose stream it took over, 0:
-  // none. Else why the receiver refused it.
+  // What became of a hello, for the audit log. OK: welcomed; `replaced` is the epoch of another
+  // instance whose stream it took over, 0: none. Else why the receiver refused it.
   virtual void OnHelloAnswered(const Hello& hello, const absl::Status& answer, Epoch replaced) {
     static_cast<void>(hello), static_cast<void>(answer), static_cast<void>(replaced);
   }
@@ -54,26 +55,27 @@ class PeerAllowance {
 class ReceiverSession {
  public:
   virtual ~ReceiverSession() = default;
-  // The address of the host at the other end, without a port; before the first message, and not at all by transports that
-  // have none.
+  // The address of the host at the other end, without a port; before the first message, and not at
+  // all by transports that have none.
   virtual void OnPeer(const std::string& address) { static_cast<void>(address); }
   // Likewise, where there is a policy.
   virtual void OnAllowance(std::shared_ptr<PeerAllowance> allowance) {
     static_cast<void>(allowance);
   }
-  // A message from the sender. Called one at a time per session, from a transport's thread. A status other than OK
-  // closes the connection after what was replied.
+  // A message from the sender. Called one at a time per session, from a transport's thread. A
+  // status other than OK closes the connection after what was replied.
   virtual absl::Status OnMessage(SenderMessage message) = 0;
-  // The message that follows took so many bytes on the wire; called just before its `OnMessage`, not at all by
-  // transports that serialize nothing.
+  // The message that follows took so many bytes on the wire; called just before its `OnMessage`,
+  // not at all by transports that serialize nothing.
   virtual void OnWireBytes(size_t bytes) { static_cast<void>(bytes); }
-  // What is between sender and receiver was lost, or is back: meanwhile silence says nothing about the sender. Only of
-  // transports that outlive a connection of the sender. One call at a time with `OnMessage`.
+  // What is between sender and receiver was lost, or is back: meanwhile silence says nothing about
+  // the sender. Only of transports that outlive a connection of the sender. One call at a time with
+  // `OnMessage`.
   virtual void OnTransportLost(bool lost) { static_cast<void>(lost); }
 };
 
-// Sends a message to the sender; callable from any thread until the session is destroyed; never blocks. Messages
-// after the connection's end are dropped.
+// Sends a message to the sender; callable from any thread until the session is destroyed; never
+// blocks. Messages after the connection's end are dropped.
 using ReplyFn = std::function<void(ReceiverMessage)>;
 
 // Accepts connections: a leaf or a hierarchy node implements it.
@@ -97,24 +99,27 @@ class SenderLinkObserver {
   virtual void OnWritable() = 0;
 };
 
-// The sending side: connects, reconnects with backoff until destroyed, and carries messages in order.
+// The sending side: connects, reconnects with backoff until destroyed, and carries messages in
+// order.
 class SenderLink {
  public:
   virtual ~SenderLink() = default;
   // Starts connecting. `observer` outlives the link.
   virtual void Start(SenderLinkObserver* observer) = 0;
-  // Any thread; never blocks. False: not connected, or the buffer is full (then `OnWritable` follows); the message was not
-  // taken.
+  // Any thread; never blocks. False: not connected, or the buffer is full (then `OnWritable`
+  // follows); the message was not taken.
   virtual bool Write(const SenderMessage& message) = 0;
   // Closes this connection and connects again after the backoff.
   virtual void Reset() = 0;
-  // Batch `number` is acknowledged: have those behind the link applied it as well? For transports that keep what they
-  // acknowledge; when it becomes true, the observer is given a message. Any thread; never blocks.
+  // Batch `number` is acknowledged: have those behind the link applied it as well? For transports
+  // that keep what they acknowledge; when it becomes true, the observer is given a message. Any
+  // thread; never blocks.
   virtual bool Confirmed(BatchNumber number) const {
     static_cast<void>(number);
     return true;
   }
-  // Ends: what was written is flushed for at most `flush_for`; no calls to the observer after it returns.
+  // Ends: what was written is flushed for at most `flush_for`; no calls to the observer after it
+  // returns.
   virtual void Stop(std::chrono::nanoseconds flush_for) = 0;
 };
 

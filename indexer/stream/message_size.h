@@ -1,5 +1,5 @@
-// How many bytes does a message take on the wire? The size of its serialized form (proto/kvatlas/v1),
-// computed without serializing: for figures of traffic.
+// How many bytes does a message take on the wire? The size of its serialized form
+// (proto/kvatlas/v1), computed without serializing: for figures of traffic.
 //
 // *Truth*: equal to the serialized size of the `SenderMessage` that carries it.
 // *Threads*: pure functions. *Cost*: a few nanoseconds an event; blocks are not read.

@@ -9,8 +9,8 @@
 //                  ◀─────────────────────────  Need (replay from n | snapshot)
 //     Batch … or SnapshotPart 0…k ──────────▶
 //
-// One stream has one identity: (holder, domain, epoch). The same messages flow from a publisher to a leaf
-// and from a leaf to the hierarchy.
+// One stream has one identity: (holder, domain, epoch). The same messages flow from a publisher to
+// a leaf and from a leaf to the hierarchy.
 
 #ifndef KVATLAS_INDEXER_STREAM_MESSAGES_H_
 #define KVATLAS_INDEXER_STREAM_MESSAGES_H_
@@ -57,9 +57,10 @@ struct Welcome {
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
-// The receiver will not take the stream. FAILED_PRECONDITION with `epoch` set: a younger incarnation exists, and with `lapsed`
-// it was not heard for a lease: who was replaced by it may take its place.
-// INVALID_ARGUMENT: never right, do not retry soon. RESOURCE_EXHAUSTED, UNAVAILABLE: retry later.
+// The receiver will not take the stream. FAILED_PRECONDITION with `epoch` set: a younger
+// incarnation exists, and with `lapsed` it was not heard for a lease: who was replaced by it may
+// take its place. INVALID_ARGUMENT: never right, do not retry soon. RESOURCE_EXHAUSTED,
+// UNAVAILABLE: retry later.
 struct Refuse {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
@@ -77,8 +78,9 @@ struct Ack {
   friend bool operator==(const Ack&, const Ack&) = default;
 };
 
-// The receiver misses something: `snapshot`, else everything from batch `next`. With `snapshot`, `next` is one more than the
-// highest number that it was told of on this connection (0: it does not say): a snapshot of a number below did not arrive whole.
+// The receiver misses something: `snapshot`, else everything from batch `next`. With `snapshot`,
+// `next` is one more than the highest number that it was told of on this connection (0: it does not
+// say): a snapshot of a number below did not arrive whole.
 struct Need {
   BatchNumber next = 0;
   bool snapshot = false;
@@ -93,9 +95,10 @@ struct Heartbeat {
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
-// Everything the sender holds as it was after batch `as_of`, in parts 0, 1, … of at most `kBatchBlocksMax`
-// blocks. What is not in it, the holder does not hold. The last part carries the digest, the load and `Batch::degraded`,
-// the first one the cache classes; none: the main class alone.
+// Everything the sender holds as it was after batch `as_of`, in parts 0, 1, … of at most
+// `kBatchBlocksMax` blocks. What is not in it, the holder does not hold. The last part carries the
+// digest, the load and `Batch::degraded`, the first one the cache classes; none: the main class
+// alone.
 struct SnapshotPart {
   uint64_t snapshot_id = 0;
   BatchNumber as_of = 0;

@@ -43,7 +43,8 @@ void Name(const Stored& stored, Snapshot* snapshot) {
 
 struct StreamReceiver::State {
   using Out = std::vector<ReceiverMessage>;
-  // What is missing: nothing, batches that the sender may still have, or certainty about everything.
+  // What is missing: nothing, batches that the sender may still have, or certainty about
+  // everything.
   enum class Repair { kNone, kReplay, kSnapshot };
 
   State(const ReceiverOptions& options_in, HoldingsSink* sink_in)
@@ -140,11 +141,12 @@ void StreamReceiver::Restore(const ReceiverPosition& position, Time heard, Time 
   if (!position.whole) s.StartRepair(State::Repair::kSnapshot, lease_from);
 }
 
-// --- Hello -------------------------------------------------------------------------------------------
+// --- Hello ---------------------------------------------------------------------------------------
 
-// 1. An older epoch is refused, and so is the same epoch of another instance. Exception: a known epoch that is too far ahead of the
-// clock (`CheckEpoch`) does not count, since no sender could exceed it.  2. Any other epoch is adopted: `Adopt`.  3. The
-// sender is told the next batch, or that nothing but a snapshot helps; until its latest batch is here, it is missing.
+// 1. An older epoch is refused, and so is the same epoch of another instance. Exception: a known
+// epoch that is too far ahead of the clock (`CheckEpoch`) does not count, since no sender could
+// exceed it.  2. Any other epoch is adopted: `Adopt`.  3. The sender is told the next batch, or
+// that nothing but a snapshot helps; until its latest batch is here, it is missing.
 void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   const bool counts = known && CheckEpoch(epoch, options.clock->WallNs()).ok();
   const bool older = counts && hello.epoch < epoch;
@@ -185,8 +187,8 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   out->push_back(Welcome{.next = applied + 1, .snapshot = ask, .credit = options.credit_batches});
 }
 
-// Numbers start again. Holdings of before, from another epoch or a checkpoint, stay until a snapshot says which of them are
-// true; without any, the batches from the first on are as good.
+// Numbers start again. Holdings of before, from another epoch or a checkpoint, stay until a
+// snapshot says which of them are true; without any, the batches from the first on are as good.
 void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
   known = true;
   epoch = hello.epoch;
@@ -209,7 +211,7 @@ void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
   }
 }
 
-// --- Batches -----------------------------------------------------------------------------------------
+// --- Batches -------------------------------------------------------------------------------------
 
 void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
   last_heard = now;
@@ -276,10 +278,11 @@ void StreamReceiver::State::On(const Goodbye&, Time now, Out*) {
   connected = false;
 }
 
-// --- Snapshots ---------------------------------------------------------------------------------------
+// --- Snapshots -----------------------------------------------------------------------------------
 
-// 1. Parts come in order (`TakePart`); what they name is stored at once and remembered.  2. After the last one what they did
-// not name is removed (`RemoveUnnamed`), and the digests are compared (`FinishSnapshot`).
+// 1. Parts come in order (`TakePart`); what they name is stored at once and remembered.  2. After
+// the last one what they did not name is removed (`RemoveUnnamed`), and the digests are compared
+// (`FinishSnapshot`).
 void StreamReceiver::State::On(const SnapshotPart& part, Time now, Out* out) {
   last_heard = now;
   if (part.as_of < applied || part.snapshot_id == snapshot_done) return SendAck(out);
@@ -298,7 +301,8 @@ void StreamReceiver::State::On(const SnapshotPart& part, Time now, Out* out) {
   SendAck(out);
 }
 
-// Whether `part` is the next one of the snapshot on its way, which it starts when it is a first part.
+// Whether `part` is the next one of the snapshot on its way, which it starts when it is a first
+// part.
 bool StreamReceiver::State::TakePart(const SnapshotPart& part, Time now, Out* out) {
   const bool same = snapshot.has_value() && snapshot->id == part.snapshot_id;
   if (same && part.part < snapshot->next_part) return false;
@@ -327,7 +331,8 @@ void StreamReceiver::State::BeginSnapshot(const SnapshotPart& part, Time now) {
   StartRepair(Repair::kSnapshot, now);
 }
 
-// Whether the snapshot with this part is, together with those before it that came to no end; else it is dropped.
+// Whether the snapshot with this part is, together with those before it that came to no end; else
+// it is dropped.
 bool StreamReceiver::State::WithinBounds(const SnapshotPart& part, Time now) {
   for (const Stored& stored : part.stored) snapshots_blocks += stored.blocks.size();
   KVATLAS_ASSERT(snapshot.has_value() && snapshots_began.has_value());
@@ -393,7 +398,7 @@ void StreamReceiver::State::Remove(Tier tier, SideClass side,
   }
 }
 
-// --- Repair ------------------------------------------------------------------------------------------
+// --- Repair --------------------------------------------------------------------------------------
 
 // A need for a snapshot is never lowered to one for a replay.
 void StreamReceiver::State::StartRepair(Repair kind, Time now) {
@@ -449,7 +454,7 @@ void StreamReceiver::State::Shed(Time now) {
   shed_retry_at = now + options.shed_retry;
 }
 
-// --- Time and the rest ---------------------------------------------------------------------------------
+// --- Time and the rest ---------------------------------------------------------------------------
 
 void StreamReceiver::OnDisconnected(Time) { state_->connected = false; }
 
@@ -476,7 +481,8 @@ Trust StreamReceiver::trust(Time now) const {
   return whole ? Trust::kExact : Trust::kDegraded;
 }
 
-// A replay that is awaited does not make what is held doubtful: it is what was held after `applied`.
+// A replay that is awaited does not make what is held doubtful: it is what was held after
+// `applied`.
 ReceiverPosition StreamReceiver::position() const {
   const State& s = *state_;
   return {.epoch = s.epoch,

@@ -13,7 +13,8 @@ namespace {
 
 constexpr Tier kAllTiers[kTiers] = {Tier::kDevice, Tier::kHost, Tier::kDisk, Tier::kExternal};
 
-// A large set's blocks are looked at in an order of their own, each a cache miss unless it is fetched so far ahead.
+// A large set's blocks are looked at in an order of their own, each a cache miss unless it is
+// fetched so far ahead.
 constexpr size_t kAhead = 16;
 
 // Appends `chain` (its parent being `parent`) as runs of at most `kBatchBlocksMax` blocks.
@@ -30,7 +31,8 @@ void AppendRuns(Tier tier, Position position, SequenceHash parent,
 
 }  // namespace
 
-// Where a chain of blocks may end, deepest first so that the first chain of a branch is its longest.
+// Where a chain of blocks may end, deepest first so that the first chain of a branch is its
+// longest.
 struct ResidentSet::Tail {
   SequenceHash block;
   const Entry* entry;
@@ -155,7 +157,8 @@ void ResidentSet::AppendSides(std::vector<Stored>* runs) const {
   }
 }
 
-// All of the tier's, none of them taken. By position first, which costs no comparison: millions are sorted in parts then.
+// All of the tier's, none of them taken. By position first, which costs no comparison: millions are
+// sorted in parts then.
 std::vector<ResidentSet::Tail> ResidentSet::TailsOf(Tier tier) const {
   const size_t count = digest_.tiers[static_cast<int>(tier)].blocks;
   Position deepest = 0;
@@ -180,8 +183,8 @@ std::vector<ResidentSet::Tail> ResidentSet::TailsOf(Tier tier) const {
   return tails;
 }
 
-// From the deepest block that no run has yet, up through its parents while they are held in the tier and free: so
-// a run that branches off comes after the one it branches off from.
+// From the deepest block that no run has yet, up through its parents while they are held in the
+// tier and free: so a run that branches off comes after the one it branches off from.
 void ResidentSet::AppendRunsOf(Tier tier, std::vector<Stored>* runs) const {
   const size_t count = digest_.tiers[static_cast<int>(tier)].blocks;
   if (count == 0) return;

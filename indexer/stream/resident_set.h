@@ -1,9 +1,11 @@
-// What does this holder hold right now? The sender's own memory of its holdings: the source of snapshots
-// and digests.
+// What does this holder hold right now? The sender's own memory of its holdings: the source of
+// snapshots and digests.
 //
-// *Truth*: a set of (tier, block) with each block's position and parent, or with its side class. Copies are not counted here.
+// *Truth*: a set of (tier, block) with each block's position and parent, or with its side class.
+// Copies are not counted here.
 // *Threads*: none; the caller serialises, `AsRuns` included.
-// *Cost*: constant per block; about 32 bytes a distinct block. `AsRuns` takes 24 bytes more for each while it works.
+// *Cost*: constant per block; about 32 bytes a distinct block. `AsRuns` takes 24 bytes more for
+// each while it works.
 
 #ifndef KVATLAS_INDEXER_STREAM_RESIDENT_SET_H_
 #define KVATLAS_INDEXER_STREAM_RESIDENT_SET_H_
@@ -20,15 +22,15 @@ namespace kvatlas {
 
 class ResidentSet {
  public:
-  // What an event really changes: the event less what has no effect. Empty when nothing does. The set is
-  // changed accordingly. A stored run is cut where blocks in it are already held.
+  // What an event really changes: the event less what has no effect. Empty when nothing does. The
+  // set is changed accordingly. A stored run is cut where blocks in it are already held.
   std::vector<Event> Apply(const Event& event);
 
   // Tiers the block is in; empty when it is not held.
   TierMask TiersOf(SequenceHash block) const;
 
-  // Everything held, as runs as long as can be, each of at most `kBatchBlocksMax` blocks, parents before
-  // children. The same contents give the same runs.
+  // Everything held, as runs as long as can be, each of at most `kBatchBlocksMax` blocks, parents
+  // before children. The same contents give the same runs.
   std::vector<Stored> AsRuns() const;
 
   // The holder's cache classes: part of a snapshot. False: they were so already.

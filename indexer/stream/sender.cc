@@ -50,8 +50,9 @@ struct Snapshot {
 // Numbers:   … acknowledged_ …│ sent │ unsent …  last_
 //                             first_kept_ ≤ cursor_ ≤ last_ + 1
 //
-// `window_` holds exactly the batches first_kept_ … last_, acknowledged ones first. Numbers below first_kept_ are
-// acknowledged and forgotten, or burnt: only a snapshot carries a receiver across those.
+// `window_` holds exactly the batches first_kept_ … last_, acknowledged ones first. Numbers below
+// first_kept_ are acknowledged and forgotten, or burnt: only a snapshot carries a receiver across
+// those.
 struct StreamSender::State {
   enum class Phase { kDisconnected, kHelloDue, kHelloSent, kRefused, kWelcomed };
 
@@ -147,7 +148,7 @@ StreamSender::StreamSender(const SenderOptions& options, SenderIdentity identity
 
 StreamSender::~StreamSender() = default;
 
-// --- Append ------------------------------------------------------------------------------------------
+// --- Append --------------------------------------------------------------------------------------
 
 void StreamSender::Append(const std::vector<Event>& events, const std::optional<Load>& load,
                           Time now) {
@@ -203,8 +204,8 @@ void StreamSender::State::AppendEvent(const Event& event) {
   } while (from < count);
 }
 
-// The batch that takes one more event of at least `blocks` blocks: the last one while it is unsent and has room, else
-// a new one. Null: the window overflowed, and a snapshot is owed.
+// The batch that takes one more event of at least `blocks` blocks: the last one while it is unsent
+// and has room, else a new one. Null: the window overflowed, and a snapshot is owed.
 Batch* StreamSender::State::Open(size_t blocks) {
   if (!window.empty() && last >= cursor && last > high_sent) {
     Batch& back = window.back();
@@ -258,7 +259,7 @@ void StreamSender::State::AddDigest(Time now) {
   blocks_since_digest = 0;
 }
 
-// --- Connection and messages ---------------------------------------------------------------------------
+// --- Connection and messages ---------------------------------------------------------------------
 
 void StreamSender::OnConnected(Time) {
   const bool waits = state_->replaced_in_a_row > 0;
@@ -338,8 +339,8 @@ void StreamSender::State::RaiseEpoch(Epoch above) {
   phase = Phase::kHelloDue;
 }
 
-// The epoch may be refused because it is too far ahead of the receiver's clock: it was raised above an epoch made under a wrong clock,
-// or our own clock was wrong.
+// The epoch may be refused because it is too far ahead of the receiver's clock: it was raised above
+// an epoch made under a wrong clock, or our own clock was wrong.
 void StreamSender::State::BringBackEpoch() {
   identity.epoch = std::min(identity.epoch, Epoch{options.clock->WallNs()});
 }
@@ -391,8 +392,9 @@ absl::Status StreamSender::State::Acknowledge(BatchNumber applied) {
   return absl::OkStatus();
 }
 
-// Links keep the order: a receiver that has all of it acknowledges it before it asks for another one, and one that was told of a number
-// behind it (`Poll` sees to that) and asks did not get it. One that does not say what it was told of asks until it is sent again.
+// Links keep the order: a receiver that has all of it acknowledges it before it asks for another
+// one, and one that was told of a number behind it (`Poll` sees to that) and asks did not get it.
+// One that does not say what it was told of asks until it is sent again.
 bool StreamSender::State::SnapshotOnItsWay(BatchNumber highest_number_seen, Time now) const {
   if (!snapshot.has_value() || highest_number_seen >= snapshot->as_of) return false;
   const int doublings = std::clamp(snapshots_unanswered - 1, 0, 6);
@@ -428,11 +430,12 @@ absl::Status StreamSender::State::On(const Need& need, Time now) {
   return absl::OkStatus();
 }
 
-// --- Poll --------------------------------------------------------------------------------------------
+// --- Poll ----------------------------------------------------------------------------------------
 
-// 1. `MakeHello`, again without an answer.  2. After the welcome an owed snapshot: `Capture`, then `NextPart` until
-// the last.  3. `NextBatch` while there is credit.  4. When all is sent and acknowledged, an empty batch with a digest
-// when it is due.  5. A heartbeat when nothing was sent for long, or nothing behind a snapshot.
+// 1. `MakeHello`, again without an answer.  2. After the welcome an owed snapshot: `Capture`, then
+// `NextPart` until the last.  3. `NextBatch` while there is credit.  4. When all is sent and
+// acknowledged, an empty batch with a digest when it is due.  5. A heartbeat when nothing was sent
+// for long, or nothing behind a snapshot.
 std::optional<SenderMessage> StreamSender::Poll(Time now) {
   State& s = *state_;
   using Phase = State::Phase;
@@ -485,7 +488,8 @@ SenderMessage StreamSender::State::MakeHello(Time now) {
                .degraded = degraded};
 }
 
-// The snapshot gets a number of its own, so that an acknowledgement of it cannot be one of an earlier batch.
+// The snapshot gets a number of its own, so that an acknowledgement of it cannot be one of an
+// earlier batch.
 void StreamSender::State::Capture(Time now) {
   ++last;
   OweSnapshot();
@@ -570,7 +574,7 @@ bool StreamSender::State::DigestDue(Time now) const {
   return DigestTime(now) && acknowledged == last && !snapshot.has_value() && !snapshot_owed;
 }
 
-// --- The rest ------------------------------------------------------------------------------------------
+// --- The rest ------------------------------------------------------------------------------------
 
 void StreamSender::Stop() {
   if (state_->stopped) return;

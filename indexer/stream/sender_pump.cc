@@ -28,8 +28,9 @@ SenderOptions WithClock(SenderOptions options, const Clock* clock) {
 
 }  // namespace
 
-// Locks in this order: `resident_mutex`, then `mutex`. The link is written under both, which never blocks, so that messages
-// leave in the order in which they were made; it is reset and stopped under neither.
+// Locks in this order: `resident_mutex`, then `mutex`. The link is written under both, which never
+// blocks, so that messages leave in the order in which they were made; it is reset and stopped
+// under neither.
 struct SenderPump::State {
   State(const SenderOptions& options, SenderIdentity identity, const ResidentSet* resident,
         Mutex* resident_mutex_in, std::unique_ptr<SenderLink> link_in, const Clock* clock_in)

@@ -1,11 +1,12 @@
-// Who moves messages between a `StreamSender` and its `SenderLink`? The pump: it serialises the state machine,
-// writes what is due while the link takes it, and feeds back what arrives.
+// Who moves messages between a `StreamSender` and its `SenderLink`? The pump: it serialises the
+// state machine, writes what is due while the link takes it, and feeds back what arrives.
 //
 // *Place*: a publisher owns one per leaf address, a leaf (or a hierarchy node) one per parent.
-// *Threads*: any; no thread of its own. The owner calls `Tick` at least every `SenderOptions::heartbeat_every`,
-// better every 100 ms.
-// *Lifetime*: `resident` is read under `resident_mutex` while messages are made (snapshots), so the owner changes
-// it under that mutex, and calls `Append` while still holding it, so that all pumps see one order.
+// *Threads*: any; no thread of its own. The owner calls `Tick` at least every
+// `SenderOptions::heartbeat_every`, better every 100 ms.
+// *Lifetime*: `resident` is read under `resident_mutex` while messages are made (snapshots), so the
+// owner changes it under that mutex, and calls `Append` while still holding it, so that all pumps
+// see one order.
 
 #ifndef KVATLAS_INDEXER_STREAM_SENDER_PUMP_H_
 #define KVATLAS_INDEXER_STREAM_SENDER_PUMP_H_
@@ -35,7 +36,8 @@ class SenderPump : private SenderLinkObserver {
   // Likewise: what is held is not certain, or is so again.
   void SetDegraded(bool degraded);
 
-  // The resident set's cache classes changed (`StreamSender::NoteLayout`). REQUIRES: `resident_mutex` held.
+  // The resident set's cache classes changed (`StreamSender::NoteLayout`). REQUIRES:
+  // `resident_mutex` held.
   void NoteLayout();
 
   // Writes what is due. REQUIRES: `resident_mutex` not held.
@@ -58,10 +60,12 @@ class SenderPump : private SenderLinkObserver {
   absl::Status refusal() const;
   // Either of them.
   absl::Status WhyRefused() const;
-  // How far it is: nothing: it is being connected. OK: welcomed. UNAVAILABLE: the receiver is not reached, in words of the link;
+  // How far it is: nothing: it is being connected. OK: welcomed. UNAVAILABLE: the receiver is not
+  // reached, in words of the link;
   // else it refuses, and why.
   std::optional<absl::Status> Progress() const;
-  // Of the connection that ended since the last call of this, where it was welcomed; nothing: none did.
+  // Of the connection that ended since the last call of this, where it was welcomed; nothing: none
+  // did.
   std::optional<absl::Status> TakeLost();
 
   // Blocks until everything appended before is acknowledged, or the timeout; true when it is.

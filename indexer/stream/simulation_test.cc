@@ -1,10 +1,13 @@
-// Do sender and receiver converge whatever the network does? Seeded histories of stores, removals, clears, layouts, lost,
-// doubled, reordered and late messages, broken connections, restarts of either end, and wall clocks that jump, with time that is told.
+// Do sender and receiver converge whatever the network does? Seeded histories of stores, removals,
+// clears, layouts, lost, doubled, reordered and late messages, broken connections, restarts of
+// either end, and wall clocks that jump, with time that is told.
 //
-// After every step: what a receiver holds under exact trust is what the sender held after the batch that
-// the receiver says it has applied. After the faults stop: both ends are equal within bounded simulated time.
+// After every step: what a receiver holds under exact trust is what the sender held after the batch
+// that the receiver says it has applied. After the faults stop: both ends are equal within bounded
+// simulated time.
 //
-// A failure prints its seed; KVATLAS_SIMULATION_SEED=n runs only that one, KVATLAS_SIMULATION_SEEDS=n that many.
+// A failure prints its seed; KVATLAS_SIMULATION_SEED=n runs only that one,
+// KVATLAS_SIMULATION_SEEDS=n that many.
 
 #include <algorithm>
 #include <cstdlib>
@@ -144,7 +147,8 @@ class Simulation {
     for (Receiver& receiver : receivers_) StartReceiver(&receiver);
   }
 
-  // Without faults, but that a snapshot's parts are lost, `times` in a row: how long until all is well?
+  // Without faults, but that a snapshot's parts are lost, `times` in a row: how long until all is
+  // well?
   Duration RepairsALostSnapshotIn(int times) {
     faults_ = false;
     while (truth_.empty()) Work();
@@ -199,7 +203,8 @@ class Simulation {
   bool Percent(int percent) { return faults_ && static_cast<int>(Below(100)) < percent; }
   Time now() const { return clock_.Now(); }
 
-  // One engine: a resident set, and a stream to each receiver. `keep`: the same contents under a new epoch.
+  // One engine: a resident set, and a stream to each receiver. `keep`: the same contents under a
+  // new epoch.
   void StartSender(bool keep) {
     if (!keep) {
       resident_ = std::make_unique<ResidentSet>();
@@ -281,7 +286,8 @@ class Simulation {
     return layout;
   }
 
-  // A sequence is the multiples of its number, so that sequences share no block and parents are known.
+  // A sequence is the multiples of its number, so that sequences share no block and parents are
+  // known.
   Event RandomEvent() {
     const Tier tier = static_cast<Tier>(Below(3));
     if (Below(60) == 0) return Cleared{TierMask(static_cast<uint8_t>(1 + Below(15)))};
@@ -455,7 +461,8 @@ class Simulation {
     return true;
   }
 
-  // No more faults: two and a half minutes for time-outs, digests, snapshots after shedding, and all must be equal.
+  // No more faults: two and a half minutes for time-outs, digests, snapshots after shedding, and
+  // all must be equal.
   void Calm() {
     faults_ = false;
     SetClocks(/*right=*/true);

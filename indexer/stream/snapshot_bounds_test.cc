@@ -100,7 +100,8 @@ TEST_F(SnapshotBoundsTest, OneThatComesInDropsHasATimeToEnd) {
   EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
 }
 
-// Else a sender that begins one snapshot after the other keeps what it has not confirmed, and more of it each time.
+// Else a sender that begins one snapshot after the other keeps what it has not confirmed, and more
+// of it each time.
 TEST_F(SnapshotBoundsTest, AfterOneWasDroppedPartsOfOthersDoNotPutOffTheRepairTimeout) {
   uint64_t snapshots = 0;
   for (Time began = now; now - began <= ReceiverOptions().repair_timeout; now += seconds(1)) {

@@ -1,4 +1,5 @@
-// What do the two ends say to each other, one rule at a time? `simulation_test.cc` shows that the rules suffice.
+// What do the two ends say to each other, one rule at a time? `simulation_test.cc` shows that the
+// rules suffice.
 
 #include <memory>
 #include <optional>
@@ -296,7 +297,8 @@ TEST_F(ReceiverTest, WhatTheSenderItselfDoubtsIsDegradedUntilItSaysOtherwise) {
   Say(doubtful);
   EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
   EXPECT_EQ(holdings.held.size(), 3u);
-  // Nothing is missing here: no repair, nothing dropped, and equal digests say nothing about the sender's own doubt.
+  // Nothing is missing here: no repair, nothing dropped, and equal digests say nothing about the
+  // sender's own doubt.
   now += 60 * kSecond;
   EXPECT_TRUE(Tick().empty());
   Batch digest_batch{.number = 2, .events = {}, .load = {}, .digest = holdings.CurrentDigest()};

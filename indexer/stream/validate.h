@@ -1,7 +1,8 @@
 // Is this what a correct peer could have said? The bounds of every message, in one place.
 //
-// INVALID_ARGUMENT names the field and the bound. Transports call it on what they decoded, the two state machines call
-// it again on what they are given; who makes a sender asks it about the names before. It reads names, sizes and numbers.
+// INVALID_ARGUMENT names the field and the bound. Transports call it on what they decoded, the two
+// state machines call it again on what they are given; who makes a sender asks it about the names
+// before. It reads names, sizes and numbers.
 
 #ifndef KVATLAS_INDEXER_STREAM_VALIDATE_H_
 #define KVATLAS_INDEXER_STREAM_VALIDATE_H_
@@ -26,7 +27,8 @@ inline constexpr size_t kHelloTextBytesMax = 256;  // every string of a hello, w
 inline constexpr size_t kHelloLabelsMax = 32;
 // Above any wall time in nanoseconds, and so that one more never wraps.
 inline constexpr Epoch kEpochMax = uint64_t{1} << 63;
-// Epochs are start times: one that is further ahead of the receiver's clock than this would lock out every later sender.
+// Epochs are start times: one that is further ahead of the receiver's clock than this would lock
+// out every later sender.
 inline constexpr std::chrono::hours kEpochAheadMax{24};
 inline constexpr BatchNumber kBatchNumberMax = uint64_t{1} << 63;
 

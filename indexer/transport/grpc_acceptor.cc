@@ -13,9 +13,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/bounded_message.h"
-#include "indexer/service/grpc_guard.h"
-#include "indexer/service/grpc_status.h"
+#include "indexer/net/bounded_message.h"
+#include "indexer/net/grpc_guard.h"
+#include "indexer/net/grpc_status.h"
 #include "indexer/transport/peer_address.h"
 #include "indexer/transport/peer_policy.h"
 #include "indexer/transport/wire.h"
@@ -30,8 +30,8 @@ using Reactor = grpc::ServerBidiReactor<Incoming, v1::ReceiverMessage>;
 // What waits to be sent on one connection. It outlives the connection: replies come from any thread
 // and at any time, and are dropped once it is over.
 //
-// The call ends (`Finish`) when an end is due, nothing is being written and nothing waits. The thread that
-// finds that so under the lock does it; `reactor_` is null from then on.
+// The call ends (`Finish`) when an end is due, nothing is being written and nothing waits. The
+// thread that finds that so under the lock does it; `reactor_` is null from then on.
 class Outbox {
  public:
   explicit Outbox(size_t replies_max) : replies_max_(replies_max) {}
@@ -345,8 +345,8 @@ GrpcAcceptorStats GrpcAcceptor::Stats() const {
   return stats;
 }
 
-// Connections cannot be deleted meanwhile: `OnDone` waits for the lock. Neither call below waits for
-// `OnDone`.
+// Connections cannot be deleted meanwhile: `OnDone` waits for the lock. Neither call below waits
+// for `OnDone`.
 void GrpcAcceptor::Stop() {
   MutexLock lock(&core_->mutex);
   core_->stopping = true;

@@ -4,15 +4,15 @@
 //   call ─▶ headers at once ─▶ messages, typed and checked (`wire.h`) ─▶ ReceiverSession
 //                replies, from any thread ─▶ queue per connection ─▶ call
 //
-// *Truth*: a message that `wire.h` refuses ends the call with INVALID_ARGUMENT and the field's name.
-// A `Refuse` is sent and then the call ends with the same status; a session's status ends it likewise,
-// after what was replied before. A sender that half-closes is answered OK. The session is destroyed
-// when the call is over.
-// A hello that the policy does not allow ends the call with PERMISSION_DENIED before its session hears of it; a stream is cut when a
-// later policy does not allow its hello any more.
-// *Threads*: any. Sessions are called from gRPC's threads, one message at a time per call. No thread of
-// its own. Replies never block: a slow reader has its acks merged, the newest one counts; with more
-// than `replies_max` others waiting it is cut off with RESOURCE_EXHAUSTED.
+// *Truth*: a message that `wire.h` refuses ends the call with INVALID_ARGUMENT and the field's
+// name. A `Refuse` is sent and then the call ends with the same status; a session's status ends it
+// likewise, after what was replied before. A sender that half-closes is answered OK. The session is
+// destroyed when the call is over.
+// A hello that the policy does not allow ends the call with PERMISSION_DENIED before its session
+// hears of it; a stream is cut when a later policy does not allow its hello any more.
+// *Threads*: any. Sessions are called from gRPC's threads, one message at a time per call. No
+// thread of its own. Replies never block: a slow reader has its acks merged, the newest one counts;
+// with more than `replies_max` others waiting it is cut off with RESOURCE_EXHAUSTED.
 // *Lifetime*: `acceptor` outlives this, this outlives the server.
 //
 // Example:
@@ -30,7 +30,7 @@
 #include <memory>
 #include <string>
 
-#include "indexer/service/security/security.h"
+#include "indexer/security/security.h"
 #include "indexer/stream/link.h"
 
 namespace grpc {
@@ -41,7 +41,8 @@ namespace kvatlas {
 
 struct GrpcAcceptorOptions {
   size_t replies_max = 64;  // waiting on one connection
-  // What a hello claims is checked with the identity of its call: a holder of this cell, or coverage of a cell.
+  // What a hello claims is checked with the identity of its call: a holder of this cell, or
+  // coverage of a cell.
   Verb verb = Verb::kPublish;
   std::string cell = {};                         // of this leaf, for workers' hellos
   std::shared_ptr<Security> security = nullptr;  // null: that of the process

@@ -15,9 +15,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_deadline.h"
-#include "indexer/service/grpc_status.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_deadline.h"
+#include "indexer/net/grpc_status.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/stream.grpc.pb.h"
 
@@ -25,10 +25,10 @@ namespace kvatlas {
 
 // What outlives a call. At most one call exists at a time.
 //
-// Notices for the observer go through a queue: a thread that adds one while none delivers becomes the
-// one who delivers, and goes on until the queue is empty. So calls come one at a time, in order,
-// and no lock is held. The next call is started only when `Disconnected` has been delivered: what
-// the observer writes always belongs to the connection it knows of.
+// Notices for the observer go through a queue: a thread that adds one while none delivers becomes
+// the one who delivers, and goes on until the queue is empty. So calls come one at a time, in
+// order, and no lock is held. The next call is started only when `Disconnected` has been delivered:
+// what the observer writes always belongs to the connection it knows of.
 struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
   struct Connected {};
   struct Received {
@@ -82,9 +82,10 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
 
 // One gRPC call. It deletes itself when gRPC is done with it.
 //
-// Operations are started from outside of gRPC's callbacks, so a hold keeps the call from being done.
-// `pins_` counts who may still start one: a write under way, a message being delivered, a half-close.
-// Once the call is closing, no new pin is added, and the last pin removed gives up the hold.
+// Operations are started from outside of gRPC's callbacks, so a hold keeps the call from being
+// done. `pins_` counts who may still start one: a write under way, a message being delivered, a
+// half-close. Once the call is closing, no new pin is added, and the last pin removed gives up the
+// hold.
 class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::ReceiverMessage> {
  public:
   // It does not wait for the channel: a waiting call is not told why the peer is missing.
@@ -186,7 +187,8 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
       closing = closing_;
       if (!closing) ++pins_;
     }
-    // gRPC tells the call's status once all that came is read: a call that a failed write has closed reads on, to the end.
+    // gRPC tells the call's status once all that came is read: a call that a failed write has
+    // closed reads on, to the end.
     if (closing) return StartRead(&incoming_);
     core_->Notify(Core::Received{this, std::move(message)});
   }
@@ -247,7 +249,8 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
                                queued_bytes_ + bytes > core_->options.buffer_bytes_max);
   }
 
-  // Both take the message that the caller writes next, without the lock: from here to `OnWriteDone` it is gRPC's.
+  // Both take the message that the caller writes next, without the lock: from here to `OnWriteDone`
+  // it is gRPC's.
   grpc::WriteOptions BeginWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = true;
     ++pins_;
@@ -426,8 +429,9 @@ bool GrpcLink::Write(const SenderMessage& message) {
 
 void GrpcLink::Reset() { core_->CancelCall(); }
 
-// The channel ends here, on the owner's thread: what is left of `Core` may go on a thread of gRPC's, and gRPC 1.51 joins
-// its callback threads where its last channel ends; one of them cannot join itself.
+// The channel ends here, on the owner's thread: what is left of `Core` may go on a thread of
+// gRPC's, and gRPC 1.51 joins its callback threads where its last channel ends; one of them cannot
+// join itself.
 void GrpcLink::Stop(std::chrono::nanoseconds flush_for) {
   const Time until = Clock::Real().Now() + flush_for;
   {

@@ -1,21 +1,24 @@
 // How does a sender reach its receiver over the network? A `SenderLink` over one gRPC call of
 // `Holdings.Stream`, made again whenever it ends.
 //
-//   1. A call is started. While the server is not reached it fails, with the reason (`OnUnreachable`), and 3 follows.
+//   1. A call is started. While the server is not reached it fails, with the reason
+//     (`OnUnreachable`), and 3 follows.
 //   2. The server sends its headers: connected. Messages flow both ways.
-//   3. The call ends (`Reset`, a refusal, a dead peer): disconnected, then 1 again after the backoff,
-//      which starts over once a connection has carried a message back.
+//   3. The call ends (`Reset`, a refusal, a dead peer): disconnected, then 1 again after the
+//      backoff, which starts over once a connection has carried a message back.
 //
-// *Truth*: messages arrive in order, or the connection ends; those still in the buffer then are lost.
+// *Truth*: messages arrive in order, or the connection ends; those still in the buffer then are
+// lost.
 // *Threads*: any; observers are called from gRPC's threads, one call at a time, with no lock held.
 // `Stop` must not be called from an observer. No thread of its own.
-// *Bounds*: the buffer, by `GrpcLinkOptions`; one message is always taken when it is empty. Acks are
-// read one at a time: an observer that is slow slows the receiver down.
+// *Bounds*: the buffer, by `GrpcLinkOptions`; one message is always taken when it is empty. Acks
+// are read one at a time: an observer that is slow slows the receiver down.
 // *Cost*: a message is converted and queued by its writer; gRPC's threads do the rest.
 //
 // Example:
 //   auto link = std::make_unique<GrpcLink>("127.0.0.1:7410", GrpcLinkOptions{});
-//   SenderPump pump(options, identity, &resident, &resident_mutex, std::move(link), &Clock::Real());
+//   SenderPump pump(options, identity, &resident, &resident_mutex, std::move(link),
+//   &Clock::Real());
 
 #ifndef KVATLAS_INDEXER_TRANSPORT_GRPC_LINK_H_
 #define KVATLAS_INDEXER_TRANSPORT_GRPC_LINK_H_

@@ -11,16 +11,16 @@
 #include <variant>
 #include <vector>
 
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/held_ports.h"
+#include "indexer/net/grpc_server.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/hello_test_util.h"
+#include "tools/testing/servers/reserved_test_ports.h"
 
 namespace kvatlas {
 namespace {
@@ -219,8 +219,9 @@ TEST(GrpcLinkTest, StopFlushesWhatWasWritten) {
   EXPECT_FALSE(link.Write(Goodbye{}));
 }
 
-// Without a server in the process the link has its only channel. It used to end on the thread of gRPC's that ended the
-// call, which then tried to join itself and went on with a queue that was gone.
+// Without a server in the process the link has its only channel. It used to end on the thread of
+// gRPC's that ended the call, which then tried to join itself and went on with a queue that was
+// gone.
 TEST(GrpcLinkTest, TheLastChannelOfAProcessEndsWithItsLink) {
   for (int i = 0; i < 300; ++i) {
     Recorder recorder;
@@ -242,7 +243,7 @@ TEST(GrpcLinkTest, StopsWhileNobodyListens) {
 
 TEST(GrpcLinkTest, ReconnectsToARestartedServer) {
   FakeAcceptor acceptor(AckAll);
-  HeldPorts held;
+  ReservedTestPorts held;
   const Address address = held.HoldAny();
   auto server = std::make_unique<TestServer>(&acceptor, address.port);
   Recorder recorder;
@@ -330,7 +331,8 @@ TEST(GrpcLinkTest, ACallThatAFailedWriteClosedBeforeItsRepliesWereReadEnds) {
   EXPECT_EQ(recorder.notices.Take().kind, Notice::kConnected);
   ASSERT_TRUE(link.Write(HelloOf("w")));
   EXPECT_EQ(recorder.notices.Take().kind, Notice::kMessage);
-  // The first reply is being delivered, the others wait, and the server has ended the stream: writing fails.
+  // The first reply is being delivered, the others wait, and the server has ended the stream:
+  // writing fails.
   EXPECT_TRUE(Await([&] { return !link.Write(ABatch(1)); }, kLong));
   recorder.Release();
   Notice end = recorder.notices.Take();

@@ -1,4 +1,5 @@
-// What an identity and a tenant may take of a process with their streams, at a real registry behind a real server.
+// What an identity and a tenant may take of a process with their streams, at a real registry behind
+// a real server.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@
 #include "indexer/base/await.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
-#include "indexer/holders/holder_registry.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/transport/grpc_security_test_util.h"
 
 namespace kvatlas {

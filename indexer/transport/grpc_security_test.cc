@@ -1,4 +1,5 @@
-// Streams of holdings between processes with certificates: who is let in, with which hello, and until when.
+// Streams of holdings between processes with certificates: who is let in, with which hello, and
+// until when.
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -19,8 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "indexer/base/await.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/security/pki.h"
-#include "indexer/service/security/security.h"
+#include "indexer/security/pki.h"
+#include "indexer/security/security.h"
 #include "indexer/transport/grpc_security_test_util.h"
 #include "proto/kvatlas/v1/stream.grpc.pb.h"
 
@@ -198,7 +199,8 @@ TEST_F(GrpcSecurityTest, CertificatesRotateWhileStreamsAreOpened) {
   for (int i = 0; i < 5; ++i) {
     Issue("leaf/a/0");
     Issue("worker/a/w1");
-    // A side that read certificate and key between the writing of both has no pair until it reads again; callers retry.
+    // A side that read certificate and key between the writing of both has no pair until it reads
+    // again; callers retry.
     grpc::Status status;
     EXPECT_TRUE(Await(
         [&] {
@@ -210,7 +212,8 @@ TEST_F(GrpcSecurityTest, CertificatesRotateWhileStreamsAreOpened) {
   }
 }
 
-// gRPC reads files every second; of one that is empty it died, and others it showed whatever was wrong with them.
+// gRPC reads files every second; of one that is empty it died, and others it showed whatever was
+// wrong with them.
 TEST_F(GrpcSecurityTest, FilesThatAreRefusedAreNotServed) {
   const TlsPaths paths = Issue("leaf/a/0");  // the server's
   const auto text_of = [](const std::string& path) {
@@ -273,7 +276,8 @@ TEST_F(ShortLivedTest, AChannelGoesOnWithTheNextCertificate) {
   const Time until = Clock::Real().Now() + std::chrono::seconds(7);
   while (Clock::Real().Now() < until) {
     const grpc::Status status = say();
-    // A call that is begun while its connection is given up may be told so, and comes again; it is never refused.
+    // A call that is begun while its connection is given up may be told so, and comes again; it is
+    // never refused.
     ASSERT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE)
         << status.error_message();
   }

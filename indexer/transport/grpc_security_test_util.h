@@ -13,11 +13,11 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/security/pki.h"
-#include "indexer/service/security/security.h"
-#include "indexer/service/security/security_test_folder.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_server.h"
+#include "indexer/security/pki.h"
+#include "indexer/security/security.h"
+#include "indexer/security/security_test_folder.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/hello_test_util.h"
 #include "indexer/transport/wire.h"

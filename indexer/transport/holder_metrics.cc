@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/durations.h"
 #include "indexer/base/overlap.h"
-#include "indexer/service/memory_watch.h"
-#include "indexer/service/metric_families.h"
-#include "indexer/service/text_escape.h"
+#include "indexer/process/memory_watch.h"
+#include "indexer/telemetry/metric_families.h"
+#include "indexer/telemetry/text_escape.h"
 #include "indexer/transport/holder_states.h"
 
 namespace kvatlas {
@@ -112,8 +112,8 @@ struct Shown {
   }
 };
 
-// What became of the prompts that frontends said they sent to a holder. One that confirms little announces late, or computes other
-// tokens, or has another salt.
+// What became of the prompts that frontends said they sent to a holder. One that confirms little
+// announces late, or computes other tokens, or has another salt.
 void AppendPending(const std::vector<Shown>& streams, const std::string& prefix,
                    MetricFamilies* families) {
   const std::string told = prefix + "_pending_told_total", ended = prefix + "_pending_ended_total";

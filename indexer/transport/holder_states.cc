@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/overlap.h"
-#include "indexer/service/text_escape.h"
+#include "indexer/telemetry/text_escape.h"
 
 namespace kvatlas {
 namespace {

@@ -2,8 +2,9 @@
 //
 //   kvatlas_leaf_holders_by_trust{domain="llama",trust="stale"} 1
 //
-// *Truth*: a scrape's, of the holders known then. `_holders_masked`: their lease ran out, or their engine is not reached, so that
-// no answer has them; they keep their trust. The two totals are of holders known now: one that is forgotten takes its part along.
+// *Truth*: a scrape's, of the holders known then. `_holders_masked`: their lease ran out, or their
+// engine is not reached, so that no answer has them; they keep their trust. The two totals are of
+// holders known now: one that is forgotten takes its part along.
 // *Cost*: a look at each holder's statistics.
 
 #ifndef KVATLAS_INDEXER_TRANSPORT_HOLDER_STATES_H_
@@ -11,7 +12,7 @@
 
 #include <string>
 
-#include "indexer/holders/holder_registry.h"
+#include "indexer/registry/holder_registry.h"
 
 namespace kvatlas {
 

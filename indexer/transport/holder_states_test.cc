@@ -13,7 +13,7 @@
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
-#include "indexer/holders/holder_registry.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 

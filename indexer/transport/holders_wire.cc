@@ -8,10 +8,10 @@
 
 #include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
-#include "indexer/holders/refused_holders.h"
-#include "indexer/service/call_progress.h"
-#include "indexer/service/long_answers.h"
-#include "indexer/service/process_facts.h"
+#include "indexer/net/call_progress.h"
+#include "indexer/net/long_answers.h"
+#include "indexer/process/process_facts.h"
+#include "indexer/registry/refused_holders.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {

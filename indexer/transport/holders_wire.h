@@ -1,4 +1,5 @@
-// What a registry of holders answers over gRPC and HTTP, at every level: its statistics, its metrics and its contents.
+// What a registry of holders answers over gRPC and HTTP, at every level: its statistics, its
+// metrics and its contents.
 //
 // *Place*: the services of leaf and hierarchy.
 // *Threads*: any.
@@ -16,8 +17,8 @@
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/admin_http.h"
+#include "indexer/process/admin_http.h"
+#include "indexer/registry/holder_registry.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace kvatlas {
@@ -38,13 +39,13 @@ uint64_t IndexBytes(const HolderRegistry& registry);
 // Memory for snapshots that are being received, of all holders. Walks them all.
 uint64_t SnapshotBytes(const HolderRegistry& registry);
 
-// Gives everything asked for to `write`, a run per message, so that none is large; the last message of a
-// holder has no run. CANCELLED: `write` said false. NOT_FOUND: the domain was never announced.
+// Gives everything asked for to `write`, a run per message, so that none is large; the last message
+// of a holder has no run. CANCELLED: `write` said false. NOT_FOUND: the domain was never announced.
 absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& request,
                          const std::function<bool(const v1::DumpResponse&)>& write);
 
-// The same as a method of a service. RESOURCE_EXHAUSTED: there are as many long answers as may be (`long_answers.h`). A caller
-// that takes nothing for half a minute is cut off.
+// The same as a method of a service. RESOURCE_EXHAUSTED: there are as many long answers as may be
+// (`long_answers.h`). A caller that takes nothing for half a minute is cut off.
 absl::Status ServeDump(const HolderRegistry& registry, grpc::ServerContext* context,
                        const v1::DumpRequest& request,
                        grpc::ServerWriter<v1::DumpResponse>* writer);

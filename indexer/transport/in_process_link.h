@@ -1,10 +1,11 @@
-// How does a sender reach a receiver in its own process? A `SenderLink` over a `StreamAcceptor`, without sockets
-// and without threads: messages wait in two bounded queues until they are run.
+// How does a sender reach a receiver in its own process? A `SenderLink` over a `StreamAcceptor`,
+// without sockets and without threads: messages wait in two bounded queues until they are run.
 //
 // *Place*: tests and simulations, where every step is to be seen; programs that embed both ends.
-// *Threads*: `Write`, `Reset` and replies from any. `Run` delivers, to both sides, on the caller's thread, one at a time.
-// *Bounds*: `messages_max` each way. A full queue makes `Write` return false; replies beyond it end the connection, as
-// a reader that does not read would.
+// *Threads*: `Write`, `Reset` and replies from any. `Run` delivers, to both sides, on the caller's
+// thread, one at a time.
+// *Bounds*: `messages_max` each way. A full queue makes `Write` return false; replies beyond it end
+// the connection, as a reader that does not read would.
 //
 // Example:
 //   InProcessLink link(&registry);
@@ -36,7 +37,8 @@ class InProcessLink : public SenderLink {
   // What is queued is delivered to the receiver first, unless `flush_for` is zero.
   void Stop(std::chrono::nanoseconds flush_for) override;
 
-  // Connects when that is due, then delivers what is queued both ways. True when anything happened. Not after `Stop`.
+  // Connects when that is due, then delivers what is queued both ways. True when anything happened.
+  // Not after `Stop`.
   bool Run();
 
  private:

@@ -1,4 +1,5 @@
-// What does the policy say of a stream of holdings? What its hello claims, what its identity may take, and what the audit log says of it.
+// What does the policy say of a stream of holdings? What its hello claims, what its identity may
+// take, and what the audit log says of it.
 //
 // *Threads*: any.
 
@@ -8,14 +9,15 @@
 #include <memory>
 #include <string>
 
-#include "indexer/service/security/security.h"
+#include "indexer/security/security.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 
 namespace kvatlas {
 
-// What a hello claims. A worker (`kPublish`) is in the cell of the leaf that it talks to; a leaf's holder (`kReport`) is its cell. An
-// address and the labels named url are where others would send requests.
+// What a hello claims. A worker (`kPublish`) is in the cell of the leaf that it talks to; a leaf's
+// holder (`kReport`) is its cell. An address and the labels named url are where others would send
+// requests.
 PolicyTarget TargetOf(const Hello& hello, Verb verb, const std::string& cell);
 
 // Where a stream comes from, for the audit log.
@@ -26,8 +28,9 @@ struct StreamOrigin {
   std::string peer = {};  // "ipv4:10.0.0.7:4711", "redis"
 };
 
-// Quotas of what the identity announces (`quotas.h`). A hello that the policy allows and the receiver refuses, such as one of an epoch
-// that is not to be, is audited as "refusal"; one that takes a stream over from another instance as "takeover".
+// Quotas of what the identity announces (`quotas.h`). A hello that the policy allows and the
+// receiver refuses, such as one of an epoch that is not to be, is audited as "refusal"; one that
+// takes a stream over from another instance as "takeover".
 std::shared_ptr<PeerAllowance> AllowanceOf(std::shared_ptr<Security> security, StreamOrigin origin);
 
 }  // namespace kvatlas

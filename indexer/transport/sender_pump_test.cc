@@ -31,7 +31,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// The other end: one receiver, kept across connections, as a leaf keeps it. Used by the thread that runs the link.
+// The other end: one receiver, kept across connections, as a leaf keeps it. Used by the thread that
+// runs the link.
 class Leaf : public StreamAcceptor, private HoldingsSink {
  public:
   explicit Leaf(const Clock* clock, const ReceiverOptions& options = {})

@@ -9,7 +9,7 @@
 #include "indexer/base/domain.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/routed.h"
-#include "indexer/service/security/visible_domain.h"
+#include "indexer/security/visible_domain.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {

@@ -1,8 +1,9 @@
 // What frontends tell of what they have sent (`Told`), as leaves and nodes hear it.
 //
-// A frontend tells on its streams of questions. When the last stream that it told on has ended, it is no more, whatever ended it:
-// what it sent is not waited for, and weighs on no choice (`PendingBlocks::Leave`). Where only its connection was lost, that costs
-// nothing but the knowledge.
+// A frontend tells on its streams of questions. When the last stream that it told on has ended, it
+// is no more, whatever ended it: what it sent is not waited for, and weighs on no choice
+// (`PendingBlocks::Leave`). Where only its connection was lost, that costs nothing but the
+// knowledge.
 //
 // *Threads*: any; of one stream one after the other.
 // *Lifetime*: `ToldStreams` outlives its streams.
@@ -24,9 +25,9 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/grpc_guard.h"
-#include "indexer/service/security/security.h"
+#include "indexer/net/grpc_guard.h"
+#include "indexer/registry/holder_registry.h"
+#include "indexer/security/security.h"
 #include "proto/kvatlas/v1/types.pb.h"
 
 namespace kvatlas {
@@ -48,8 +49,9 @@ class ToldStreams {
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
 
-    // Returns of how many prompts nothing was taken: their worker or domain is not known here, the teller does not see it, it is
-    // beyond its quota of questions, or the message is not whole. Of one prompt at most `kRoutedBlocksMax` blocks are taken.
+    // Returns of how many prompts nothing was taken: their worker or domain is not known here, the
+    // teller does not see it, it is beyond its quota of questions, or the message is not whole. Of
+    // one prompt at most `kRoutedBlocksMax` blocks are taken.
     int Hear(const v1::Told& told);
 
    private:
@@ -61,8 +63,9 @@ class ToldStreams {
     absl::InlinedVector<uint64_t, 2> frontends_;
   };
 
-  // Opens one of `streams`, in which the caller of `context` asks and tells; under a policy each question is taken from its quota.
-  // `answer(asker, request, response)` returns a status; `unknown`, which may be null, is called with what `Stream::Hear` returned.
+  // Opens one of `streams`, in which the caller of `context` asks and tells; under a policy each
+  // question is taken from its quota. `answer(asker, request, response)` returns a status;
+  // `unknown`, which may be null, is called with what `Stream::Hear` returned.
   template <typename Streams, typename Answer>
   typename Streams::Reactor* Open(Streams* streams, grpc::CallbackServerContext* context,
                                   Answer answer, std::function<void(int)> unknown = nullptr) {

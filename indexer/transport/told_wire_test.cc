@@ -7,7 +7,7 @@
 
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
-#include "indexer/holders/holder_handle.h"
+#include "indexer/registry/holder_handle.h"
 
 namespace kvatlas {
 namespace {

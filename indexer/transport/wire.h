@@ -1,10 +1,10 @@
-// How does a message on the wire become a typed value? Here, or it is refused here: nothing above this
-// file handles a message that is out of bounds.
+// How does a message on the wire become a typed value? Here, or it is refused here: nothing above
+// this file handles a message that is out of bounds.
 //
 // *Truth*: `FromProto` is OK only for what a correct peer can say; then every bound of `event.h`,
-// `domain.h` and below holds. INVALID_ARGUMENT names the field ("hello.domain.model: empty"). Unknown
-// fields are ignored, an unknown enumerator is refused. `ToProto` takes any value and replaces what
-// the message held; a value within the bounds comes back equal.
+// `domain.h` and below holds. INVALID_ARGUMENT names the field ("hello.domain.model: empty").
+// Unknown fields are ignored, an unknown enumerator is refused. `ToProto` takes any value and
+// replaces what the message held; a value within the bounds comes back equal.
 // *Threads*: pure functions.
 // *Cost*: one copy of the hashes.
 //
@@ -33,7 +33,8 @@
 
 namespace kvatlas {
 
-// Of models, tenants, workers, cells, replicas. Labels and the other texts of a hello: `stream/validate.h`.
+// Of models, tenants, workers, cells, replicas. Labels and the other texts of a hello:
+// `stream/validate.h`.
 inline constexpr size_t kNameBytesMax = kHelloTextBytesMax;
 inline constexpr size_t kReasonBytesMax = 4096;
 

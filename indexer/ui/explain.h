@@ -6,8 +6,8 @@
 //   {"model":"m", "tokens":700, "block_size":16, "blocks":43, "diverges_at":12,      null: all of it is somewhere
 //    "cells_asked":2, "cells":4, "failed":["cell b: late"],
 //    "workers":[{"cell":"a","worker":"w0","rank":0,"overlap":12,"trust":"exact","age_ms":3,"tiers":"dddddhhhhkkk.dd"}]}
-// `tiers` has a letter for each block, the nearest tier that the worker has it in: d(evice), h(ost), k (disk), x (external), or
-// a dot. The deepest worker comes first.
+// `tiers` has a letter for each block, the nearest tier that the worker has it in: d(evice),
+// h(ost), k (disk), x (external), or a dot. The deepest worker comes first.
 
 #ifndef KVATLAS_INDEXER_UI_EXPLAIN_H_
 #define KVATLAS_INDEXER_UI_EXPLAIN_H_

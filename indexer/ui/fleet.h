@@ -1,14 +1,14 @@
-// What is there, and how well? The state behind the map, the table of streams and the sentence at the top of the page, made from what
-// leaves and hierarchy nodes say of themselves.
+// What is there, and how well? The state behind the map, the table of streams and the sentence at
+// the top of the page, made from what leaves and hierarchy nodes say of themselves.
 //
 //   Leaf.Stats ──▶ AddLeaf ─╮
 //   Hierarchy.Stats ▶ AddNode ┴▶ FleetPage ──▶ Judge ──▶ FleetJson (all cells), CellJson (one, with all its workers)
 //
-// *Truth*: as old as the answers it is made of; each cell and peer says how old. What was not asked, or has not answered, is said to
-// be so, never taken for well.
+// *Truth*: as old as the answers it is made of; each cell and peer says how old. What was not
+// asked, or has not answered, is said to be so, never taken for well.
 // *Threads*: none. *Cost*: linear in workers; the JSON of 4,096 cells some 1 MB.
-// *Bounds*: `kTilesMax` workers are in the JSON of the whole, then cells without their workers; `kStreamsShown` streams and
-// `kPeersShown` peers, the worst first.
+// *Bounds*: `kTilesMax` workers are in the JSON of the whole, then cells without their workers;
+// `kStreamsShown` streams and `kPeersShown` peers, the worst first.
 //
 // *Format* of fleet.json. A count beyond 2^53 is a string of digits. Absent: not known.
 //   {"program":"kvatlas-frontend", "kind":"frontend", "name":"127.0.0.1:7430", "version":"0.1.0",

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "indexer/service/version.h"
+#include "indexer/base/version.h"
 #include "indexer/ui/fleet.h"
 
 namespace kvatlas {

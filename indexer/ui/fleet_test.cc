@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "indexer/service/version.h"
+#include "indexer/base/version.h"
 
 namespace kvatlas {
 namespace {

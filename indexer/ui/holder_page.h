@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "indexer/holders/holder_registry.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/ui/fleet.h"
 #include "indexer/ui/ui_http.h"
 #include "proto/kvatlas/v1/leaf.pb.h"

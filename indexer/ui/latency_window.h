@@ -1,8 +1,11 @@
-// How long did half of the calls of the last seconds take, and 99 of 100? A histogram that costs its writers one addition.
+// How long did half of the calls of the last seconds take, and 99 of 100? A histogram that costs
+// its writers one addition.
 //
-// *Truth*: a percentile is right within a twelfth of its value, for times between 1 µs and 17 minutes; what is longer counts as that.
+// *Truth*: a percentile is right within a twelfth of its value, for times between 1 µs and 17
+// minutes; what is longer counts as that.
 // *Threads*: `Observe` from any; `Take` from one.
-// *Cost*: `Observe` is one relaxed addition. 2 KB, and as much for each take that is looked back on.
+// *Cost*: `Observe` is one relaxed addition. 2 KB, and as much for each take that is looked back
+// on.
 
 #ifndef KVATLAS_INDEXER_UI_LATENCY_WINDOW_H_
 #define KVATLAS_INDEXER_UI_LATENCY_WINDOW_H_
@@ -24,7 +27,8 @@ class LatencyWindow {
 
   void Observe(uint64_t microseconds);
 
-  // Milliseconds at each share (0.5, 0.99), of what was observed since the last `Take`, and between the `takes - 1` before that;
+  // Milliseconds at each share (0.5, 0.99), of what was observed since the last `Take`, and between
+  // the `takes - 1` before that;
   // `NoValue` without any.
   std::vector<double> Take(std::initializer_list<double> shares);
 

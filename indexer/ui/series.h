@@ -1,16 +1,19 @@
-// What did this process do in the last quarter of an hour, second by second? Figures for the charts of the page, in a ring.
+// What did this process do in the last quarter of an hour, second by second? Figures for the charts
+// of the page, in a ring.
 //
 //   counters and gauges of the process ─ sample(), once a second ─▶ SeriesRing ─▶ /ui/series.json
 //
-// *Truth*: a figure that was not known at a second is null. A counter becomes a rate by the difference to the sample before and
-// the time between; the first sample, and one that is lower than the last, have none.
+// *Truth*: a figure that was not known at a second is null. A counter becomes a rate by the
+// difference to the sample before and the time between; the first sample, and one that is lower
+// than the last, have none.
 // *Threads*: any.
-// *Cost*: a sample is a copy of some doubles; the JSON of all 900 points of 40 series some 300 KB, so callers name the last
-// point that they have.
+// *Cost*: a sample is a copy of some doubles; the JSON of all 900 points of 40 series some 300 KB,
+// so callers name the last point that they have.
 // *Bounds*: `kSeriesPoints` points of the declared series: 8 bytes each.
 //
 // Example:
-//   SeriesRing ring({{.id = "routes", .title = "Routes", .unit = "1/s", .series = {{.key = "none", .rate = true}}}});
+//   SeriesRing ring({{.id = "routes", .title = "Routes", .unit = "1/s", .series = {{.key = "none",
+//   .rate = true}}}});
 //   ring.Add(now_ms, {routes_so_far});
 //   ring.Json(0);   // {"every_ms":1000,"charts":[…],"t":[…],"values":{"none":[null,…]}}
 
@@ -53,8 +56,8 @@ class SeriesRing {
  public:
   explicit SeriesRing(std::vector<ChartSpec> charts, size_t points = kSeriesPoints);
 
-  // A value for each series of each chart, in the order of the declaration. `unix_ms` grows; one that does not is ignored.
-  // REQUIRES: as many values as series.
+  // A value for each series of each chart, in the order of the declaration. `unix_ms` grows; one
+  // that does not is ignored. REQUIRES: as many values as series.
   void Add(int64_t unix_ms, std::span<const double> values);
 
   size_t series() const { return specs_.size(); }

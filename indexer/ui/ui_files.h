@@ -1,6 +1,8 @@
-// The files of the page, as they were when this process was built: no path is looked for at run time.
+// The files of the page, as they were when this process was built: no path is looked for at run
+// time.
 //
-// *Place*: the folder `page`, by a rule of the build (`embed_page.py`). *Lifetime*: as long as the process.
+// *Place*: the folder `page`, by a rule of the build (`embed_page.py`). *Lifetime*: as long as the
+// process.
 
 #ifndef KVATLAS_INDEXER_UI_UI_FILES_H_
 #define KVATLAS_INDEXER_UI_UI_FILES_H_
@@ -18,7 +20,8 @@ struct UiFile {
 // By path. In index.html "{{version}}" stands for `UiVersion`.
 std::span<const UiFile> UiFiles();
 
-// Of the contents of all files, 16 hexadecimal digits: what is below a folder of this name never changes.
+// Of the contents of all files, 16 hexadecimal digits: what is below a folder of this name never
+// changes.
 std::string_view UiVersion();
 
 }  // namespace kvatlas

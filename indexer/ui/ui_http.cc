@@ -77,7 +77,8 @@ HttpResponse Index(const HttpRequest& request) {
   return response;
 }
 
-// Of another version, as while a fleet is being upgraded behind one address, the files of this one: they are not to be kept.
+// Of another version, as while a fleet is being upgraded behind one address, the files of this one:
+// they are not to be kept.
 HttpResponse File(const HttpRequest& request) {
   const std::string_view rest = std::string_view(request.path).substr(kRoot.size());
   if (rest.empty() || rest == "index.html") return Index(request);

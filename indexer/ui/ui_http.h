@@ -6,14 +6,17 @@
 //   GET /ui/series.json        figures of the last 900 seconds (`series.h`); ?since=UNIX_MS: later ones alone
 //   POST /ui/explain           where a prompt is cached (`UiPages::explain`); 404 where it is off
 //
-// *Truth*: the page asks nothing of any other host, and its Content-Security-Policy forbids it to. It has no hashes, tokens or
-// prompts, but for answers of /ui/explain.
-// *Who may see it*: verb `status`; /ui/explain needs `dump`. Decisions come from /decisions, which shows a tenant its own.
-// *Threads*: a thread of its own samples once a second. `fleet` and `explain` are called on the server's pool.
+// *Truth*: the page asks nothing of any other host, and its Content-Security-Policy forbids it to.
+// It has no hashes, tokens or prompts, but for answers of /ui/explain.
+// *Who may see it*: verb `status`; /ui/explain needs `dump`. Decisions come from /decisions, which
+// shows a tenant its own.
+// *Threads*: a thread of its own samples once a second. `fleet` and `explain` are called on the
+// server's pool.
 // *Lifetime*: what the functions use outlives this object and the server.
 //
 // Example:
-//   UiPages pages{.charts = …, .sample = [&] { return std::vector<double>{…}; }, .fleet = [&](const std::string& cell) { … }};
+//   UiPages pages{.charts = …, .sample = [&] { return std::vector<double>{…}; }, .fleet = [&](const
+//   std::string& cell) { … }};
 //   Ui ui(std::move(pages), &http);
 
 #ifndef KVATLAS_INDEXER_UI_UI_HTTP_H_
@@ -27,8 +30,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/admin_http.h"
-#include "indexer/service/http_server.h"
+#include "indexer/net/http_server.h"
+#include "indexer/process/admin_http.h"
 #include "indexer/ui/series.h"
 
 namespace kvatlas {

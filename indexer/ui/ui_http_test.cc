@@ -13,8 +13,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "indexer/service/address.h"
-#include "indexer/service/metrics.h"
+#include "indexer/base/address.h"
+#include "indexer/telemetry/metrics.h"
 #include "indexer/ui/ui_files.h"
 
 namespace kvatlas {
@@ -84,7 +84,8 @@ TEST_F(UiTest, ThePageForbidsEverythingFromElsewhere) {
   EXPECT_THAT(page, Not(HasSubstr("{{version}}")));
 }
 
-// Every script and style that the page names, and every module that these import, is there with its type.
+// Every script and style that the page names, and every module that these import, is there with its
+// type.
 TEST_F(UiTest, EveryFileThatIsNamedIsServed) {
   const std::string page = BodyOf(Ask("/ui/"));
   const std::regex named("(?:src|href)=\"([^\"]+\\.(?:js|css|svg))\"");
@@ -121,7 +122,8 @@ TEST_F(UiTest, NoFileNamesAnotherHost) {
     const std::string body(file.body);
     for (std::sregex_iterator it(body.begin(), body.end(), url), end; it != end; ++it) {
       const std::string found = it->str();
-      // Names of formats, and the home page that the chart library's licence line has: nothing asks there.
+      // Names of formats, and the home page that the chart library's licence line has: nothing asks
+      // there.
       EXPECT_TRUE(found == "http://www.w3.org" || found == "https://github.com")
           << file.path << " names " << found;
     }

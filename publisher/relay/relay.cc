@@ -11,13 +11,13 @@
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/found_leaves.h"
-#include "indexer/engines/registered_worker.h"
-#include "indexer/service/connection_watch.h"
-#include "indexer/service/log.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/kv_events/registered_worker.h"
+#include "indexer/net/connection_watch.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/net/redis_url.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/validate.h"
+#include "indexer/telemetry/log.h"
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/redis/redis_link.h"
 
@@ -122,8 +122,8 @@ absl::Status CheckNames(const EngineRegistration& registration, const Domain& do
 
 }  // namespace
 
-// Lock order: `register_mutex`, `mutex`; a worker's own, then `Ranks`, then a rank's, then `flush_mutex`. No worker, ingest
-// or rank is called with `mutex` held.
+// Lock order: `register_mutex`, `mutex`; a worker's own, then `Ranks`, then a rank's, then
+// `flush_mutex`. No worker, ingest or rank is called with `mutex` held.
 struct Relay::State {
   State(RelayOptions given, std::unique_ptr<FoundLeaves> found_in)
       : options(std::move(given)),
@@ -239,7 +239,8 @@ struct Relay::State {
     return instance.ranks->FindOrAdd(rank, [&] { return MakeRank(instance, rank); });
   }
 
-  // The first instance of a domain that says a size, or learns one, decides for all. Called by workers, with their lock.
+  // The first instance of a domain that says a size, or learns one, decides for all. Called by
+  // workers, with their lock.
   uint32_t LearnBlockSize(Instance* instance, uint32_t found) ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(&mutex);
     for (const auto& [name, other] : instances)
@@ -339,7 +340,8 @@ absl::Status Relay::State::Register(const EngineRegistration& registration) {
     MutexLock lock(&mutex);
     instance->urls[registration.rank] = registration.url;
   }
-  // One whose block size is not known comes with its first stored block: a leaf is told the size first of all.
+  // One whose block size is not known comes with its first stored block: a leaf is told the size
+  // first of all.
   if (instance->block_size.load() != 0)
     if (absl::StatusOr<RankPtr> rank = AddRank(*instance, registration.rank); !rank.ok())
       return rank.status();

@@ -1,18 +1,21 @@
-// Which engines are relayed, and what do leaves hear of them? For engines that one cannot enter: their native event streams
-// are read as a leaf would read them, and told to leaves over our own stream, with what that has and theirs lack:
-// snapshots, digests, acknowledgements.
+// Which engines are relayed, and what do leaves hear of them? For engines that one cannot enter:
+// their native event streams are read as a leaf would read them, and told to leaves over our own
+// stream, with what that has and theirs lack: snapshots, digests, acknowledgements.
 //
 //   engine ══ ZeroMQ ══▶ ZmqIngest ─▶ EngineWorker (one per instance) ─▶ RelayRank (one per rank) ══ gRPC ══▶ leaf, replica 0
 //                                                                                                 ├══════▶ leaf, replica 1
 //                                                                                                 ╰══════▶ log in Redis
 //
 // *Truth*: as `EngineWorker` and `RelayRank` say. Token ids end here: leaves are told hashes.
-// *Threads*: any. Two of its own: one writes to leaves `batch_age` after something changed, and ticks the streams;
+// *Threads*: any. Two of its own: one writes to leaves `batch_age` after something changed, and
+// ticks the streams;
 // one looks at engines' connections. Registrations and removals are done one at a time.
-// *Bounds*: `RelayOptions`. *Lifetime*: on `Stop` the engines' streams end, then those to the leaves.
+// *Bounds*: `RelayOptions`. *Lifetime*: on `Stop` the engines' streams end, then those to the
+// leaves.
 //
 // Example:
-//   absl::StatusOr<std::unique_ptr<Relay>> relay = Relay::Start({.leaves = {"127.0.0.1:7410"}, .workers = {registration}});
+//   absl::StatusOr<std::unique_ptr<Relay>> relay = Relay::Start({.leaves = {"127.0.0.1:7410"},
+//   .workers = {registration}});
 
 #ifndef KVATLAS_PUBLISHER_RELAY_RELAY_H_
 #define KVATLAS_PUBLISHER_RELAY_RELAY_H_
@@ -31,19 +34,19 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
-#include "indexer/engines/engine_registration.h"
-#include "indexer/engines/engine_worker.h"
-#include "indexer/engines/zmq_ingest.h"
-#include "indexer/service/health.h"
+#include "indexer/kv_events/engine_registration.h"
+#include "indexer/kv_events/engine_worker.h"
+#include "indexer/kv_events/zmq_ingest.h"
 #include "indexer/stream/sender.h"
+#include "indexer/telemetry/health.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/relay/relay_rank.h"
 
 namespace kvatlas {
 
 struct RelayOptions {
-  // HOST:PORT of every replica of the cell's leaf, or where they are found, whenever they come and go (`found_leaves.h`); at
-  // most 16. None: only through Redis.
+  // HOST:PORT of every replica of the cell's leaf, or where they are found, whenever they come and
+  // go (`found_leaves.h`); at most 16. None: only through Redis.
   std::vector<std::string> leaves = {};
   std::string cell = {};                          // whose leaves are found by leases in Redis
   Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
@@ -86,16 +89,17 @@ struct RelayInstance {
 
 class Relay {
  public:
-  // INVALID_ARGUMENT: an option is out of range, or a worker cannot be registered. UNAVAILABLE: an address to bind
-  // cannot be had. Neither engines nor leaves need be reachable.
+  // INVALID_ARGUMENT: an option is out of range, or a worker cannot be registered. UNAVAILABLE: an
+  // address to bind cannot be had. Neither engines nor leaves need be reachable.
   static absl::StatusOr<std::unique_ptr<Relay>> Start(RelayOptions options);
   ~Relay();  // Stop(false, 0)
 
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // INVALID_ARGUMENT: an endpoint or a name. ALREADY_EXISTS: the rank; or the instance belongs elsewhere; or another block
-  // size than the domain's. RESOURCE_EXHAUSTED. UNAVAILABLE: an address to bind cannot be had.
+  // INVALID_ARGUMENT: an endpoint or a name. ALREADY_EXISTS: the rank; or the instance belongs
+  // elsewhere; or another block size than the domain's. RESOURCE_EXHAUSTED. UNAVAILABLE: an address
+  // to bind cannot be had.
   absl::Status Register(const EngineRegistration& registration);
   // Without a rank: the whole instance. Leaves forget it at once. NOT_FOUND.
   absl::Status Unregister(const std::string& instance, const std::string& model,
@@ -103,8 +107,8 @@ class Relay {
 
   // In order of instance (numbers before names).
   std::vector<RelayInstance> Instances() const;
-  // What it tells leaves, rank by rank, each a consistent cut; of one instance when it is named. `visit` returns
-  // false to end it.
+  // What it tells leaves, rank by rank, each a consistent cut; of one instance when it is named.
+  // `visit` returns false to end it.
   void ForEachDump(const std::optional<Domain>& domain, const std::string& instance,
                    const std::function<bool(const RelayRankDump&)>& visit) const;
 
@@ -114,8 +118,8 @@ class Relay {
   std::vector<std::string> leaves() const;
   uint64_t blocks_held() const;
 
-  // With `goodbye` leaves forget the engines at once; else a restart within the lease goes unnoticed by queries. What is
-  // due is sent for at most `flush_for`. Idempotent.
+  // With `goodbye` leaves forget the engines at once; else a restart within the lease goes
+  // unnoticed by queries. What is due is sent for at most `flush_for`. Idempotent.
   void Stop(bool goodbye, Duration flush_for);
 
  private:

@@ -13,8 +13,8 @@
 
 #include "indexer/base/durations.h"
 #include "indexer/base/tier.h"
-#include "indexer/service/process_facts.h"
-#include "indexer/service/version.h"
+#include "indexer/base/version.h"
+#include "indexer/process/process_facts.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
@@ -152,7 +152,8 @@ Json WorkersJson(const Relay& relay) {
 
 // ---- Registrations ----
 
-// Reads the fields of one body; the first that is wrong is remembered. Not as `Json`, which is quadratic in keys.
+// Reads the fields of one body; the first that is wrong is remembered. Not as `Json`, which is
+// quadratic in keys.
 class Body {
  public:
   explicit Body(const std::string& text)

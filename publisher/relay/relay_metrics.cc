@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "indexer/service/metric_families.h"
-#include "indexer/service/text_escape.h"
+#include "indexer/telemetry/metric_families.h"
+#include "indexer/telemetry/text_escape.h"
 
 namespace kvatlas {
 namespace {

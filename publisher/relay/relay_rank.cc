@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "indexer/service/log.h"
+#include "indexer/telemetry/log.h"
 
 namespace kvatlas {
 

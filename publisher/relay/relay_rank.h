@@ -1,4 +1,5 @@
-// What does the relay tell leaves about one worker rank? Its resident set, and a stream of ours to every leaf.
+// What does the relay tell leaves about one worker rank? Its resident set, and a stream of ours to
+// every leaf.
 //
 //   EngineWorker ── events, trust ──▶ RelayRank: resident set ─┬▶ SenderPump ─▶ link ─▶ leaf, replica 0
 //   ZmqIngest ──── heard, settled ──▶                          └▶ SenderPump ─▶ link ─▶ leaf, replica 1
@@ -6,14 +7,18 @@
 //        settled            not heard                not heard for `lease_ttl`
 //   new ─────────▶ offered ◀─────────▶ quiet ──────────────────────────────────▶ withdrawn ── settled ──▶ offered
 //
-// *Truth*: leaves are told no more than the relay knows. While it missed some of the engine's events, has not heard it yet, or
-// had no room, the stream is marked (`Batch::degraded`) and so are the leaves' answers. Nothing is offered before the
-// engine's first replay is over, so that leaves that remember do not forget what is about to be said again. An engine that is not heard is not
-// spoken for: no heartbeats, so that its lease runs out at the leaves as if they listened themselves.
-// *Threads*: any. Events and trust come with the worker's lock held: neither waits for a connection. `Flush`, `Tick`,
-// `SetStream`, `SetLeaves` and `Stop` may take long, and are called by one thread each.
-// *Bounds*: the shared `BlockBudget`; beyond it stored blocks are shed until the engine clears or restarts. Batches
-// that wait: `SenderOptions::window_batches` for each leaf, then a snapshot instead.
+// *Truth*: leaves are told no more than the relay knows. While it missed some of the engine's
+// events, has not heard it yet, or had no room, the stream is marked (`Batch::degraded`) and so are
+// the leaves' answers. Nothing is offered before the engine's first replay is over, so that leaves
+// that remember do not forget what is about to be said again. An engine that is not heard is not
+// spoken for: no heartbeats, so that its lease runs out at the leaves as if they listened
+// themselves.
+// *Threads*: any. Events and trust come with the worker's lock held: neither waits for a
+// connection. `Flush`, `Tick`, `SetStream`, `SetLeaves` and `Stop` may take long, and are called by
+// one thread each.
+// *Bounds*: the shared `BlockBudget`; beyond it stored blocks are shed until the engine clears or
+// restarts. Batches that wait: `SenderOptions::window_batches` for each leaf, then a snapshot
+// instead.
 
 #ifndef KVATLAS_PUBLISHER_RELAY_RELAY_RANK_H_
 #define KVATLAS_PUBLISHER_RELAY_RELAY_RANK_H_
@@ -36,7 +41,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
-#include "indexer/service/connection_watch.h"
+#include "indexer/net/connection_watch.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
@@ -72,7 +77,8 @@ struct RelayRankOptions {
   MakeRelayLink make_link;
   Duration lease_ttl = std::chrono::seconds(10);
   BlockBudget* budget = nullptr;  // outlives the rank
-  // Something waits for the rank's `Flush`: once until that is called, with the engine's worker locked, by any thread.
+  // Something waits for the rank's `Flush`: once until that is called, with the engine's worker
+  // locked, by any thread.
   std::function<void(std::shared_ptr<RelayRank>)> wake;
   const Clock* clock = &Clock::Real();
 };
@@ -88,7 +94,8 @@ struct RelayLinkStats {
   BatchNumber last_number = 0;
   BatchNumber acknowledged = 0;
   SenderStats sender;
-  // Not OK: UNAVAILABLE: the leaf is not reached; else why it is refused; INVALID_ARGUMENT: for good, else it tries again.
+  // Not OK: UNAVAILABLE: the leaf is not reached; else why it is refused; INVALID_ARGUMENT: for
+  // good, else it tries again.
   absl::Status status;
   ConnectionStatus connection;
 };
@@ -127,19 +134,22 @@ class RelayRank : public HoldingsWriter, public std::enable_shared_from_this<Rel
   void SetTrust(Trust trust) override;
   void SetLayout(const CacheLayout& layout) override;
 
-  // How its stream is, every 200 ms or so. `heard`: a peer is there. `settled`: no first replay is under way or to come.
+  // How its stream is, every 200 ms or so. `heard`: a peer is there. `settled`: no first replay is
+  // under way or to come.
   // `certain`: something came over it, or a replay said that there is nothing.
   void SetStream(bool heard, bool settled, bool certain, Time now);
 
-  // Who is told from now on. One who is new gets a stream of its own, with a snapshot; one who is no longer named is dropped, and
-  // keeps what it knows for a lease. Called by who calls `SetStream`.
+  // Who is told from now on. One who is new gets a stream of its own, with a snapshot; one who is
+  // no longer named is dropped, and keeps what it knows for a lease. Called by who calls
+  // `SetStream`.
   void SetLeaves(const std::vector<std::string>& leaves);
 
   // Writes what is due to every leaf that takes it.
   void Flush();
   // Time passes for the streams, at least every 100 ms: nothing while quiet.
   void Tick();
-  // Ends the streams; with `goodbye` leaves forget the rank at once. Idempotent; nothing is offered after it.
+  // Ends the streams; with `goodbye` leaves forget the rank at once. Idempotent; nothing is offered
+  // after it.
   void Stop(bool goodbye, Duration flush_for);
 
   RelayRankStats Stats() const;
@@ -160,7 +170,8 @@ class RelayRank : public HoldingsWriter, public std::enable_shared_from_this<Rel
   // Tells the streams, when that has changed.
   void TellDoubt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Offer() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Each one of an epoch of its own: a leaf may remember another stream of ours, with other numbers.
+  // Each one of an epoch of its own: a leaf may remember another stream of ours, with other
+  // numbers.
   Link MakeLink(const std::string& leaf) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Links> links() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Wake();

@@ -158,7 +158,8 @@ TEST_F(RelayRankTest, TheWorkersTrustIsTheLeafs) {
   Run();
   EXPECT_EQ(leaf.TrustOf("w"), Trust::kDegraded);
   EXPECT_EQ(leaf.HeldBy("w"), Held(1, 3));
-  // What nothing confirmed is dropped by the worker, which stays degraded until the engine starts anew.
+  // What nothing confirmed is dropped by the worker, which stays degraded until the engine starts
+  // anew.
   EXPECT_TRUE(rank->Apply(Removed{.tier = Tier::kDevice, .blocks = {SequenceHash{2}}}).ok());
   Run();
   EXPECT_EQ(leaf.TrustOf("w"), Trust::kDegraded);

@@ -13,25 +13,25 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/address.h"
 #include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/tier.h"
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/service_record.h"
-#include "indexer/engines/engine_registration.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/held_ports.h"
-#include "indexer/service/redis_test_server.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/kv_events/engine_registration.h"
+#include "indexer/net/grpc_server.h"
+#include "indexer/net/redis_url.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
 #include "publisher/relay/relay_test_util.h"
 #include "publisher/side_events.h"
 #include "publisher/zmq_events.h"
+#include "tools/testing/servers/redis_test_server.h"
+#include "tools/testing/servers/reserved_test_ports.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -141,7 +141,7 @@ class LeafServer {
   }
 
   uint16_t port_ = 0;
-  HeldPorts held_;  // while it is away
+  ReservedTestPorts held_;  // while it is away
   std::unique_ptr<GrpcAcceptor> streams_;
   std::unique_ptr<GrpcServer> server_;
 };
@@ -330,7 +330,8 @@ TEST_F(RelayTest, ALossThatNothingRepairsIsTheLeafsDoubtToo) {
   ASSERT_TRUE(Becomes("w", Chain({1, 2, 3})));
   engine.sockets.Drop(engine.Removed({3}));
   engine.sockets.Publish(engine.Stored({9}));
-  // What nothing confirmed is dropped, what came after the loss stays; certain is no more than that.
+  // What nothing confirmed is dropped, what came after the loss stays; certain is no more than
+  // that.
   EXPECT_TRUE(Becomes("w", Chain({9}), Trust::kDegraded));
   // A clear leaves nothing to doubt.
   engine.sockets.Publish(engine.AllCleared());

@@ -1,5 +1,5 @@
-// What does a leaf know of the engines that a relay tells it about? Real receivers, one for each holder, each with a plain set
-// behind it.
+// What does a leaf know of the engines that a relay tells it about? Real receivers, one for each
+// holder, each with a plain set behind it.
 //
 // *Threads*: any. *Lifetime*: outlives its sessions.
 //

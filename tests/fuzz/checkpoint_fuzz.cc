@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "absl/status/statusor.h"
-#include "indexer/leaf/checkpoint/checkpoint_file.h"
-#include "indexer/leaf/checkpoint/checkpoint_records.h"
+#include "indexer/checkpoint/checkpoint_file.h"
+#include "indexer/checkpoint/checkpoint_records.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace kvatlas {

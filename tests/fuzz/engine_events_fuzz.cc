@@ -1,11 +1,12 @@
-// Messages of an engine's socket, as frames, into what is held of it: the index has what the names have.
+// Messages of an engine's socket, as frames, into what is held of it: the index has what the names
+// have.
 
 #include <zmq.h>
 
 #include "absl/status/status.h"
-#include "indexer/engines/engine_decoder.h"
-#include "indexer/engines/engine_worker_test_util.h"
-#include "indexer/engines/zmq_socket.h"
+#include "indexer/kv_events/engine_decoder.h"
+#include "indexer/kv_events/engine_worker_test_util.h"
+#include "indexer/kv_events/zmq_socket.h"
 #include "publisher/zmq_events.h"
 #include "tests/fuzz/fuzz.h"
 

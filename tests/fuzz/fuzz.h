@@ -1,4 +1,5 @@
-// What every target of this folder has: an entry, which clang's libFuzzer calls and `seeds_test.cc` does, and inputs to begin with.
+// What every target of this folder has: an entry, which clang's libFuzzer calls and `seeds_test.cc`
+// does, and inputs to begin with.
 
 #ifndef KVATLAS_TESTS_FUZZ_FUZZ_H_
 #define KVATLAS_TESTS_FUZZ_FUZZ_H_

@@ -1,4 +1,5 @@
-// libFuzzer begins with what a target has to begin with, and comes back to it: no folder of inputs is needed.
+// libFuzzer begins with what a target has to begin with, and comes back to it: no folder of inputs
+// is needed.
 
 #include <algorithm>
 #include <cstdint>

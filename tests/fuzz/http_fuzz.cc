@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "indexer/service/http_parser.h"
+#include "indexer/net/http_parser.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace kvatlas {

@@ -1,9 +1,10 @@
-// Bodies of a leaf's paths: what a whole parser takes for JSON is skipped as a value, and a refusal says why.
+// Bodies of a leaf's paths: what a whole parser takes for JSON is skipped as a value, and a refusal
+// says why.
 
 #include <nlohmann/json.hpp>
 
-#include "indexer/leaf/http_bodies.h"
-#include "indexer/leaf/http_json_reader.h"
+#include "indexer/compat/dynamo/http_bodies.h"
+#include "indexer/compat/dynamo/http_json_reader.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace kvatlas {

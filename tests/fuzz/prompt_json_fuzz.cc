@@ -1,11 +1,12 @@
-// Bodies for engines, by path, and engines' lists of models: what is put into a body leaves JSON, with all else that it said.
+// Bodies for engines, by path, and engines' lists of models: what is put into a body leaves JSON,
+// with all else that it said.
 
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "frontend/doors/http/forwarded_tokens.h"
-#include "frontend/doors/http/models_list.h"
+#include "frontend/gateway/http/forwarded_tokens.h"
+#include "frontend/gateway/http/models_list.h"
 #include "frontend/prompt/request/prompt_request.h"
 #include "tests/fuzz/fuzz.h"
 

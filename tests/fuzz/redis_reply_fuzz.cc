@@ -1,8 +1,9 @@
-// Replies of a Redis, as hiredis reads them and we hold them: the same whether they come at once or in pieces, within their bounds.
+// Replies of a Redis, as hiredis reads them and we hold them: the same whether they come at once or
+// in pieces, within their bounds.
 
 #include <memory>
 
-#include "indexer/service/redis_reply_builder.h"
+#include "indexer/net/redis_reply_builder.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace kvatlas {
@@ -23,7 +24,8 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// Check comes after the last piece too: what cannot end within its bounds is seen then at the latest.
+// Check comes after the last piece too: what cannot end within its bounds is seen then at the
+// latest.
 Outcome Read(std::string_view input, size_t step) {
   Outcome outcome;
   RedisReplyBuilder builder(kBytesMax);

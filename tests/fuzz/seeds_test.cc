@@ -1,4 +1,5 @@
-// Seeds, changed, cut off and put together, through a target's entry. KVATLAS_SEEDS=N changes N of them.
+// Seeds, changed, cut off and put together, through a target's entry. KVATLAS_SEEDS=N changes N of
+// them.
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,15 @@
-// What an operator writes, and what other processes name: policies, configurations, addresses, traces.
+// What an operator writes, and what other processes name: policies, configurations, addresses,
+// traces.
 
-#include "frontend/peers/engine_reach.h"
-#include "indexer/engines/worker_flags.h"
-#include "indexer/service/address.h"
-#include "indexer/service/config_file.h"
-#include "indexer/service/http_fetch.h"
-#include "indexer/service/redis_url.h"
-#include "indexer/service/security/identity.h"
-#include "indexer/service/security/policy.h"
-#include "indexer/service/tracing/trace_context.h"
+#include "frontend/engine_client/engine_reach.h"
+#include "indexer/base/address.h"
+#include "indexer/kv_events/worker_flags.h"
+#include "indexer/net/http_fetch.h"
+#include "indexer/net/redis_url.h"
+#include "indexer/process/config_file.h"
+#include "indexer/security/identity.h"
+#include "indexer/security/policy.h"
+#include "indexer/telemetry/tracing/trace_context.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace kvatlas {

@@ -1,7 +1,7 @@
 // Messages of gRPC: what is taken is the same once it was sent on.
 
-#include "frontend/doors/grpc/prompt_wire.h"
-#include "frontend/peers/wire.h"
+#include "frontend/cluster_client/wire.h"
+#include "frontend/gateway/grpc/prompt_wire.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/frontend.pb.h"

@@ -1,4 +1,5 @@
-// Everything at once, in 512 MiB of address space: nothing dies, and what there is no room for is refused.
+// Everything at once, in 512 MiB of address space: nothing dies, and what there is no room for is
+// refused.
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
@@ -10,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "indexer/base/address.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
 #include "indexer/stream/messages.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"

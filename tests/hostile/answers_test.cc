@@ -11,14 +11,14 @@
 
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/leaf/pool_engine_test_util.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/engine_directory/pool_engine_test_util.h"
+#include "indexer/net/grpc_channel.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "proto/kvatlas/v1/stream.grpc.pb.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {

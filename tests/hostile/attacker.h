@@ -1,4 +1,5 @@
-// What does a client without manners tell a leaf or a hierarchy? One call of `Holdings.Stream`, message by message.
+// What does a client without manners tell a leaf or a hierarchy? One call of `Holdings.Stream`,
+// message by message.
 //
 // *Threads*: one. *Bounds*: none; the receiver ends the call.
 

@@ -14,19 +14,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/http/socket_test_util.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
+#include "indexer/net/grpc_channel.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr std::chrono::seconds kLong(60);
 constexpr size_t kKeys = 50'000;
-// Ten times the keys may cost so many times as much, of what is more than the least that can be told apart. Quadratic, it is a hundred.
+// Ten times the keys may cost so many times as much, of what is more than the least that can be
+// told apart. Quadratic, it is a hundred.
 constexpr double kTimesMax = 40;
 constexpr double kLeastSeconds = 0.05;
 

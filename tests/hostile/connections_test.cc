@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "indexer/service/address.h"
+#include "indexer/base/address.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
 

@@ -1,4 +1,5 @@
-// Does a process live on without descriptors, whatever it is asked meanwhile, and serve again once there are some?
+// Does a process live on without descriptors, whatever it is asked meanwhile, and serve again once
+// there are some?
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,12 +15,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
-#include "indexer/service/address.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {

@@ -1,5 +1,6 @@
-// What a connection to a gRPC port sends and nothing comes of: how much of it, and what becomes of the connection? Frames that
-// HTTP/2 has everybody ignore, headers and messages that do not end; all of it small, as the limits are.
+// What a connection to a gRPC port sends and nothing comes of: how much of it, and what becomes of
+// the connection? Frames that HTTP/2 has everybody ignore, headers and messages that do not end;
+// all of it small, as the limits are.
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -10,10 +11,10 @@
 #include <string_view>
 
 #include "indexer/base/await.h"
-#include "indexer/service/connection_account.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/service/process_memory.h"
+#include "indexer/net/connection_account.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_server.h"
+#include "indexer/telemetry/process_memory.h"
 #include "tests/hostile/raw_socket.h"
 
 namespace kvatlas {

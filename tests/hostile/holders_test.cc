@@ -18,7 +18,7 @@
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"

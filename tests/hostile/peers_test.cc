@@ -1,4 +1,5 @@
-// A replica that a starting leaf asks what it knew (`--peers`) is the attacker's: what does the leaf do with what it is told?
+// A replica that a starting leaf asks what it knew (`--peers`) is the attacker's: what does the
+// leaf do with what it is told?
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "indexer/base/mutex.h"
-#include "indexer/service/http_server.h"
+#include "indexer/net/http_server.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
 

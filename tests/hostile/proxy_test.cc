@@ -1,4 +1,5 @@
-// A client of the proxy, or a made-up worker: may it read others' prompts and credentials, or have one request taken for two?
+// A client of the proxy, or a made-up worker: may it read others' prompts and credentials, or have
+// one request taken for two?
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,12 +14,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/address.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {
@@ -309,7 +310,8 @@ TEST(ProxyAttackTest, NoRequestIsTakenForTwo) {
   size_t count = 0;
   for (size_t at = 0; (at = answers.find("HTTP/1.1 200 ", at)) != std::string::npos; ++at) ++count;
   EXPECT_EQ(count, 3u) << answers;
-  // Each is asked of the engine for the fleet's list of models, and passed on as it is, since that answer is no list.
+  // Each is asked of the engine for the fleet's list of models, and passed on as it is, since that
+  // answer is no list.
   EXPECT_THAT(engine.got(), AllOf(SizeIs(6), Each(AllOf(StartsWith("GET /v1/models HTTP/1.1\r\n"),
                                                         EndsWith("\r\n\r\n")))));
   siege.ExpectUnharmed();

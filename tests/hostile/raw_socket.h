@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
 
 namespace kvatlas {
 
@@ -66,9 +66,11 @@ inline constexpr std::string_view kH2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n
 std::string H2Frame(uint8_t type, uint8_t flags, uint32_t stream, std::string_view payload);
 // Preface and an empty SETTINGS frame.
 std::string H2Hello();
-// HEADERS of a gRPC request, its header block literal and never indexed; END_HEADERS, no END_STREAM.
+// HEADERS of a gRPC request, its header block literal and never indexed; END_HEADERS, no
+// END_STREAM.
 std::string H2Request(uint32_t stream, std::string_view path);
-// The same in as few bytes as HPACK allows: the first of a connection fills its table, the others are six bytes of it.
+// The same in as few bytes as HPACK allows: the first of a connection fills its table, the others
+// are six bytes of it.
 std::string H2ShortRequest(uint32_t stream, std::string_view path, bool first);
 std::string H2Reset(uint32_t stream);
 // What a client says of the server's SETTINGS.

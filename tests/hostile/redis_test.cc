@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "indexer/base/clock.h"
-#include "indexer/service/redis_reply.h"
-#include "indexer/service/redis_reply_builder.h"
+#include "indexer/net/redis_reply.h"
+#include "indexer/net/redis_reply_builder.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
 
@@ -61,8 +61,9 @@ constexpr std::pair<Garbage, const char*> kKinds[] = {
     {Garbage::kRedirections, "redirections"},
 };
 
-// Listens as a Redis and answers with garbage: every third connection at once, every third after the introduction,
-// and every third where it matters most, in the reads of logs and leases; what comes before is answered well.
+// Listens as a Redis and answers with garbage: every third connection at once, every third after
+// the introduction, and every third where it matters most, in the reads of logs and leases; what
+// comes before is answered well.
 class GarbageRedis {
  public:
   GarbageRedis() {

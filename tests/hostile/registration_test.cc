@@ -1,4 +1,5 @@
-// Who registers an engine at a leaf says what the leaf connects to: may it reach files, ports and machines that way?
+// Who registers an engine at a leaf says what the leaf connects to: may it reach files, ports and
+// machines that way?
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "frontend/doors/http/socket_test_util.h"
-#include "indexer/service/address.h"
+#include "frontend/gateway/http/socket_test_util.h"
+#include "indexer/base/address.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
 
@@ -129,7 +130,8 @@ TEST(RegistrationTest, NothingOutsideTheRangesIsDialled) {
                 HasSubstr(" 400 "))
         << endpoint;
   }
-  // Names, and numbers that only a resolver understands, are known for what they are when they are resolved.
+  // Names, and numbers that only a resolver understands, are known for what they are when they are
+  // resolved.
   std::vector<int> named;
   for (const std::string host : {"localhost", "127.1", "2130706433", "0x7f000001"}) {
     named.push_back(++instance);

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {

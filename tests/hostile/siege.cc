@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "indexer/base/mutex.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
 #include "tests/hostile/raw_socket.h"
 
 namespace kvatlas {

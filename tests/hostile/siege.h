@@ -4,9 +4,10 @@
 //   … the attack, with `RawSocket`s to siege.grpc() and siege.http() …
 //   siege.ExpectUnharmed();                    what is promised below, and prints how it was
 //
-// *Truth*: `ExpectUnharmed` fails unless the process lives; /healthz was answered within 5 seconds every time, perhaps on
-// a second connection when one was cut off (the slowest answer and those cut off are printed); the neighbour, on a connection made before the attack, was always answered; memory (RSS) grew by at
-// most `memory_growth_max`; and a new gRPC connection is served.
+// *Truth*: `ExpectUnharmed` fails unless the process lives; /healthz was answered within 5 seconds
+// every time, perhaps on a second connection when one was cut off (the slowest answer and those cut
+// off are printed); the neighbour, on a connection made before the attack, was always answered;
+// memory (RSS) grew by at most `memory_growth_max`; and a new gRPC connection is served.
 // *Threads*: the test's; the watchers have their own.
 // *Bounds*: a question of the neighbour's has 5 seconds.
 
@@ -19,9 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 
@@ -37,8 +38,8 @@ struct SiegeOptions {
   uint32_t descriptors_hard = 0;
   uint64_t addresses_max = 0;  // bytes
   uint64_t memory_growth_max = 64 << 20;
-  // The watchers begin once /ready is 200, within a minute: for what happens while a process starts. Absent: of frontends alone,
-  // which are ready once a leaf has answered.
+  // The watchers begin once /ready is 200, within a minute: for what happens while a process
+  // starts. Absent: of frontends alone, which are ready once a leaf has answered.
   std::optional<bool> watch_when_ready = {};
 };
 

@@ -19,13 +19,15 @@ constexpr char kStreamMethod[] = "/kvatlas.v1.Leaf/FindOverlapsStream";
 constexpr uint32_t kInOneWrite = 64;
 // Long enough for the memory of what was cut off to go back to the system.
 constexpr uint32_t kWatched = 100;
-// At any time, in which one connection's calls are being cut off and the next one's have begun. A call takes 12 KB once it is read
-// and twice that while it is cancelled, so a connection that is cut off at its 1,280 calls takes 30 MiB. The rest is for calls that
-// are read while the thread that cuts off waits for a processor: 74 MiB in all in ten rounds of `ComeAgain`, on two cores that nine
-// other threads wanted too.
+// At any time, in which one connection's calls are being cut off and the next one's have begun. A
+// call takes 12 KB once it is read and twice that while it is cancelled, so a connection that is
+// cut off at its 1,280 calls takes 30 MiB. The rest is for calls that are read while the thread
+// that cuts off waits for a processor: 74 MiB in all in ten rounds of `ComeAgain`, on two cores
+// that nine other threads wanted too.
 constexpr uint64_t kPeakGrowthMax = uint64_t{128} << 20;
 
-// Sends `bytes` and drops what comes back, so that neither side waits for the other; false: the connection has ended.
+// Sends `bytes` and drops what comes back, so that neither side waits for the other; false: the
+// connection has ended.
 bool SendAndDrop(RawSocket& socket, std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t sent = socket.SendSome(bytes);
@@ -37,7 +39,8 @@ bool SendAndDrop(RawSocket& socket, std::string_view bytes) {
   return true;
 }
 
-// Begins calls number `from` up to `to` and resets them if so told; which one is next when all are sent or the connection ends.
+// Begins calls number `from` up to `to` and resets them if so told; which one is next when all are
+// sent or the connection ends.
 uint32_t BeginCalls(RawSocket& socket, uint32_t to, const char* method, bool reset,
                     uint32_t from = 0) {
   uint32_t sent = from;
@@ -161,7 +164,8 @@ TEST_F(StreamsTest, AClientThatCancelsManyCallsIsNotCutOff) {
     while (!ended && answer.find(H2Acknowledge()) == answer.npos)
       answer += socket.ReadSome(std::chrono::seconds(10), &ended);
     ASSERT_FALSE(ended) << round;
-    // Its deadlines leave time between: the neighbour's question waits behind what the calls have left.
+    // Its deadlines leave time between: the neighbour's question waits behind what the calls have
+    // left.
     siege_.Watch(1);
   }
   ExpectUnharmed();

@@ -1,4 +1,5 @@
-// What vLLM's own coordinator found in caches filled at random (hybrid_vectors.txt), and what `Reusable` finds in the same.
+// What vLLM's own coordinator found in caches filled at random (hybrid_vectors.txt), and what
+// `Reusable` finds in the same.
 
 #include <cstdint>
 #include <fstream>
@@ -113,8 +114,8 @@ TEST(HybridVectorsTest, EqualsTheEnginesOwnSearch) {
     Reusable().Find(layout, prompt, block_size, TierMask::All(), reader,
                     StepsOf({{HolderIndex(0), main_held}}), holders, &reused);
     ASSERT_EQ(reused.size(), 1u) << line;
-    // A class that drops its last block looks at one behind the boundary; where that one ends inside a main block that the
-    // prompt has not whole, it has no name.
+    // A class that drops its last block looks at one behind the boundary; where that one ends
+    // inside a main block that the prompt has not whole, it has no name.
     bool unnamed = false;
     for (const CacheClass& side : layout.sides)
       unnamed = unnamed || (side.drops_last && side.block_size % block_size != 0);

@@ -1,5 +1,5 @@
-// Does a real Prometheus take what a leaf says? Debian's prometheus scrapes a leaf that listens to an engine, and its own
-// API must then know the series with their values.
+// Does a real Prometheus take what a leaf says? Debian's prometheus scrapes a leaf that listens to
+// an engine, and its own API must then know the series with their values.
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -26,15 +26,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
 #include "indexer/base/tier.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/leaf/engine_directory.h"
+#include "indexer/engine_directory/engine_directory.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/leaf.h"
-#include "indexer/service/address.h"
-#include "indexer/service/http_fetch.h"
+#include "indexer/net/http_fetch.h"
 #include "tests/interop/recording.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -238,7 +238,8 @@ TEST_F(PrometheusTest, ItsCheckerFindsNothingWrongWithAScrape) {
   const std::string command =
       std::string(kPromtool) + " check metrics < '" + scrape + "' > '" + said + "' 2>&1";
   const int status = system(command.c_str());
-  // 1: it cannot be parsed. 3: it can, but the checker would have chosen other names; Dynamo's are what they are.
+  // 1: it cannot be parsed. 3: it can, but the checker would have chosen other names; Dynamo's are
+  // what they are.
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_NE(WEXITSTATUS(status), 1) << ReadFile(said);
   std::ifstream lines(said);

@@ -1,7 +1,8 @@
-// What did real engines send, and what did their pools hold afterwards? Recordings made by run_engines.py.
+// What did real engines send, and what did their pools hold afterwards? Recordings made by
+// run_engines.py.
 //
-// *Format*: recording.py. *Bounds*: a file is trusted to be ours, but a broken one is refused: no length that it claims is
-// believed beyond its end.
+// *Format*: recording.py. *Bounds*: a file is trusted to be ours, but a broken one is refused: no
+// length that it claims is believed beyond its end.
 
 #ifndef KVATLAS_TESTS_INTEROP_RECORDING_H_
 #define KVATLAS_TESTS_INTEROP_RECORDING_H_
@@ -22,8 +23,8 @@ struct Recording {
     uint32_t rank = 0;
     uint32_t block_size = 0;
     uint32_t live_from = 0;  // earlier messages can only be had by replay
-    // Classes of the engine's cache, as what its events do not say (drops, chunks) would have to be registered; plain:
-    // full attention alone.
+    // Classes of the engine's cache, as what its events do not say (drops, chunks) would have to be
+    // registered; plain: full attention alone.
     CacheLayout layout;
   };
   struct Frame {
@@ -36,7 +37,8 @@ struct Recording {
     std::string lora_name;
     std::string cache_salt;
     std::vector<TokenId> tokens;
-    // By stream: leading blocks that the engine would reuse if more tokens followed, and those of its main class.
+    // By stream: leading blocks that the engine would reuse if more tokens followed, and those of
+    // its main class.
     std::vector<uint32_t> depths;
     std::vector<uint32_t> held;
   };
@@ -46,8 +48,8 @@ struct Recording {
   std::vector<Question> questions;
 };
 
-// What no event says of a stream's engine, as its registration has to. A class that drops alone is known by its place in the
-// layout: the recorded engines number their attention groups so.
+// What no event says of a stream's engine, as its registration has to. A class that drops alone is
+// known by its place in the layout: the recorded engines number their attention groups so.
 struct Unsaid {
   std::string eagle_drop;
   uint32_t chunk_tokens = 0;

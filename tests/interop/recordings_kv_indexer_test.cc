@@ -1,5 +1,6 @@
-// Does a leaf in the place of SGLang's KV indexer answer what real engines held? Their recordings over real sockets, asked for over
-// gRPC by the names that SGLang's router computes from tokens: SGLang's engines, and vLLM's behind the same router.
+// Does a leaf in the place of SGLang's KV indexer answer what real engines held? Their recordings
+// over real sockets, asked for over gRPC by the names that SGLang's router computes from tokens:
+// SGLang's engines, and vLLM's behind the same router.
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -20,13 +21,13 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/await.h"
-#include "indexer/engines/engine_registration.h"
-#include "indexer/engines/page_names.h"
-#include "indexer/engines/zmq_test_engine.h"
+#include "indexer/kv_events/engine_registration.h"
+#include "indexer/kv_events/sglang_block_hash.h"
 #include "indexer/leaf/leaf.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
 #include "proto/kv_indexer/v1/kv_indexer.grpc.pb.h"
 #include "tests/interop/recording.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {

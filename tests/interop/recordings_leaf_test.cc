@@ -1,5 +1,6 @@
-// Does a real leaf that hears real engines' streams over real sockets answer exactly what the engines would reuse? The recordings
-// again, published over ZeroMQ, registered and asked for over HTTP.
+// Does a real leaf that hears real engines' streams over real sockets answer exactly what the
+// engines would reuse? The recordings again, published over ZeroMQ, registered and asked for over
+// HTTP.
 
 #include <gtest/gtest.h>
 
@@ -16,10 +17,10 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/await.h"
-#include "indexer/engines/zmq_test_engine.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/leaf.h"
 #include "tests/interop/recording.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {
@@ -139,7 +140,8 @@ class RecordingsLeafTest : public testing::TestWithParam<std::string> {
     return scores;
   }
 
-  // Streams are applied each in its order, and beside one another: the last question may be right while one of them is behind.
+  // Streams are applied each in its order, and beside one another: the last question may be right
+  // while one of them is behind.
   void AwaitAll() {
     const auto is_right = [&](const Recording::Question& question) {
       return Ask(question) == Expected(question);

@@ -1,6 +1,7 @@
-// Do we know exactly what real engines held? Their recorded streams go through the tracker, the decoder, the workers
-// and an index; then every recorded question must find what the engine's own pool had of its main class. What of that can
-// be reused is asked of a whole leaf, in recordings_leaf_test.cc.
+// Do we know exactly what real engines held? Their recorded streams go through the tracker, the
+// decoder, the workers and an index; then every recorded question must find what the engine's own
+// pool had of its main class. What of that can be reused is asked of a whole leaf, in
+// recordings_leaf_test.cc.
 
 #include <gtest/gtest.h>
 
@@ -19,11 +20,11 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
-#include "indexer/engines/engine_decoder.h"
-#include "indexer/engines/engine_event.h"
-#include "indexer/engines/engine_worker.h"
-#include "indexer/engines/stream_tracker.h"
 #include "indexer/index/index.h"
+#include "indexer/kv_events/engine_decoder.h"
+#include "indexer/kv_events/engine_event.h"
+#include "indexer/kv_events/engine_worker.h"
+#include "indexer/kv_events/stream_tracker.h"
 #include "tests/interop/recording.h"
 
 namespace kvatlas {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sends the traces of a real cluster, and of OpenTelemetry's own Python SDK at both ends of it, into a real OpenTelemetry Collector.
 
-    bazel build //indexer/leaf:kvatlas-leaf //hierarchy:kvatlas-hierarchy //frontend:kvatlas-frontend //tools/engine:mock_engine
+    bazel build //indexer/leaf:kvatlas-leaf //hierarchy:kvatlas-hierarchy //frontend:kvatlas-frontend //tools/testing/mock_engine:mock_engine
     tests/interop/run_collector.py --binaries bazel-bin
 
     client (SDK) ─▶ frontend's proxy ─┬─▶ hierarchy, leaf        all of them ─ OTLP ─▶ otelcol ─▶ spans, as text
@@ -201,7 +201,7 @@ class CollectorTest(unittest.TestCase):
         node = self.start("hierarchy/kvatlas-hierarchy", http, "--node=top", *traced)
         leaf = self.start("indexer/leaf/kvatlas-leaf", http, "--cell=cell", f"--parents={node.addresses['grpc']}", *traced)
         # Who publishes for the engine, and answers nothing itself.
-        self.start("tools/engine/mock_engine", "--worker=w", f"--model={MODEL}", f"--leaf={leaf.addresses['grpc']}", "--block_size=16",
+        self.start("tools/testing/mock_engine/mock_engine", "--worker=w", f"--model={MODEL}", f"--leaf={leaf.addresses['grpc']}", "--block_size=16",
                    "--capacity=64")
         self.frontend = self.start("frontend/kvatlas-frontend", http, "--proxy=127.0.0.1:0", f"--hierarchy={node.addresses['grpc']}",
                                    "--block_size=16", f"--engines=w={engine.url}", "--deadline=5s", *traced)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Many frontends before one fleet: do they choose as one?
 
-    bazel build -c opt //tools/kvatlas //tools/engine:mock_engine //indexer/leaf:kvatlas-leaf //hierarchy:kvatlas-hierarchy //frontend:kvatlas-frontend
+    bazel build -c opt //tools/kvatlas //tools/testing/mock_engine:mock_engine //indexer/leaf:kvatlas-leaf //hierarchy:kvatlas-hierarchy //frontend:kvatlas-frontend
     tests/interop/run_frontends.py [--frontends 8] [--cells 2] [--engines 8] [--trials 20] [--fan_out 8] [--conversations 40]
                                    [--kill engine|leaf] [--seed 1]
 
@@ -41,7 +41,7 @@ class Fleet:
             workers = []
             for i in range(per_cell):
                 name = f"e{cell}-{i}"
-                engine = self.start(bin_dir / "tools/engine/mock_engine", "--grpc=127.0.0.1:0", "--http=127.0.0.1:0", f"--model={MODEL}",
+                engine = self.start(bin_dir / "tools/testing/mock_engine/mock_engine", "--grpc=127.0.0.1:0", "--http=127.0.0.1:0", f"--model={MODEL}",
                                     f"--worker={name}", f"--block_size={BLOCK}", f"--capacity={arguments.capacity}",
                                     "--zmq_events=tcp://127.0.0.1:0", "--zmq_replay=tcp://127.0.0.1:0", "--zmq_attach=bind",
                                     f"--prefill_time={arguments.prefill_ms}ms")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts gateways that people use, and `kvatlas serve`, in front of the same mock engines, and compares what they find and cost.
 
-    bazel build -c opt //tools/kvatlas //tools/engine:mock_engine
+    bazel build -c opt //tools/kvatlas //tools/testing/mock_engine:mock_engine
     tests/interop/run_gateways.py [--seeds 5] [--workload chats|agents] [--stream] [--kill]
                                   [--gateways kvatlas,kvatlas-guess,smg,sglang-router,vllm-router,vllm-router-kv,direct]
 
@@ -262,7 +262,7 @@ def percentile(values, share):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kvatlas", type=Path, default=ROOT / "bazel-bin/tools/kvatlas/kvatlas")
-    parser.add_argument("--engine", type=Path, default=ROOT / "bazel-bin/tools/engine/mock_engine")
+    parser.add_argument("--engine", type=Path, default=ROOT / "bazel-bin/tools/testing/mock_engine/mock_engine")
     parser.add_argument("--gateways", default="direct,kvatlas,smg,sglang-router,vllm-router,vllm-router-kv")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--chats", type=int, default=100)

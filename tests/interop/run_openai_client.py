@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Asks through kvatlas with OpenAI's own Python client, as a user's program would: through `kvatlas serve`,
 
-    bazel build //tools/kvatlas //tools/engine:mock_engine
+    bazel build //tools/kvatlas //tools/testing/mock_engine:mock_engine
     tests/interop/run_openai_client.py --serve
 
 or through the proxy of kvatlas-frontend, beside a leaf:
 
-    bazel build //indexer/leaf:kvatlas-leaf //frontend:kvatlas-frontend //tools/engine:mock_engine
+    bazel build //indexer/leaf:kvatlas-leaf //frontend:kvatlas-frontend //tools/testing/mock_engine:mock_engine
     tests/interop/run_openai_client.py
 
 The PyPI package `openai` is installed into a virtual environment under `$KVATLAS_INTEROP_DIR` (by default ~/.cache/kvatlas-interop)
@@ -34,7 +34,7 @@ WAIT_S = 60
 ARGUMENTS = None  # of the command line
 BUILT = Path(__file__).resolve().parents[2] / "bazel-bin"
 BINARIES = {"kvatlas": "tools/kvatlas/kvatlas", "leaf": "indexer/leaf/kvatlas-leaf", "frontend": "frontend/kvatlas-frontend",
-            "engine": "tools/engine/mock_engine"}
+            "engine": "tools/testing/mock_engine/mock_engine"}
 
 
 class ClientTest(unittest.TestCase):

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "indexer/service/address.h"
+#include "indexer/base/address.h"
 #include "tools/bench/service_bench_http.h"
 
 namespace kvatlas {

@@ -1,5 +1,6 @@
-// Which metrics are there? Starts one of every program, with every feature on that has metrics of its own, and reads their
-// /metrics: what docs/reference/metrics.md is made of, and what documents, rules and dashboards may name.
+// Which metrics are there? Starts one of every program, with every feature on that has metrics of
+// its own, and reads their /metrics: what docs/reference/metrics.md is made of, and what documents,
+// rules and dashboards may name.
 //
 // *Truth*: a family counts when its head (# HELP, # TYPE) is there; it need not have series yet.
 // *Threads*: one. *Lifetime*: the processes end with it.
@@ -20,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 

@@ -1,5 +1,5 @@
-// Does every metric exist that documents, rules and dashboards name? The names are compared with the /metrics of real processes, and
-// these with Prometheus' own checker.
+// Does every metric exist that documents, rules and dashboards name? The names are compared with
+// the /metrics of real processes, and these with Prometheus' own checker.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "indexer/service/version.h"
+#include "indexer/base/version.h"
 #include "tests/metrics/metric_reference.h"
 
 namespace kvatlas {
@@ -42,7 +42,8 @@ bool IsAnotherWord(const std::string& name) {
   return words.contains(name);
 }
 
-// Metrics that a text names. One that ends in "_" stands for all that begin so, as `kvatlas_leaf_memory_…`.
+// Metrics that a text names. One that ends in "_" stands for all that begin so, as
+// `kvatlas_leaf_memory_…`.
 std::set<std::string> NamesIn(const std::string& text) {
   static const auto& name = *new std::regex(
       "(^|[^a-zA-Z0-9_/:.-])"
@@ -158,7 +159,8 @@ TEST_F(MetricsContractTest, EveryProgramSaysWhatItIsAndUses) {
   }
 }
 
-// 1: it cannot be parsed. 3: it can, but the checker would have chosen other names: Dynamo's, and gauges of former names.
+// 1: it cannot be parsed. 3: it can, but the checker would have chosen other names: Dynamo's, and
+// gauges of former names.
 TEST_F(MetricsContractTest, PrometheusCheckerFindsNothingWrong) {
   if (!std::filesystem::exists(kPromtool)) GTEST_SKIP() << kPromtool << " is not installed";
   const auto scrapes = fleet_->Scrapes();

@@ -120,7 +120,7 @@ class Fleet:
         for cell in range(self.cells):
             for worker in range(self.workers):
                 name = "worker-%d-%d" % (cell, worker)
-                self._start(name, "tools/engine/mock_engine", *any_port, "--worker=" + name, "--model=mock",
+                self._start(name, "tools/testing/mock_engine/mock_engine", *any_port, "--worker=" + name, "--model=mock",
                             "--leaf=" + self.address("leaf-%d" % cell, "grpc"), "--capacity=%d" % self.capacity,
                             "--block_size=%d" % self.block_size)
         self._start("frontend", "frontend/kvatlas-frontend", *any_port, "--proxy=127.0.0.1:0", "--tokenize=engine",

@@ -1,5 +1,5 @@
-// Engines that know nothing of kvatlas, a relay and a leaf as real processes, killed in turn: the leaf says what the
-// engines really have, or that it is not sure.
+// Engines that know nothing of kvatlas, a relay and a leaf as real processes, killed in turn: the
+// leaf says what the engines really have, or that it is not sure.
 
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
+#include "indexer/base/address.h"
 #include "indexer/base/await.h"
 #include "indexer/base/ids.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/redis_test_server.h"
+#include "indexer/net/grpc_channel.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "tools/bench/service_bench_http.h"
-#include "tools/cluster/process.h"
-#include "tools/engine/mock_engine_test_util.h"
-#include "tools/engine/mock_tokens.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/mock_engine/mock_engine_test_util.h"
+#include "tools/testing/mock_engine/mock_tokens.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {
@@ -213,8 +213,8 @@ TEST(RelayProcessesTest, ThroughALogInRedisTheLeafIsExactWhoeverIsKilled) {
   }
 }
 
-// Engines keep too little to tell a new relay all that they hold, though more than they say at once: what rolls over unsent is
-// a gap too.
+// Engines keep too little to tell a new relay all that they hold, though more than they say at
+// once: what rolls over unsent is a gap too.
 TEST(RelayProcessesTest, WhatTheRelayMissedForGoodTheLeafDoubts) {
   MockEngine engine("engine", {"--zmq_window=64"});
   const std::vector<MockPrompt> prompts = MockPrompts();

@@ -1,5 +1,6 @@
-// What does this build write, of values that never change, in each format that leaves a process? What it wrote as a release lies in
-// data/VERSION; later builds read that, and what they write of the same values is compared with it.
+// What does this build write, of values that never change, in each format that leaves a process?
+// What it wrote as a release lies in data/VERSION; later builds read that, and what they write of
+// the same values is compared with it.
 //
 //   messages.txt          every message of proto/: name, bytes in hexadecimal, the same as text
 //   stream.txt            every message of a stream of holdings: bytes in hexadecimal
@@ -22,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
-#include "indexer/leaf/dynamo_dump.h"
+#include "indexer/checkpoint/dynamo_dump.h"
 #include "indexer/stream/messages.h"
 
 namespace kvatlas {
@@ -33,7 +34,8 @@ std::string ToHex(std::string_view bytes);
 
 // All of our files, by their full names.
 std::vector<const google::protobuf::Descriptor*> AllMessages();
-// Each field has a value, by its number; of each oneof the alternative number `variant`, as far as there is one.
+// Each field has a value, by its number; of each oneof the alternative number `variant`, as far as
+// there is one.
 std::unique_ptr<google::protobuf::Message> FilledMessage(const google::protobuf::Descriptor* type,
                                                          int variant);
 // The largest number of alternatives of any oneof in it, at least 1.
@@ -47,7 +49,8 @@ std::vector<ReceiverMessage> GoldenReceiverMessages();
 // ---- Files ----
 
 std::string GoldenCheckpoint(std::string_view engines);
-// What a reader is told, a line each, in the order of the file. The piece of engines is told as its size.
+// What a reader is told, a line each, in the order of the file. The piece of engines is told as its
+// size.
 absl::StatusOr<std::string> TextOfCheckpoint(const std::string& path);
 // In their own order, since names come in that of a hash table.
 absl::StatusOr<std::string> TextOfReplicaSnapshot(const std::string& bytes);

@@ -13,10 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
-#include "indexer/leaf/checkpoint/checkpoint_file.h"
-#include "indexer/leaf/checkpoint/fault_files.h"
-#include "indexer/leaf/checkpoint/file_layer.h"
-#include "indexer/leaf/replica_snapshot.h"
+#include "indexer/checkpoint/checkpoint_file.h"
+#include "indexer/checkpoint/fault_files.h"
+#include "indexer/checkpoint/file_layer.h"
+#include "indexer/checkpoint/replica_snapshot.h"
 #include "tests/wire/golden.h"
 
 namespace kvatlas {

@@ -1,8 +1,10 @@
-// Does this build read what a release wrote, and write what that read? Recorded bytes of every message and file format.
+// Does this build read what a release wrote, and write what that read? Recorded bytes of every
+// message and file format.
 //
-// Fields may be added: what a release wrote is read without anything unknown, to the same values. Of streams, checkpoints and
-// the log in Redis, which older processes read too, this build writes the very bytes of the latest release; where a format is to
-// change, that is decided here, by recording again (README.md).
+// Fields may be added: what a release wrote is read without anything unknown, to the same values.
+// Of streams, checkpoints and the log in Redis, which older processes read too, this build writes
+// the very bytes of the latest release; where a format is to change, that is decided here, by
+// recording again (README.md).
 
 #include <gtest/gtest.h>
 
@@ -18,7 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
-#include "indexer/service/version.h"
+#include "indexer/base/version.h"
 #include "indexer/transport/redis/redis_entry.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/stream.pb.h"

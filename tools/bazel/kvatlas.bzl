@@ -200,14 +200,14 @@ _KINDS = ["unit", "service", "cluster"]
 
 # Dependencies that open sockets or start processes: a test of theirs is no unit.
 _NOT_OF_UNITS = [
-    "//frontend/doors/http:socket_test_util",
-    "//indexer/engines:zmq_test_engine",
+    "//frontend/gateway/http:socket_test_util",
+    "//tools/testing/servers:zmq_test_engine",
     "//indexer/leaf:leaf",
-    "//indexer/service:grpc_channel",
-    "//indexer/service:grpc_server",
-    "//indexer/service:redis_test_server",
-    "//tools/cluster:cluster",
-    "//tools/cluster:process",
+    "//indexer/net:grpc_channel",
+    "//indexer/net:grpc_server",
+    "//tools/testing/servers:redis_test_server",
+    "//tools/testing/cluster:cluster",
+    "//tools/testing/cluster:process",
 ]
 
 def _absolute(label):

@@ -1,5 +1,5 @@
-// What most sources include, compiled once (precompiled.bzl). A source still includes what it uses: this header is a matter of time,
-// not of names, and `tools/lint` reads includes without it.
+// What most sources include, compiled once (precompiled.bzl). A source still includes what it uses:
+// this header is a matter of time, not of names, and `tools/lint` reads includes without it.
 
 // NOLINTBEGIN(misc-include-cleaner)
 #include <algorithm>
@@ -50,7 +50,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-// clang reads of a precompiled header what a source needs; g++ maps all of it, and is slower with these than without.
+// clang reads of a precompiled header what a source needs; g++ maps all of it, and is slower with
+// these than without.
 #ifdef __clang__
 #include <google/protobuf/descriptor.pb.h>
 #include <google/protobuf/extension_set.h>

@@ -1,5 +1,5 @@
-// What is handed to a structure, ready made? An ops file as events and queries of `index.h`, so that no
-// measurement pays for making them.
+// What is handed to a structure, ready made? An ops file as events and queries of `index.h`, so
+// that no measurement pays for making them.
 
 #ifndef KVATLAS_TOOLS_BENCH_BENCH_INPUT_H_
 #define KVATLAS_TOOLS_BENCH_BENCH_INPUT_H_
@@ -37,7 +37,8 @@ class BenchInput {
   // Hashes in everything.
   uint64_t block_ops() const { return block_ops_; }
   const std::vector<Step>& steps() const { return steps_; }
-  // The number of the step with which the second half of the file's operations begins, however events are cut.
+  // The number of the step with which the second half of the file's operations begins, however
+  // events are cut.
   size_t second_half() const { return second_half_; }
   const Event& event(const Step& step) const { return events_[step.place]; }
   const OverlapQuery& query(const Step& step) const { return queries_[step.place]; }

@@ -1,4 +1,5 @@
-// How is a structure measured? The options that all modes share, and asking in the form that was chosen.
+// How is a structure measured? The options that all modes share, and asking in the form that was
+// chosen.
 
 #ifndef KVATLAS_TOOLS_BENCH_BENCH_OPTIONS_H_
 #define KVATLAS_TOOLS_BENCH_BENCH_OPTIONS_H_
@@ -14,8 +15,8 @@
 
 namespace kvatlas {
 
-// What a query asks for: every holder; depths with holder sets; every holder, the chain of local hashes
-// hashed first; every holder with its tiers.
+// What a query asks for: every holder; depths with holder sets; every holder, the chain of local
+// hashes hashed first; every holder with its tiers.
 enum class QueryForm { kFull, kCompact, kContent, kTiers };
 
 // What is done with the changes that an event makes (`bench_sink.h`).
@@ -85,13 +86,14 @@ class Asker {
   OverlapSteps steps_;
 };
 
-// Stops what would take too long: estimates the whole from the part that is done. Counts processor time, so a busy
-// machine does not change what is measured.
+// Stops what would take too long: estimates the whole from the part that is done. Counts processor
+// time, so a busy machine does not change what is measured.
 class TimeLimit {
  public:
   explicit TimeLimit(double limit_s);
 
-  // What to say when it would take too long; nothing as long as it would not. `done` and `all` in any unit.
+  // What to say when it would take too long; nothing as long as it would not. `done` and `all` in
+  // any unit.
   std::optional<std::string> Exceeded(double done, double all) const;
 
  private:

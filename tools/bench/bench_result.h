@@ -1,7 +1,8 @@
-// What was measured, and how is it told? One structure on one input: the fields of a JSON line and the columns of
-// a table for people.
+// What was measured, and how is it told? One structure on one input: the fields of a JSON line and
+// the columns of a table for people.
 //
-// *Truth*: what was not measured is absent here, `null` in JSON and a dash in the table, never a number.
+// *Truth*: what was not measured is absent here, `null` in JSON and a dash in the table, never a
+// number.
 
 #ifndef KVATLAS_TOOLS_BENCH_BENCH_RESULT_H_
 #define KVATLAS_TOOLS_BENCH_BENCH_RESULT_H_
@@ -53,8 +54,9 @@ struct HarnessCost {
   std::optional<double> ns_per_query_block;
 };
 
-// Of one thread: what repetitions say when of every operation only its fastest is taken. Each does the same to the
-// same state, so what remains is the structure without the machine's other work. REQUIRES two warm repetitions.
+// Of one thread: what repetitions say when of every operation only its fastest is taken. Each does
+// the same to the same state, so what remains is the structure without the machine's other work.
+// REQUIRES two warm repetitions.
 struct Undisturbed {
   double block_ops_per_s = 0;
   std::optional<double> ns_per_stored_block;
@@ -108,8 +110,8 @@ struct BenchResult {
   std::optional<double> sustained_block_ops_per_s;
   std::optional<double> sustained_speed;
 
-  // Mode seq: the second half of the stream alone, in the same repetitions; its speed, as of the whole, and nothing
-  // else. Null: not measured.
+  // Mode seq: the second half of the stream alone, in the same repetitions; its speed, as of the
+  // whole, and nothing else. Null: not measured.
   std::shared_ptr<const BenchResult> steady;
 
   std::optional<CoverageResult> coverage;
@@ -125,8 +127,9 @@ std::string ToJson(const BenchResult& result, const std::string& ops);
 // Aligned columns; only those that some result has.
 std::string ToTable(std::span<const BenchResult> results);
 
-// What several repetitions say together: every column's best; block ops also median, worst and first. The first touches
-// its memory for the first time and is left out of the others where there are more.
+// What several repetitions say together: every column's best; block ops also median, worst and
+// first. The first touches its memory for the first time and is left out of the others where there
+// are more.
 BenchResult Together(const std::vector<BenchResult>& repetitions);
 
 }  // namespace kvatlas

@@ -1,11 +1,13 @@
-// What does a leaf pay for knowing what an event changed? Applies events to an index as a leaf's holder does
-// (`indexer/holders/holder.h`): without asking for changes, with, or with a `Coverage` that they go to.
+// What does a leaf pay for knowing what an event changed? Applies events to an index as a leaf's
+// holder does (`indexer/registry/holder.h`): without asking for changes, with, or with a `Coverage`
+// that they go to.
 //
 //   none       changes are not asked for
 //   digest     changes are counted, and the holder's digest is read after every event
 //   coverage   changes are counted and callback to a `Coverage`; what is due is taken every `kBlocksPerTake` blocks
 //
-// *Truth*: all of it is done inside `Apply`, also what a leaf's reporter does on a thread of its own.
+// *Truth*: all of it is done inside `Apply`, also what a leaf's reporter does on a thread of its
+// own.
 // *Threads*: one. *Lifetime*: index and clock outlive it.
 
 #ifndef KVATLAS_TOOLS_BENCH_BENCH_SINK_H_
@@ -28,7 +30,8 @@ namespace kvatlas {
 
 class BenchSink {
  public:
-  // What a leaf takes in between two of its reporter's ticks, of 10 to 20 ms, at 3 to 6 million blocks a second.
+  // What a leaf takes in between two of its reporter's ticks, of 10 to 20 ms, at 3 to 6 million
+  // blocks a second.
   static constexpr uint64_t kBlocksPerTake = 1 << 16;
   // As many as a reporter takes in a tick.
   static constexpr size_t kWaypointsPerTake = 1 << 14;

@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint32_t kWorkers = 3;
 
-// Prompts of up to 48 blocks at engines that evict at random: waypoints at positions 7, 15 and 47 come and go, and
-// come back.
+// Prompts of up to 48 blocks at engines that evict at random: waypoints at positions 7, 15 and 47
+// come and go, and come back.
 OpsFile Prompts() {
   OpsOptions options;
   options.workers = kWorkers;

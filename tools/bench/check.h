@@ -1,8 +1,8 @@
-// How often is a structure wrong? Its answers to some queries of a file beside those of a model that is too simple
-// to be wrong: a hash set for every worker.
+// How often is a structure wrong? Its answers to some queries of a file beside those of a model
+// that is too simple to be wrong: a hash set for every worker.
 //
-// *Truth*: both directions count: a holder that is promised too much (`over`, also one that does not exist or
-// is named twice) and one that is promised too little or left out (`under`).
+// *Truth*: both directions count: a holder that is promised too much (`over`, also one that does
+// not exist or is named twice) and one that is promised too little or left out (`under`).
 // *Cost*: the expected answers are computed once for all structures: 8 bytes a pair.
 
 #ifndef KVATLAS_TOOLS_BENCH_CHECK_H_

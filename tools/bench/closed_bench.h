@@ -5,9 +5,10 @@
 //   second half                event threads apply its events, each the workers w with w % threads = its number;
 //                              query threads ask its queries again and again until the last event is applied
 //
-// *Truth*: events of a worker stay in order. Block ops per second are those of events plus those of queries. With no
-// event thread every query thread asks all queries `query_passes` times; with no query thread only events are
-// measured. What structures hand to their executor is waited for inside the window.
+// *Truth*: events of a worker stay in order. Block ops per second are those of events plus those of
+// queries. With no event thread every query thread asks all queries `query_passes` times; with no
+// query thread only events are measured. What structures hand to their executor is waited for
+// inside the window.
 
 #ifndef KVATLAS_TOOLS_BENCH_CLOSED_BENCH_H_
 #define KVATLAS_TOOLS_BENCH_CLOSED_BENCH_H_

@@ -28,8 +28,9 @@ Contender NullContender();
 // By names of `IndexKinds`, `null`, or `all` for all of them. INVALID_ARGUMENT names what exists.
 absl::StatusOr<std::vector<Contender>> ContendersByName(const std::vector<std::string>& names);
 
-// What a structure is made with where speed is measured: room for `workers`, and memory that was given back is
-// kept for the next repetition, as the allocator of the published peers is told to. `executor` may be null.
+// What a structure is made with where speed is measured: room for `workers`, and memory that was
+// given back is kept for the next repetition, as the allocator of the published peers is told to.
+// `executor` may be null.
 IndexOptions WarmOptions(uint32_t workers, Executor* executor);
 
 // A new structure with holders 0 … workers-1. RESOURCE_EXHAUSTED when it cannot have so many.
@@ -37,7 +38,8 @@ absl::StatusOr<std::unique_ptr<Index>> MakeWithHolders(const Contender& contende
                                                        const IndexOptions& options,
                                                        uint32_t workers);
 
-// For the next repetition: a warm new structure with holders, or, with `reuse`, `old` without its blocks. `pool` may be null.
+// For the next repetition: a warm new structure with holders, or, with `reuse`, `old` without its
+// blocks. `pool` may be null.
 absl::StatusOr<std::unique_ptr<Index>> NextIndex(const Contender& contender, uint32_t workers,
                                                  bool reuse, ThreadPool* pool,
                                                  std::unique_ptr<Index> old);

@@ -4,7 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "tools/engine/block_pool.h"
+#include "tools/testing/mock_engine/block_pool.h"
 
 namespace kvatlas {
 namespace {

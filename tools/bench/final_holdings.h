@@ -1,5 +1,5 @@
-// What does every worker hold when a file has been played? Counted in another process, so that counting leaves no
-// trace in the memory of the one that asks.
+// What does every worker hold when a file has been played? Counted in another process, so that
+// counting leaves no trace in the memory of the one that asks.
 
 #ifndef KVATLAS_TOOLS_BENCH_FINAL_HOLDINGS_H_
 #define KVATLAS_TOOLS_BENCH_FINAL_HOLDINGS_H_
@@ -16,8 +16,8 @@
 
 namespace kvatlas {
 
-// Runs `task` in a child process and waits for it. What it leaves in shared memory stays; it must not throw.
-// INTERNAL when the child did not end well.
+// Runs `task` in a child process and waits for it. What it leaves in shared memory stays; it must
+// not throw. INTERNAL when the child did not end well.
 absl::Status RunInChild(const std::function<void()>& task);
 
 // Memory that a child process and its parent share; zeroed, and never counted as anonymous.

@@ -7,13 +7,13 @@
 #include <random>
 #include <utility>
 
-#include "frontend/route/frontend.h"
+#include "frontend/router/frontend.h"
 #include "hierarchy/hierarchy.h"
 #include "indexer/base/hash.h"
 #include "tools/bench/hierarchy_bench_cell.h"
 #include "tools/bench/hierarchy_bench_net.h"
-#include "tools/cluster/fleet.h"
-#include "tools/engine/engine_model.h"
+#include "tools/testing/cluster/fleet.h"
+#include "tools/testing/mock_engine/engine_model.h"
 
 namespace kvatlas {
 namespace {
@@ -389,7 +389,8 @@ class World : private CellFinder, private OverlapFinder, private DomainObserver 
   std::vector<double> regret_, find_cells_us_, staleness_ms_;
 };
 
-// A trace through models of engines; `choose` says which of `fleets` a request goes to, and which of its workers.
+// A trace through models of engines; `choose` says which of `fleets` a request goes to, and which
+// of its workers.
 template <typename Choose>
 double RunModels(const std::vector<TraceRequest>& trace, const HierarchyBenchOptions& options,
                  std::vector<Fleet>* fleets, Choose choose) {

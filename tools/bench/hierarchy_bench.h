@@ -1,14 +1,16 @@
-// How good is a sparse upper level? Many cells, one hierarchy node and a frontend in one process, over a simulated
-// network, beside choices that know everything or nothing.
+// How good is a sparse upper level? Many cells, one hierarchy node and a frontend in one process,
+// over a simulated network, beside choices that know everything or nothing.
 //
 //   trace ─▶ Frontend (the product's) ─▶ Hierarchy::FindCells ─▶ leaves of K cells ─▶ worker ─▶ mock engine
 //                                            ▲ coverage, with delay and loss              │ events
 //                                            └──────────────── BenchCell ◀────────────────┘
 //
-// *Truth*: `best_same_state` asks the frontend's cost function for the best of all workers just before each request;
-// the others are runs of their own: exact_global (that choice, taken every time), one_cell (a user's cell is a hash of
-// the prompt's first 1,024 tokens; the best worker there), random (any worker). All hits are what engines really had.
-// A run depends on its options alone, but for `find_cells_us`, which is this machine's.
+// *Truth*: `best_same_state` asks the frontend's cost function for the best of all workers just
+// before each request;
+// the others are runs of their own: exact_global (that choice, taken every time), one_cell (a
+// user's cell is a hash of the prompt's first 1,024 tokens; the best worker there), random (any
+// worker). All hits are what engines really had. A run depends on its options alone, but for
+// `find_cells_us`, which is this machine's.
 // *Cost*: about 3 seconds for the conversation trace and 16 x 8 workers.
 // *Threads*: one.
 
@@ -74,12 +76,14 @@ struct HierarchyBenchResult {
   std::optional<uint64_t> load_bytes, leaf_load_bytes;  // of these bytes, for load alone
   std::optional<double> update_ratio, bytes_ratio;
   Quantiles find_cells_us, staleness_ms;
-  // Of the index, a (cell, waypoint) pair: at the end; and after five minutes of ticks, of which one takes so long.
+  // Of the index, a (cell, waypoint) pair: at the end; and after five minutes of ticks, of which
+  // one takes so long.
   std::optional<double> hierarchy_bytes_per_coverage, hierarchy_bytes_tended, tick_us;
   std::optional<uint64_t> coverage,
       hierarchy_bytes;  // (cell, waypoint) pairs, and the index's bytes at the end
   std::optional<uint64_t> snapshots, messages_lost;
-  // At rest after the run: (cell, waypoint) pairs that are above and should not be, or the other way round.
+  // At rest after the run: (cell, waypoint) pairs that are above and should not be, or the other
+  // way round.
   std::optional<uint64_t> wrong_at_rest;
   // Of the mode that has no trace (`hierarchy_bench_scale.h`).
   std::optional<double> snapshot_ms, snapshot_queries, find_cells_us_during_snapshot_p99;

@@ -6,12 +6,13 @@
 
 #include "indexer/base/hash.h"
 #include "indexer/stream/message_size.h"
-#include "tools/cluster/fleet.h"
+#include "tools/testing/cluster/fleet.h"
 
 namespace kvatlas {
 namespace {
 
-// A leaf's timer ticks all the time; here only when something is due, and this often for heartbeats and digests.
+// A leaf's timer ticks all the time; here only when something is due, and this often for heartbeats
+// and digests.
 constexpr Duration kIdleTick = std::chrono::seconds(1);
 
 }  // namespace

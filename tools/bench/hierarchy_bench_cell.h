@@ -1,12 +1,13 @@
-// What does one cell know, and what does it tell? Its engines' contents as its leaf knows them, and its stream upward.
+// What does one cell know, and what does it tell? Its engines' contents as its leaf knows them, and
+// its stream upward.
 //
 //   engine steps ─▶ HolderRegistry (workers) ─▶ Coverage ─▶ CoverageReporter ─▶ SimulatedLink ─▶ hierarchy
 //                        │                                       ▲ ticks as a leaf's timer would
 //                        └── the leaf's answer                   │
 //
-// *Truth*: the leaf is exact: it gets its engines' events at once, so that what is measured is the hierarchy's. Bytes to
-// the leaf are those of the batches that a publisher would send: one for every step that had events or another load,
-// and its digests.
+// *Truth*: the leaf is exact: it gets its engines' events at once, so that what is measured is the
+// hierarchy's. Bytes to the leaf are those of the batches that a publisher would send: one for
+// every step that had events or another load, and its digests.
 // *Threads*: one.
 
 #ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_CELL_H_
@@ -19,14 +20,14 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "frontend/route/finders.h"
+#include "frontend/router/lookup_clients.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
-#include "indexer/holders/domain_observer.h"
-#include "indexer/holders/holder_handle.h"
-#include "indexer/holders/holder_registry.h"
+#include "indexer/registry/domain_observer.h"
+#include "indexer/registry/holder_handle.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "tools/bench/hierarchy_bench_net.h"
 

@@ -14,8 +14,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "frontend/peers/grpc_finders.h"
-#include "frontend/route/finders.h"
+#include "frontend/cluster_client/grpc_lookup_clients.h"
+#include "frontend/router/lookup_clients.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
@@ -30,7 +30,7 @@
 #include "tools/bench/service_bench_grpc.h"
 #include "tools/bench/service_bench_target.h"
 #include "tools/bench/timing.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {

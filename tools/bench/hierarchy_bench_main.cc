@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "indexer/service/flags.h"
-#include "indexer/service/log.h"
+#include "indexer/process/flags.h"
+#include "indexer/telemetry/log.h"
 #include "tools/bench/hierarchy_bench.h"
 #include "tools/bench/hierarchy_bench_grpc.h"
 #include "tools/bench/hierarchy_bench_report.h"

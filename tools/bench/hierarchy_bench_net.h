@@ -3,8 +3,9 @@
 //   StreamSender ─▶ SimulatedLink ──── delay, loss, partitions ───▶ StreamAcceptor
 //                         ▲ ─────────────── the same ──────────────────── │ replies
 //
-// *Truth*: what is due at the same moment happens in the order it was asked for, so a run depends on nothing but its
-// seeds. Messages arrive in order. A lost one, or one during a partition, is gone; the connection stays.
+// *Truth*: what is due at the same moment happens in the order it was asked for, so a run depends
+// on nothing but its seeds. Messages arrive in order. A lost one, or one during a partition, is
+// gone; the connection stays.
 // *Threads*: one. *Bounds*: none of its own; streams have windows.
 
 #ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_NET_H_
@@ -80,8 +81,8 @@ uint64_t LoadBytes(const Batch& batch);
 
 class SimulatedLink : public SenderLink {
  public:
-  // `simulation`, `acceptor` and `stats` outlive it. `delivering` is told of every message just before the acceptor's
-  // side gets it; may be empty.
+  // `simulation`, `acceptor` and `stats` outlive it. `delivering` is told of every message just
+  // before the acceptor's side gets it; may be empty.
   SimulatedLink(Simulation* simulation, StreamAcceptor* acceptor, const NetworkOptions& options,
                 uint64_t seed, NetworkStats* stats, std::function<void()> delivering);
   ~SimulatedLink() override;

@@ -1,8 +1,10 @@
-// What does a hierarchy of thousands of cells cost? No engines and no trace: every cell reports a made coverage
-// (`hierarchy_bench_synthetic.h`) over a real stream's messages, then questions are asked. Then another cell sends a
-// snapshot of a million waypoints of its own, part by part, while a second thread goes on asking.
+// What does a hierarchy of thousands of cells cost? No engines and no trace: every cell reports a
+// made coverage (`hierarchy_bench_synthetic.h`) over a real stream's messages, then questions are
+// asked. Then another cell sends a snapshot of a million waypoints of its own, part by part, while
+// a second thread goes on asking.
 //
-// *Truth*: latencies are this machine's, of `Hierarchy::FindCells` for the best `best` cells. Bytes are what the index says.
+// *Truth*: latencies are this machine's, of `Hierarchy::FindCells` for the best `best` cells. Bytes
+// are what the index says.
 
 #ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SCALE_H_
 #define KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SCALE_H_

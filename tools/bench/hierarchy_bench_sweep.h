@@ -1,7 +1,7 @@
 // How does it change with one thing? A sweep: the same runs at several values of one option.
 //
-// *Format*: `ToCurves` is one SVG document without scripts or outside references: a panel for hits against the best in
-// the same state, one for wrong cells, one for what is sent.
+// *Format*: `ToCurves` is one SVG document without scripts or outside references: a panel for hits
+// against the best in the same state, one for wrong cells, one for what is sent.
 
 #ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SWEEP_H_
 #define KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SWEEP_H_

@@ -1,4 +1,5 @@
-// What do thousands of made-up cells cover? A made coverage and questions about it, the same for equal seeds.
+// What do thousands of made-up cells cover? A made coverage and questions about it, the same for
+// equal seeds.
 //
 //   a cell covers   the waypoints of some of 64 system prompts, which hundreds of cells share, and of conversations
 //                   behind them that are its own: `waypoints` in all
@@ -34,8 +35,8 @@ class SyntheticCells {
   SyntheticCell Next();
   // The waypoints of a prompt, about the cells made so far.
   std::vector<SequenceHash> Question(std::mt19937_64* random) const;
-  // A conversation's own waypoints, behind those of its system prompt; the first stands at `kTailOrdinal`. Conversations
-  // from 2^41 on are no cell's.
+  // A conversation's own waypoints, behind those of its system prompt; the first stands at
+  // `kTailOrdinal`. Conversations from 2^41 on are no cell's.
   static std::vector<SequenceHash> TailOf(uint64_t conversation);
 
   static constexpr uint32_t kTailOrdinal = 3, kTailWaypoints = 5;

@@ -1,5 +1,5 @@
-// What other traces are there? Four made ones, in the form of a trace, that share prefixes differently from the
-// conversation trace.
+// What other traces are there? Four made ones, in the form of a trace, that share prefixes
+// differently from the conversation trace.
 //
 //   sessions   a few system prompts, conversations of many turns: each prompt is the one before, its answer, a question
 //   agents     longer: 20 to 60 turns, tools' output between them, up to 60,000 tokens
@@ -24,7 +24,8 @@ namespace kvatlas {
 
 std::vector<std::string> WorkloadNames();
 
-// In order of time. `per_s`: requests a second over the whole fleet. INVALID_ARGUMENT: no such name.
+// In order of time. `per_s`: requests a second over the whole fleet. INVALID_ARGUMENT: no such
+// name.
 absl::StatusOr<std::vector<TraceRequest>> MakeWorkload(const std::string& name, uint64_t requests,
                                                        double per_s, uint64_t seed);
 

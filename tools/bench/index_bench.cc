@@ -70,7 +70,8 @@ std::vector<BenchOptions> Variants(const BenchPlan& plan) {
   return variants;
 }
 
-// Fills in `efficiency`: compares with the same structure in the same role at its first number of threads.
+// Fills in `efficiency`: compares with the same structure in the same role at its first number of
+// threads.
 class Efficiency {
  public:
   void Add(BenchResult* result) {

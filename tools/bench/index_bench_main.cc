@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 #include "tools/bench/index_bench.h"
 #include "tools/bench/svg_plot.h"
 

@@ -1,4 +1,5 @@
-// What would these engines have told an index? Ops files from a trace, or of a shape that breaks structures.
+// What would these engines have told an index? Ops files from a trace, or of a shape that breaks
+// structures.
 //
 //   trace          every request is one query, then the events that it causes at the worker it is routed to
 //   shared_root    every worker holds one root and continuations of its own: the root's holder set is everybody
@@ -6,12 +7,12 @@
 //   deep           one sequence of 100,000 blocks, held to different depths
 //   children       300,000 continuations of one node
 //
-// *Truth*: with LRU eviction no engine ever has a hole; with random eviction they do, and a store after a hole
-// names blocks that the worker still holds. With `truncate_percent` that share of the requests runs only a
-// random prefix of what was asked, so that a hole is healed by a store that does not name what is behind it.
-// The same options give the same file, byte for byte.
-// *Bounds*: a request with more blocks than an engine's pool is refused as vLLM refuses it: the query is there,
-// events are not (`OpsSummary::too_long`).
+// *Truth*: with LRU eviction no engine ever has a hole; with random eviction they do, and a store
+// after a hole names blocks that the worker still holds. With `truncate_percent` that share of the
+// requests runs only a random prefix of what was asked, so that a hole is healed by a store that
+// does not name what is behind it. The same options give the same file, byte for byte.
+// *Bounds*: a request with more blocks than an engine's pool is refused as vLLM refuses it: the
+// query is there, events are not (`OpsSummary::too_long`).
 
 #ifndef KVATLAS_TOOLS_BENCH_MAKE_OPS_H_
 #define KVATLAS_TOOLS_BENCH_MAKE_OPS_H_

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 #include "tools/bench/make_ops.h"
 
 namespace kvatlas {

@@ -71,9 +71,9 @@ class Writer {
   std::vector<SequenceHash> removed_;
 };
 
-// Every worker stores root and a first continuation. Then requests go to workers at random: a query, and a store
-// of the worker's continuation of that round under the root. Workers are drawn with repetition, so some stores
-// repeat one of the same worker.
+// Every worker stores root and a first continuation. Then requests go to workers at random: a
+// query, and a store of the worker's continuation of that round under the root. Workers are drawn
+// with repetition, so some stores repeat one of the same worker.
 void WriteSharedRoot(Writer* writer) {
   const OpsOptions& options = writer->options();
   const uint64_t workers = options.workers;
@@ -97,8 +97,8 @@ void WriteSharedRoot(Writer* writer) {
   }
 }
 
-// A branch per request, under the root if there is one, each at one worker that holds the root, too. Then a
-// quarter of them goes again, in random order.
+// A branch per request, under the root if there is one, each at one worker that holds the root,
+// too. Then a quarter of them goes again, in random order.
 void WriteFan(Writer* writer) {
   const OpsOptions& options = writer->options();
   std::vector<uint32_t> worker_of;  // by branch
@@ -122,8 +122,9 @@ void WriteFan(Writer* writer) {
   }
 }
 
-// One long sequence. Workers take turns at random and store the next piece of it, until all have all; then each
-// loses tails of random length, piece by piece. Whole-depth queries are spread over all of that.
+// One long sequence. Workers take turns at random and store the next piece of it, until all have
+// all; then each loses tails of random length, piece by piece. Whole-depth queries are spread over
+// all of that.
 void WriteDeep(Writer* writer) {
   const OpsOptions& options = writer->options();
   const std::vector<OpBlock> sequence = writer->Sequence(0);

@@ -1,13 +1,13 @@
-// What does an index have to do, in which order? A recorded stream of queries and KV events: one input for
-// every structure, ours and others'.
+// What does an index have to do, in which order? A recorded stream of queries and KV events: one
+// input for every structure, ours and others'.
 //
-// *Format*: KVOPS001, little-endian, everything 8-byte aligned. A header of 64 bytes (`OpsHeader`), then
-// operations: 32 bytes (`OpHeader`) and a body: query and store: count × { local u64, seq u64 }; remove:
-// count × { seq u64 }; clear: nothing. Local and sequence hashes follow the hash contract
-// (`indexer/base/hash.h`).
-// *Truth*: an `OpsFile` is checked on opening: every operation lies inside the file, kinds and worker numbers
-// are in range, the counts of the header are those of the body. What is wrong is said with the operation's
-// number.
+// *Format*: KVOPS001, little-endian, everything 8-byte aligned. A header of 64 bytes (`OpsHeader`),
+// then operations: 32 bytes (`OpHeader`) and a body: query and store: count × { local u64, seq u64
+// }; remove: count × { seq u64 }; clear: nothing. Local and sequence hashes follow the hash
+// contract (`indexer/base/hash.h`).
+// *Truth*: an `OpsFile` is checked on opening: every operation lies inside the file, kinds and
+// worker numbers are in range, the counts of the header are those of the body. What is wrong is
+// said with the operation's number.
 // *Threads*: an opened file is immutable; any number of threads may read it.
 // *Lifetime*: the file is mapped; spans of `BenchOp` point into it and live as long as it does.
 //
@@ -72,8 +72,9 @@ struct BenchOp {
 
 class OpsFile {
  public:
-  // NOT_FOUND, or INVALID_ARGUMENT "FILE: operation N: reason". Also reads SMG's corpora (`SMGMCK01`), told by
-  // their magic: engine hashes become sequence hashes of the contract, dp ranks become workers of their own.
+  // NOT_FOUND, or INVALID_ARGUMENT "FILE: operation N: reason". Also reads SMG's corpora
+  // (`SMGMCK01`), told by their magic: engine hashes become sequence hashes of the contract, dp
+  // ranks become workers of their own.
   static absl::StatusOr<OpsFile> Open(const std::string& path);
 
   OpsFile(OpsFile&&);

@@ -34,7 +34,8 @@ void WriteAll(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// A query, a store behind a parent, a remove and a clear: 64 + (32+48) + (32+32) + (32+16) + 32 bytes.
+// A query, a store behind a parent, a remove and a clear: 64 + (32+48) + (32+32) + (32+16) + 32
+// bytes.
 std::string ExampleFile() {
   const std::vector<OpBlock> sequence = Sequence(10, 3);
   const std::vector<SequenceHash> removed = {sequence[2].seq, sequence[1].seq};
@@ -169,8 +170,8 @@ struct CorpusOptions {
   uint64_t totals_queries = 1;
 };
 
-// Worker 77 stores [901 902] of locals 1 2, rank 1 of it [901] of local 5; 902 is followed by [903] of local 3; 902
-// and an unknown one are removed; a query of locals 1 2 3; a clear.
+// Worker 77 stores [901 902] of locals 1 2, rank 1 of it [901] of local 5; 902 is followed by [903]
+// of local 3; 902 and an unknown one are removed; a query of locals 1 2 3; a clear.
 std::string ExampleCorpus(const CorpusOptions& options = {}) {
   Bytes out;
   out.Add(std::string("SMGMCK01")).Add(1u).Add(64u);

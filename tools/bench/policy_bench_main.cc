@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/route/policy/policy.h"
-#include "indexer/service/flags.h"
+#include "frontend/router/policy/policy.h"
+#include "indexer/process/flags.h"
 #include "tools/bench/hierarchy_bench_workload.h"
-#include "tools/cluster/policy_replay.h"
+#include "tools/testing/cluster/policy_replay.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {
@@ -147,7 +147,8 @@ void PrintMarkdownRow(const std::string& place, const std::string& policy, const
   std::fflush(stdout);
 }
 
-// Means over the seeds; and the first policy's mean and p90 over each other's, with the worst seed's behind it.
+// Means over the seeds; and the first policy's mean and p90 over each other's, with the worst
+// seed's behind it.
 void PrintRow(std::FILE* out, const std::string& policy, const std::vector<PolicyRun>& runs,
               const std::vector<PolicyRun>& first) {
   const PolicyRun mean = MeanOf(runs);

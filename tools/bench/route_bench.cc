@@ -1,13 +1,15 @@
-// What does a route take? Token ids in, a worker out, through a real hierarchy and real leaves over loopback, at a steady rate.
+// What does a route take? Token ids in, a worker out, through a real hierarchy and real leaves over
+// loopback, at a steady rate.
 //
 //   bazel run -c opt //tools/bench:route_bench -- --qps 2000
 //
 //   grpc       a client asks a kvatlas-frontend process, as a gateway in another process does
 //   embedded   the frontend is a library in this process: one hop less
 //
-// *Truth*: requests are due at a steady pace, whatever became of earlier ones, and a latency counts from when its request was due:
-// what waits behind a slow one is seen. Every answer must be the worker that holds the prompt, at the full depth, without fallback; others
-// are `wrong`. Each choice is reported as accepted, which is part of the cost and of no latency.
+// *Truth*: requests are due at a steady pace, whatever became of earlier ones, and a latency counts
+// from when its request was due: what waits behind a slow one is seen. Every answer must be the
+// worker that holds the prompt, at the full depth, without fallback; others are `wrong`. Each
+// choice is reported as accepted, which is part of the cost and of no latency.
 // *Threads*: one sends; answers come in gRPC's.
 
 #include <grpcpp/channel.h>
@@ -33,21 +35,21 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "frontend/peers/grpc_finders.h"
-#include "frontend/route/frontend.h"
+#include "frontend/cluster_client/grpc_lookup_clients.h"
+#include "frontend/router/frontend.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/tier.h"
-#include "indexer/service/flags.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_status.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_status.h"
+#include "indexer/process/flags.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "publisher/publisher.h"
 #include "tools/bench/service_bench_target.h"
 #include "tools/bench/timing.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {
@@ -111,7 +113,8 @@ std::vector<BenchPrompt> MakePrompts(const Options& options) {
   for (uint32_t i = 0; i < options.prompts; ++i) {
     const uint32_t worker = i % (options.cells * options.workers);
     prompts[i].worker = "worker-" + std::to_string(worker);
-    // One more than its blocks have: the last token of a prompt is computed wherever it is, and with it a block that it ends.
+    // One more than its blocks have: the last token of a prompt is computed wherever it is, and
+    // with it a block that it ends.
     prompts[i].tokens.resize(size_t{options.blocks} * 16 + 1);
     for (TokenId& token : prompts[i].tokens) token = (state = state * 1664525 + 1013904223) >> 12;
   }

@@ -1,10 +1,12 @@
 // How fast is a structure on one thread, operation by operation in the order of the file?
 //
-// Every operation is timed by itself; block ops per second are all hashes over the sum of the times, so what the
-// harness does in between costs nothing. Answers go to memory that is used again.
+// Every operation is timed by itself; block ops per second are all hashes over the sum of the
+// times, so what the harness does in between costs nothing. Answers go to memory that is used
+// again.
 //
-// Two figures of the same passes: from nothing to the end (cold: every repetition begins with an empty structure), and
-// of the second half of the operations alone (steady: the structure has what the first half left).
+// Two figures of the same passes: from nothing to the end (cold: every repetition begins with an
+// empty structure), and of the second half of the operations alone (steady: the structure has what
+// the first half left).
 
 #ifndef KVATLAS_TOOLS_BENCH_SEQ_BENCH_H_
 #define KVATLAS_TOOLS_BENCH_SEQ_BENCH_H_

@@ -16,7 +16,6 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/redis_test_server.h"
 #include "tools/bench/ops.h"
 #include "tools/bench/service_bench_engines.h"
 #include "tools/bench/service_bench_grpc.h"
@@ -26,6 +25,7 @@
 #include "tools/bench/service_bench_stream.h"
 #include "tools/bench/service_bench_target.h"
 #include "tools/bench/service_bench_zmq.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {

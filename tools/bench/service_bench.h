@@ -1,5 +1,6 @@
-// What does one leaf do per second, over loopback, and what does it cost? Starts a leaf (or is pointed at any
-// service that answers like one), gives it engines, drives it, and says what was measured.
+// What does one leaf do per second, over loopback, and what does it cost? Starts a leaf (or is
+// pointed at any service that answers like one), gives it engines, drives it, and says what was
+// measured.
 //
 //   query_http    POST /query_by_hash, or /query with tokens, over keep-alive connections
 //   query_grpc    Leaf.FindOverlaps by sequence hashes
@@ -7,14 +8,17 @@
 //   ingest_grpc   Holdings streams, likewise
 //   ingest_redis  the same through the log of a redis-server that is started beside the leaf
 //
-// Ingest has two workloads. *Steady*: every engine holds `capacity` blocks and evicts the oldest while it stores new ones;
-// ingest_zmq fills the engines before the clock runs, the others while it runs. *Cold* (`cold`): from an empty service on,
-// blocks that are all different, nothing evicted.
+// Ingest has two workloads. *Steady*: every engine holds `capacity` blocks and evicts the oldest
+// while it stores new ones;
+// ingest_zmq fills the engines before the clock runs, the others while it runs. *Cold* (`cold`):
+// from an empty service on, blocks that are all different, nothing evicted.
 //
-// *Truth*: an answer counts when its status is 200 (or OK); the answers of every prompt are read and compared before the
-// clock runs. Ingest ends when the last block of every engine is found by a query, never when it was sent. The
-// client's own processor time is beside the leaf's, since they share the machine.
-// *Threads*: `RunServiceBench` uses the calling thread, one more for sending or probing, and gRPC's.
+// *Truth*: an answer counts when its status is 200 (or OK); the answers of every prompt are read
+// and compared before the clock runs. Ingest ends when the last block of every engine is found by a
+// query, never when it was sent. The client's own processor time is beside the leaf's, since they
+// share the machine.
+// *Threads*: `RunServiceBench` uses the calling thread, one more for sending or probing, and
+// gRPC's.
 
 #ifndef KVATLAS_TOOLS_BENCH_SERVICE_BENCH_H_
 #define KVATLAS_TOOLS_BENCH_SERVICE_BENCH_H_
@@ -36,7 +40,8 @@ struct ServiceBenchOptions {
   uint32_t pid = 0;
   std::string ops;  // an ops file instead of made-up prompts or streams
 
-  // A throw-away CA and a policy: the leaf speaks TLS alone, and the client is an operator. Of what goes by gRPC.
+  // A throw-away CA and a policy: the leaf speaks TLS alone, and the client is an operator. Of what
+  // goes by gRPC.
   bool secure = false;
 
   double seconds = 10;  // of queries; of ingest at a rate

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "publisher/zmq_events.h"
-#include "tools/engine/mock_tokens.h"
+#include "tools/testing/mock_engine/mock_tokens.h"
 
 namespace kvatlas {
 namespace {

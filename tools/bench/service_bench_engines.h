@@ -1,8 +1,9 @@
-// What do engines under load say? Prompts of random tokens, pools that evict, and the streams that follow from them,
-// made before the clock runs.
+// What do engines under load say? Prompts of random tokens, pools that evict, and the streams that
+// follow from them, made before the clock runs.
 //
-// *Truth*: an engine stores a prompt in steps of `event_blocks`, and before each evicts what has no room, the tails of
-// its least recently stored prompts first: no holes. What it holds at the end is known (`HeldPrompt`).
+// *Truth*: an engine stores a prompt in steps of `event_blocks`, and before each evicts what has no
+// room, the tails of its least recently stored prompts first: no holes. What it holds at the end is
+// known (`HeldPrompt`).
 // *Threads*: pure. *Cost*: 4 bytes a token and, for streams, about 90 bytes a stored block.
 
 #ifndef KVATLAS_TOOLS_BENCH_SERVICE_BENCH_ENGINES_H_
@@ -73,12 +74,13 @@ struct EngineOutcome {
 EngineOutcome RunEngine(const EngineLoad& load, std::mt19937_64& random,
                         const std::function<void(const BenchStep&)>& visit);
 
-// What a worker of an ops file does. Tokens are made from local hashes (`tools/engine/mock_tokens.h`), engine hashes are
-// the file's sequence hashes.
+// What a worker of an ops file does. Tokens are made from local hashes
+// (`tools/testing/mock_engine/mock_tokens.h`), engine hashes are the file's sequence hashes.
 EngineOutcome RunOps(const OpsFile& file, uint32_t worker, uint32_t block_size, BlockNames names,
                      const std::function<void(const BenchStep&)>& visit);
 
-// The payload of one batch, as vLLM 0.24 and later sends it: one removed event per block, one stored event.
+// The payload of one batch, as vLLM 0.24 and later sends it: one removed event per block, one
+// stored event.
 std::string FrameOf(const BenchStep& step, uint32_t block_size);
 // The same of a whole prompt, in several batches.
 std::vector<std::string> FramesOf(const BenchPrompt& prompt, uint32_t block_size,

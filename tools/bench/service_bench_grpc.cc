@@ -14,8 +14,8 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_status.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_status.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "proto/kvatlas/v1/stream.pb.h"
 #include "tools/bench/service_bench_zmq.h"
@@ -90,8 +90,8 @@ struct GrpcLoad::State {
     ended = Ticks();
   }
 
-  // At a rate. One thread sleeps until a question is due, the other one waits for answers: a completion queue's own
-  // deadlines are of whole milliseconds.
+  // At a rate. One thread sleeps until a question is due, the other one waits for answers: a
+  // completion queue's own deadlines are of whole milliseconds.
   void AskAtRate(uint64_t begin, uint64_t end, double interval) {
     std::vector<Call*> idle;
     for (Call& call : calls) idle.push_back(&call);

@@ -1,5 +1,6 @@
-// How many questions and how many events a second does a leaf take over gRPC? Messages are serialized before the clock
-// runs and go out as bytes, since the client shares the machine with the leaf.
+// How many questions and how many events a second does a leaf take over gRPC? Messages are
+// serialized before the clock runs and go out as bytes, since the client shares the machine with
+// the leaf.
 //
 // *Threads*: the caller's and gRPC's.
 
@@ -64,8 +65,8 @@ class HoldingsStreamBuilder {
   HoldingsStream stream_;
 };
 
-// Writes all streams at once and waits until every batch is acknowledged. Returns the seconds it took.
-// DEADLINE_EXCEEDED, or what the leaf refused it for.
+// Writes all streams at once and waits until every batch is acknowledged. Returns the seconds it
+// took. DEADLINE_EXCEEDED, or what the leaf refused it for.
 absl::StatusOr<double> WriteHoldings(const std::string& target,
                                      std::span<const HoldingsStream> streams, Duration timeout);
 

@@ -1,11 +1,12 @@
-// How many answers a second does an HTTP service give? A load client that costs little itself, since it shares the
-// machine with what it measures: one thread, epoll, requests made beforehand, answers framed and not read.
+// How many answers a second does an HTTP service give? A load client that costs little itself,
+// since it shares the machine with what it measures: one thread, epoll, requests made beforehand,
+// answers framed and not read.
 //
 //   connection 0   ─ request ─▶ … ◀─ answer ─ request ─▶       one outstanding each (keep-alive)
 //   connection C-1 ─ request ─▶ … ◀─ answer ─
 //
-// *Truth*: an answer counts when its status is expected; anything else is an error, quoted once. At a rate, latency
-// counts from when a request was due. *Threads*: one.
+// *Truth*: an answer counts when its status is expected; anything else is an error, quoted once. At
+// a rate, latency counts from when a request was due. *Threads*: one.
 // *Bounds*: HTTP/1.1 with content-length; an answer of at most `kAnswerBytesMax`.
 
 #ifndef KVATLAS_TOOLS_BENCH_SERVICE_BENCH_HTTP_H_
@@ -19,7 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "indexer/service/address.h"
+#include "indexer/base/address.h"
 #include "tools/bench/timing.h"
 
 namespace kvatlas {

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 #include "tools/bench/service_bench.h"
 
 namespace kvatlas {

@@ -1,5 +1,5 @@
-// What do services say of a prompt? Requests of the query interface that our leaf and Dynamo's indexer share, and
-// their answers.
+// What do services say of a prompt? Requests of the query interface that our leaf and Dynamo's
+// indexer share, and their answers.
 
 #ifndef KVATLAS_TOOLS_BENCH_SERVICE_BENCH_QUERY_H_
 #define KVATLAS_TOOLS_BENCH_SERVICE_BENCH_QUERY_H_
@@ -23,7 +23,8 @@ std::string QueryByHashBody(std::span<const LocalHash> locals);
 // {"token_ids":[…],"model_name":"bench"}
 std::string QueryBody(std::span<const TokenId> tokens, const char* model = kBenchModel);
 
-// Tokens by instance, those of its ranks added up; without overlap it may be missing. INTERNAL: not such an answer.
+// Tokens by instance, those of its ranks added up; without overlap it may be missing. INTERNAL: not
+// such an answer.
 using Scores = std::map<std::string, uint64_t>;
 absl::StatusOr<Scores> ScoresIn(const HttpAnswer& answer);
 

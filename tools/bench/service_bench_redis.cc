@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_url.h"
 #include "indexer/stream/link.h"
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_options.h"

@@ -1,5 +1,5 @@
-// How many events a second does a leaf take through a log in Redis? Engines' streams are made before the clock runs and
-// written by the publisher's own link; a reader has to have applied them.
+// How many events a second does a leaf take through a log in Redis? Engines' streams are made
+// before the clock runs and written by the publisher's own link; a reader has to have applied them.
 //
 // *Threads*: the caller's, and one per stream.
 
@@ -39,8 +39,8 @@ struct RedisWritten {
   uint64_t bytes = 0;  // of commands' arguments
 };
 
-// Writes all streams at once and waits until the leaf says that it has applied the last batch of each.
-// DEADLINE_EXCEEDED, or why Redis did not take it.
+// Writes all streams at once and waits until the leaf says that it has applied the last batch of
+// each. DEADLINE_EXCEEDED, or why Redis did not take it.
 absl::StatusOr<RedisWritten> WriteHoldingsToRedis(const std::string& url, const std::string& cell,
                                                   std::span<const RedisHoldings> streams,
                                                   Duration timeout);

@@ -1,6 +1,7 @@
 // What was measured of a service, and how is it told?
 //
-// *Truth*: what was not measured is absent here, `null` in JSON and left out for people, never a number.
+// *Truth*: what was not measured is absent here, `null` in JSON and left out for people, never a
+// number.
 
 #ifndef KVATLAS_TOOLS_BENCH_SERVICE_BENCH_RESULT_H_
 #define KVATLAS_TOOLS_BENCH_SERVICE_BENCH_RESULT_H_
@@ -30,7 +31,8 @@ struct ServiceBenchResult {
   std::optional<double> client_cpu_us_per_query;
   std::optional<uint64_t> answer_bytes;  // of one answer, on average
 
-  // Ingest. A block op is a block named in a stored or in a removed event; those of the warm-up count nowhere.
+  // Ingest. A block op is a block named in a stored or in a removed event; those of the warm-up
+  // count nowhere.
   std::optional<std::string>
       workload;  // "cold", or "steady" when engines were full before the clock ran
   std::optional<uint64_t> blocks_stored;

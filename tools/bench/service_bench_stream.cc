@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "tools/bench/timing.h"
 

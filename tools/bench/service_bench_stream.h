@@ -1,5 +1,6 @@
-// How many questions a second does a leaf answer over FindOverlapsStream, as a frontend asks? Some streams, each with many
-// questions in flight; when answers come, as many new questions go out in one message.
+// How many questions a second does a leaf answer over FindOverlapsStream, as a frontend asks? Some
+// streams, each with many questions in flight; when answers come, as many new questions go out in
+// one message.
 //
 // *Threads*: the caller's waits; one for each stream, and gRPC's.
 
@@ -18,8 +19,8 @@ namespace kvatlas {
 
 class GrpcStreamLoad {
  public:
-  // `requests` are serialized FindOverlapsRequests, asked by turns. Each of `streams` has a connection of its own and
-  // `in_flight` questions.
+  // `requests` are serialized FindOverlapsRequests, asked by turns. Each of `streams` has a
+  // connection of its own and `in_flight` questions.
   GrpcStreamLoad(std::string target, uint32_t streams, uint32_t in_flight,
                  std::span<const std::string> requests);
 

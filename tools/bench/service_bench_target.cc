@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "indexer/service/security/pki.h"
-#include "indexer/service/security/security.h"
+#include "indexer/security/pki.h"
+#include "indexer/security/security.h"
 
 namespace kvatlas {
 namespace {

@@ -1,4 +1,5 @@
-// What is the load for? A leaf that this process starts, or a service that runs already; and what it has used.
+// What is the load for? A leaf that this process starts, or a service that runs already; and what
+// it has used.
 //
 // *Threads*: one. *Lifetime*: a started leaf ends with its target.
 
@@ -14,8 +15,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "indexer/service/address.h"
-#include "tools/cluster/process.h"
+#include "indexer/base/address.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 
@@ -24,7 +25,8 @@ class BenchTarget {
   // UNAVAILABLE: it does not come up; the end of its log says why.
   static absl::StatusOr<std::unique_ptr<BenchTarget>> StartLeaf(
       const std::string& binary, const std::vector<std::string>& more_args = {});
-  // The same with certificates and a policy; from then on this process is an operator of that fleet.
+  // The same with certificates and a policy; from then on this process is an operator of that
+  // fleet.
   static absl::StatusOr<std::unique_ptr<BenchTarget>> StartSecureLeaf(
       const std::string& binary, std::vector<std::string> more_args = {});
   // INVALID_ARGUMENT: `url` is not http://HOST:PORT. `pid` 0: its cost is not known.

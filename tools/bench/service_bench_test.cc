@@ -353,7 +353,8 @@ TEST(ServiceBenchTest, ColdIngestStartsFromNothingAndEvictsNothing) {
   EXPECT_EQ(cold->workload, "cold");
 }
 
-// What is sent before the clock runs is in no figure: bytes and block ops are those of the measured frames alone.
+// What is sent before the clock runs is in no figure: bytes and block ops are those of the measured
+// frames alone.
 TEST(ServiceBenchTest, TheWarmUpIsInNoFigure) {
   ServiceBenchOptions options = Small("ingest_zmq");
   options.lag_probes_per_s = 0;
@@ -364,7 +365,8 @@ TEST(ServiceBenchTest, TheWarmUpIsInNoFigure) {
   EXPECT_EQ(result->blocks_stored.value(), 300u);
   EXPECT_EQ(result->blocks_removed.value(), 300u);
   EXPECT_EQ(result->blocks_held.value(), 6000u);
-  // A removed block takes about 30 bytes of a frame and a stored one about 80, and the markers 1 of 101 frames' worth.
+  // A removed block takes about 30 bytes of a frame and a stored one about 80, and the markers 1 of
+  // 101 frames' worth.
   EXPECT_LT(result->bytes_per_block.value(), 200);
 }
 

@@ -1,5 +1,5 @@
-// How does a service hear many engines at once? PUB sockets of this process, one an engine, that lose nothing: a
-// socket whose subscriber does not keep up is asked again later.
+// How does a service hear many engines at once? PUB sockets of this process, one an engine, that
+// lose nothing: a socket whose subscriber does not keep up is asked again later.
 //
 // *Threads*: one at a time. *Lifetime*: payloads given to `TrySend` outlive the feeder.
 
@@ -27,7 +27,8 @@ class ZmqFeeder {
   ZmqFeeder(const ZmqFeeder&) = delete;
   ZmqFeeder& operator=(const ZmqFeeder&) = delete;
 
-  // Registers engine i as instance i + 1 (POST /register), and waits until the service has subscribed to all.
+  // Registers engine i as instance i + 1 (POST /register), and waits until the service has
+  // subscribed to all.
   absl::Status Register(HttpClient* http, uint32_t block_size, Duration timeout);
 
   // False: would have to wait.

@@ -1,15 +1,15 @@
 // What does a benchmark corpus of SMG's replay harness ask of an index, in our terms?
 //
-// *Format*: SMGMCK01 version 1, little-endian, nothing aligned: magic; u32 version, block_size; u64 window,
-// trace_dup, length factor, worker_dup, workers; 7 u64 totals; u64 length and the trace's path; three slabs
-// (query hashes, stored pairs, removed hashes), each with its count first; u64 count of operations, which
-// point into the slabs.
-// *Truth*: an engine's hash means something to that engine only, so it is looked up per worker rank. Each
-// worker and data-parallel rank becomes a worker of its own, in the order of their first events. A store whose
-// parent was never stored by that rank is refused: its sequence hashes cannot be known. A removal of what
-// was never stored names nothing and is left out.
-// *Bounds*: 2^32 blocks in an operation. Checked: dense ids, deadlines that do not go back, totals, slabs, no
-// trailing bytes.
+// *Format*: SMGMCK01 version 1, little-endian, nothing aligned: magic; u32 version, block_size; u64
+// window, trace_dup, length factor, worker_dup, workers; 7 u64 totals; u64 length and the trace's
+// path; three slabs (query hashes, stored pairs, removed hashes), each with its count first; u64
+// count of operations, which point into the slabs.
+// *Truth*: an engine's hash means something to that engine only, so it is looked up per worker
+// rank. Each worker and data-parallel rank becomes a worker of its own, in the order of their first
+// events. A store whose parent was never stored by that rank is refused: its sequence hashes cannot
+// be known. A removal of what was never stored names nothing and is left out.
+// *Bounds*: 2^32 blocks in an operation. Checked: dense ids, deadlines that do not go back, totals,
+// slabs, no trailing bytes.
 
 #ifndef KVATLAS_TOOLS_BENCH_SMG_CORPUS_H_
 #define KVATLAS_TOOLS_BENCH_SMG_CORPUS_H_

@@ -1,11 +1,14 @@
-// How long is a leaf that starts with nothing without its workers? Publishers that hold many blocks, and a real leaf that
-// forgot everything: snapshots over gRPC, until each publisher has been told that all of it is applied.
+// How long is a leaf that starts with nothing without its workers? Publishers that hold many
+// blocks, and a real leaf that forgot everything: snapshots over gRPC, until each publisher has
+// been told that all of it is applied.
 //
 //   bazel run -c opt //tools/bench:snapshot_bench -- --blocks 10000000 --workers 8
 //
-// *Truth*: time counts from the leaf's ready line, with connections still to be made, to the last acknowledgement. Then the leaf is asked how
-// many blocks it has of each worker, and for a prompt of each; others than are held are an error.
-// *Threads*: the caller's, and the publishers' own. Both ends share this machine: processor seconds of each are beside.
+// *Truth*: time counts from the leaf's ready line, with connections still to be made, to the last
+// acknowledgement. Then the leaf is asked how many blocks it has of each worker, and for a prompt
+// of each; others than are held are an error.
+// *Threads*: the caller's, and the publishers' own. Both ends share this machine: processor seconds
+// of each are beside.
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -27,12 +30,12 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
-#include "indexer/service/flags.h"
-#include "indexer/service/grpc_channel.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/process/flags.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "publisher/publisher.h"
 #include "tools/bench/service_bench_target.h"
-#include "tools/cluster/process.h"
+#include "tools/testing/cluster/process.h"
 
 namespace kvatlas {
 namespace {

@@ -1,7 +1,9 @@
-// What does splitting a level over shards do to a trace? How even the parts are, how many shards a prompt asks, how much
-// coarser its bounds become, and what a new shard moves. No processes: the product's map and plan over a trace's waypoints.
+// What does splitting a level over shards do to a trace? How even the parts are, how many shards a
+// prompt asks, how much coarser its bounds become, and what a new shard moves. No processes: the
+// product's map and plan over a trace's waypoints.
 //
-//   bazel run -c opt //tools/bench:split_bench -- --trace=FILE [--split=8] [--head=0] [--shallow=1] [--requests=0]
+//   bazel run -c opt //tools/bench:split_bench -- --trace=FILE [--split=8] [--head=0] [--shallow=1]
+//   [--requests=0]
 
 #include <algorithm>
 #include <cstdint>
@@ -12,13 +14,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/route/finders.h"
-#include "frontend/route/shard_plan.h"
+#include "frontend/router/lookup_clients.h"
+#include "frontend/router/shard_plan.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {

@@ -1,7 +1,9 @@
-// What do the results look like? A picture of them: block ops per second, latencies and memory as bars, one a
-// structure; as lines over the number of threads where a structure was measured with several.
+// What do the results look like? A picture of them: block ops per second, latencies and memory as
+// bars, one a structure; as lines over the number of threads where a structure was measured with
+// several.
 //
-// *Format*: one SVG document without scripts or outside references. Latency bars have a logarithmic scale.
+// *Format*: one SVG document without scripts or outside references. Latency bars have a logarithmic
+// scale.
 
 #ifndef KVATLAS_TOOLS_BENCH_SVG_PLOT_H_
 #define KVATLAS_TOOLS_BENCH_SVG_PLOT_H_

@@ -1,6 +1,8 @@
-// Who runs what a structure hands out? The executor of a benchmark: lanes over a fixed number of threads.
+// Who runs what a structure hands out? The executor of a benchmark: lanes over a fixed number of
+// threads.
 //
-// *Threads*: any may call everything. A lane always runs on the same thread, so its tasks keep their order.
+// *Threads*: any may call everything. A lane always runs on the same thread, so its tasks keep
+// their order.
 // *Lifetime*: the destructor runs what was scheduled, then joins.
 
 #ifndef KVATLAS_TOOLS_BENCH_THREAD_POOL_H_

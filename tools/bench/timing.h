@@ -1,7 +1,8 @@
-// How long did that take, to a few nanoseconds? The processor's own clock, as the published peers were measured
-// with it.
+// How long did that take, to a few nanoseconds? The processor's own clock, as the published peers
+// were measured with it.
 //
-// *Cost*: `Ticks` waits for what came before (lfence): about 10 ns, 20 around one operation, subtracted nowhere.
+// *Cost*: `Ticks` waits for what came before (lfence): about 10 ns, 20 around one operation,
+// subtracted nowhere.
 
 #ifndef KVATLAS_TOOLS_BENCH_TIMING_H_
 #define KVATLAS_TOOLS_BENCH_TIMING_H_
@@ -35,7 +36,8 @@ void SleepUntil(uint64_t ticks);
 // Seconds since some moment.
 double NowSeconds();
 
-// Seconds of processor time of this process, all threads: what others on the machine do is not in it.
+// Seconds of processor time of this process, all threads: what others on the machine do is not in
+// it.
 double CpuSeconds();
 
 // The same of the calling thread alone.

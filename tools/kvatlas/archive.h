@@ -1,6 +1,7 @@
 // How do several small files become one to send? A .tar.gz in memory.
 //
-// *Format*: POSIX ustar, then gzip; files of mode 0600, of no owner, of one time. The same files give the same bytes.
+// *Format*: POSIX ustar, then gzip; files of mode 0600, of no owner, of one time. The same files
+// give the same bytes.
 // *Threads*: none. *Bounds*: names of at most 99 bytes.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_ARCHIVE_H_

@@ -1,4 +1,5 @@
-// bundle: everything for a report about a fleet, in one file, and nothing of prompts, tokens and secrets.
+// bundle: everything for a report about a fleet, in one file, and nothing of prompts, tokens and
+// secrets.
 //
 //   kvatlas-bundle/
 //     README.txt                 what this is, when and by which version it was made
@@ -8,7 +9,8 @@
 //     KIND-HOST-PORT/            status.json, metrics.txt, workers.json of each
 //     logs/N-NAME                the last lines of log files
 //
-// Decisions, dumps and explanations are not in it: they have hashes of prompts. The rest goes through `scrub.h`.
+// Decisions, dumps and explanations are not in it: they have hashes of prompts. The rest goes
+// through `scrub.h`.
 
 #include <unistd.h>
 
@@ -25,7 +27,7 @@
 #include <vector>
 
 #include "google/protobuf/util/json_util.h"
-#include "indexer/service/version.h"
+#include "indexer/base/version.h"
 #include "tools/kvatlas/archive.h"
 #include "tools/kvatlas/command.h"
 #include "tools/kvatlas/findings.h"

@@ -14,10 +14,10 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/hash.h"
-#include "indexer/engines/engine_worker.h"
-#include "indexer/leaf/checkpoint/checkpoint_file.h"
-#include "indexer/leaf/checkpoint/file_layer.h"
-#include "indexer/leaf/replica_snapshot.h"
+#include "indexer/checkpoint/checkpoint_file.h"
+#include "indexer/checkpoint/file_layer.h"
+#include "indexer/checkpoint/replica_snapshot.h"
+#include "indexer/kv_events/engine_worker.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {

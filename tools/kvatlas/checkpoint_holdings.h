@@ -1,10 +1,13 @@
-// Which holder held what when a checkpoint was written? A leaf's checkpoint file in the form of a dump.
+// Which holder held what when a checkpoint was written? A leaf's checkpoint file in the form of a
+// dump.
 //
-// Holders that streams feed are in it as they were. Of engines that the leaf listened to itself a checkpoint has the names of
-// blocks: a rank holds a block in a tier when a name of each attention group that the tier needs stands for it, as
-// `EngineWorker` has it. Side blocks that wait for their main block belong to no rank yet.
+// Holders that streams feed are in it as they were. Of engines that the leaf listened to itself a
+// checkpoint has the names of blocks: a rank holds a block in a tier when a name of each attention
+// group that the tier needs stands for it, as `EngineWorker` has it. Side blocks that wait for
+// their main block belong to no rank yet.
 //
-// *Truth*: every rank and every stream is a consistent cut, different ones are of different moments. *Threads*: none.
+// *Truth*: every rank and every stream is a consistent cut, different ones are of different
+// moments. *Threads*: none.
 // *Cost*: of engines, about 60 bytes a name.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_CHECKPOINT_HOLDINGS_H_
@@ -19,7 +22,8 @@
 
 namespace kvatlas {
 
-// In pieces; the last piece of a holder says so. NOT_FOUND: no such file, or the domain is not in it; else as `ReadCheckpoint`.
+// In pieces; the last piece of a holder says so. NOT_FOUND: no such file, or the domain is not in
+// it; else as `ReadCheckpoint`.
 absl::Status ReadCheckpointHoldings(const std::string& path, const DumpFilter& filter,
                                     const std::function<void(const v1::DumpResponse&)>& visit);
 

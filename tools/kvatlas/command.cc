@@ -12,13 +12,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "indexer/service/build_version.h"
-#include "indexer/service/nearest_name.h"
-#include "indexer/service/roff.h"
-#include "indexer/service/security/secret_file.h"
+#include "frontend/serve/serve.h"
+#include "indexer/base/nearest_name.h"
+#include "indexer/process/build_version.h"
+#include "indexer/process/roff.h"
+#include "indexer/security/secret_file.h"
 #include "tools/kvatlas/services.h"
 #include "tools/kvatlas/table.h"
-#include "tools/serve/serve.h"
 
 namespace kvatlas {
 namespace {

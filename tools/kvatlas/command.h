@@ -1,4 +1,5 @@
-// What do all sub-commands have in common? Flags, the two forms of output, and the status to exit with.
+// What do all sub-commands have in common? Flags, the two forms of output, and the status to exit
+// with.
 //
 // *Threads*: none.
 
@@ -20,10 +21,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
-#include "indexer/service/flags.h"
-#include "indexer/service/security/security.h"
+#include "indexer/process/flags.h"
+#include "indexer/security/security.h"
 #include "tools/kvatlas/commands.h"
 #include "tools/kvatlas/service_name.h"
 
@@ -49,7 +50,8 @@ class Command {
   const std::string& model() const { return model_; }
   const std::string& tenant() const { return tenant_; }
 
-  // Services of these kinds may be named as words, KIND=HOST:PORT, at most `max` of them. What flags name is the older way.
+  // Services of these kinds may be named as words, KIND=HOST:PORT, at most `max` of them. What
+  // flags name is the older way.
   void AddServices(std::vector<ServiceRole> roles, size_t max);
   // Those words; a word beside the flag of the same service is refused by `Parse`.
   const std::vector<ServiceName>& services() const { return services_; }

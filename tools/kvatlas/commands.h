@@ -1,4 +1,5 @@
-// What can an operator ask the services with the command `kvatlas`? One function for each sub-command, its flags and texts.
+// What can an operator ask the services with the command `kvatlas`? One function for each
+// sub-command, its flags and texts.
 //
 //   serve  demo                 a process in front of engines; the same with two mock engines and a conversation
 //   status                      all processes in one screen
@@ -13,11 +14,13 @@
 //   policy  pki                 who may do what, and certificates for a trial
 //   completion                  for bash and zsh
 //
-// Every command prints an aligned table for people; with `--json` lines of JSON on standard output instead, with
-// `--json FILE` lines of JSON there and the table too. With `--watch` it is printed again and again.
+// Every command prints an aligned table for people; with `--json` lines of JSON on standard output
+// instead, with `--json FILE` lines of JSON there and the table too. With `--watch` it is printed
+// again and again.
 //
-// *Exit status*: 0 done; 1 the service, or a file, says no (the domain is unknown, for one); 2 the command line; 3 `diff` found
-// differences, `doctor` something wrong; 4 a service cannot be reached, or not in time. Errors are one line on standard error.
+// *Exit status*: 0 done; 1 the service, or a file, says no (the domain is unknown, for one); 2 the
+// command line; 3 `diff` found differences, `doctor` something wrong; 4 a service cannot be
+// reached, or not in time. Errors are one line on standard error.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_COMMANDS_H_
 #define KVATLAS_TOOLS_KVATLAS_COMMANDS_H_
@@ -29,7 +32,7 @@
 #include <vector>
 
 #include "indexer/base/clock.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 
 namespace kvatlas {
 
@@ -42,7 +45,8 @@ struct CommandIo {
   std::istream& in;
   // `out` is a terminal that shows colours, and begins anew with every look of --watch.
   bool terminal = false;
-  // Between two looks of --watch; false ends it. Empty: waits, until `out` can no longer be written to.
+  // Between two looks of --watch; false ends it. Empty: waits, until `out` can no longer be written
+  // to.
   std::function<bool(Duration)> wait = nullptr;
   // Given: a command shows its flags to it, and does nothing else.
   std::function<void(const FlagSet&)> flags = nullptr;
@@ -50,7 +54,8 @@ struct CommandIo {
   Duration* watch = nullptr;
 };
 
-// Without the program's name: {"workers", "--leaf=127.0.0.1:7410"}. Returns the status to exit with.
+// Without the program's name: {"workers", "--leaf=127.0.0.1:7410"}. Returns the status to exit
+// with.
 int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io);
 
 }  // namespace kvatlas

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/doors/http/socket_test_util.h"
+#include "frontend/gateway/http/socket_test_util.h"
 
 namespace kvatlas {
 namespace {

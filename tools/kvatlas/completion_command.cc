@@ -1,5 +1,6 @@
-// completion: what bash and zsh need to complete commands, services and flags. The words come from the table of commands and from
-// each command's flags, at the time of asking, so that they are those of this binary.
+// completion: what bash and zsh need to complete commands, services and flags. The words come from
+// the table of commands and from each command's flags, at the time of asking, so that they are
+// those of this binary.
 
 #include <string>
 #include <vector>
@@ -11,7 +12,8 @@
 namespace kvatlas {
 namespace {
 
-// Bash splits words at '=' and ':', and takes what completes the last piece; `line` is what was typed up to the cursor.
+// Bash splits words at '=' and ':', and takes what completes the last piece; `line` is what was
+// typed up to the cursor.
 constexpr char kBash[] = R"sh(_kvatlas() {
   local line="${COMP_LINE:0:$COMP_POINT}"
   local word="${line##* }" typed="${COMP_WORDS[COMP_CWORD]}" candidate

@@ -1,4 +1,5 @@
-// `kvatlas demo` as a newcomer runs it: five lines that are true, a page that answers, and an end at Ctrl-C.
+// `kvatlas demo` as a newcomer runs it: five lines that are true, a page that answers, and an end
+// at Ctrl-C.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -13,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "indexer/service/address.h"
+#include "indexer/base/address.h"
 #include "tools/bench/service_bench_http.h"
 
 namespace kvatlas {

@@ -1,7 +1,8 @@
-// What is wrong in a fleet, where, and what mends it? Findings from what the services said of themselves (`survey.h`).
+// What is wrong in a fleet, where, and what mends it? Findings from what the services said of
+// themselves (`survey.h`).
 //
-// *Truth*: of that moment. A stream that is being repaired right then is told too. Each finding has a name that never changes, for
-// scripts that leave some out.
+// *Truth*: of that moment. A stream that is being repaired right then is told too. Each finding has
+// a name that never changes, for scripts that leave some out.
 // *Threads*: functions without state.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_FINDINGS_H_
@@ -45,12 +46,14 @@ struct CheckOptions {
   int64_t now_unix_s = 0;
 };
 
-// Worst first, then by where. What several services say of one mistake is told once for each of them.
+// Worst first, then by where. What several services say of one mistake is told once for each of
+// them.
 std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& options);
 
 // ---- Its parts ----
 
-// A leaf whose Redis is away, or full: what it says of workers that publish through it is about Redis.
+// A leaf whose Redis is away, or full: what it says of workers that publish through it is about
+// Redis.
 bool IsWithoutRedis(const SurveyedNode& node);
 
 class FindingList {

@@ -1,4 +1,5 @@
-// Engines: whether they are heard, and whether they were started so that there is something to hear.
+// Engines: whether they are heard, and whether they were started so that there is something to
+// hear.
 
 #include <algorithm>
 #include <string>
@@ -16,7 +17,8 @@ namespace {
 // Where the engine was told of.
 std::string ListOf(bool in_serve) { return in_serve ? "--engine" : "--workers"; }
 
-// Of an engine with other blocks than its domain's. `serve` learns the size itself, and has no flag for it.
+// Of an engine with other blocks than its domain's. `serve` learns the size itself, and has no flag
+// for it.
 std::string BlockSizeRemedy(bool in_serve) {
   const std::string restart =
       "start the engine with the domain's (vLLM --block-size, SGLang --page-size)";
@@ -52,7 +54,8 @@ bool CheckBlockSize(const std::string& where, const v1::DomainStats& domain,
   return false;  // of a registration alone too: its events may be missing as well
 }
 
-// What frontends sent there, against what the worker's events showed of it. A prompt that was in cache whole confirms itself.
+// What frontends sent there, against what the worker's events showed of it. A prompt that was in
+// cache whole confirms itself.
 void CheckConfirmed(const SurveyedNode& leaf, const v1::HolderStats& holder,
                     FindingList* findings) {
   constexpr uint64_t kFew = 50;
@@ -135,7 +138,8 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
     findings->Warning("engine_no_replay", where, "its KV events have no replay endpoint",
                       "add \"replay_endpoint\" to its --kv-events-config");
   }
-  // vLLM does not say: prompts were computed, and nothing came of them. Before its first event its own metrics tell its size.
+  // vLLM does not say: prompts were computed, and nothing came of them. Before its first event its
+  // own metrics tell its size.
   const uint32_t block_size = engine.block_size != 0 ? engine.block_size : facts.block_size;
   if (!facts.kv_events.has_value() && engine.batches == uint64_t{0} && block_size != 0 &&
       facts.prompt_tokens >= uint64_t{2} * block_size) {

@@ -1,5 +1,5 @@
-// What the checks make of what services said: mistakes that are hard to make with real processes, and what is no mistake. Those with
-// real processes are in tests/doctor_test.cc.
+// What the checks make of what services said: mistakes that are hard to make with real processes,
+// and what is no mistake. Those with real processes are in tests/doctor_test.cc.
 
 #include "tools/kvatlas/findings.h"
 

@@ -10,8 +10,8 @@
 #include <sstream>
 #include <utility>
 
+#include "indexer/base/address.h"
 #include "indexer/base/cache_class_text.h"
-#include "indexer/service/address.h"
 #include "indexer/transport/wire.h"
 #include "tools/kvatlas/checkpoint_holdings.h"
 #include "tools/kvatlas/service_name.h"

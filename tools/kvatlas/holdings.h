@@ -1,12 +1,14 @@
-// Which holder holds what, according to which source? Dumps of any source in one form, and how two of them differ.
+// Which holder holds what, according to which source? Dumps of any source in one form, and how two
+// of them differ.
 //
 //   leaf=HOST:PORT  hierarchy=HOST:PORT    over gRPC
 //   relay=HOST:PORT                        over HTTP: what it tells leaves
 //   file=PATH                              lines of JSON as `kvatlas dump --json` and a relay's /dump have them
 //   checkpoint=PATH                        a leaf's checkpoint file, engines that it listened to among its holders
 //
-// *Truth*: each holder is a consistent cut, different holders are of different moments. What changes meanwhile differs and is
-// no fault: look again, and take what differs every time (`Persisting`).
+// *Truth*: each holder is a consistent cut, different holders are of different moments. What
+// changes meanwhile differs and is no fault: look again, and take what differs every time
+// (`Persisting`).
 // *Threads*: none. *Cost*: about 50 bytes a holding.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_HOLDINGS_H_
@@ -35,7 +37,8 @@ namespace kvatlas {
 
 struct HoldingsOf {
   std::array<std::set<uint64_t>, kTiers> blocks;  // sequence hashes
-  // Names of side blocks of hybrid models, by their class in words (`SideText`); of a class that the source does not know, "".
+  // Names of side blocks of hybrid models, by their class in words (`SideText`); of a class that
+  // the source does not know, "".
   std::map<std::string, std::array<std::set<uint64_t>, kTiers>> sides;
   std::string trust;  // "exact"; empty: the source does not say
 };
@@ -73,7 +76,8 @@ absl::Status ReadSource(const Source& source, const DumpFilter& filter, Duration
 absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& filter,
                                        Duration timeout);
 
-// Where two sources differ: of one holder in one tier, in its main blocks or in its blocks of one side class.
+// Where two sources differ: of one holder in one tier, in its main blocks or in its blocks of one
+// side class.
 struct Difference {
   HolderKey holder;
   Tier tier = Tier::kDevice;
@@ -83,8 +87,9 @@ struct Difference {
   std::set<uint64_t> only_right;
 };
 
-// In order. With `only_holders_of_…` holders that the other side alone knows are no difference (a relay knows its own alone). A side
-// block whose class one side does not know is of the class that the other side says.
+// In order. With `only_holders_of_…` holders that the other side alone knows are no difference (a
+// relay knows its own alone). A side block whose class one side does not know is of the class that
+// the other side says.
 std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& right,
                                 bool only_holders_of_left, bool only_holders_of_right);
 

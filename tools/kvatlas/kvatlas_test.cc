@@ -1,4 +1,4 @@
-// Every sub-command against real services: a hierarchy node, a leaf and its replica, a frontend, a relay.
+// Every sub-command against real services: a node, a leaf and its replica, a frontend, a relay.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,13 +23,13 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
-#include "indexer/engines/zmq_test_engine.h"
-#include "indexer/leaf/pool_engine_test_util.h"
+#include "indexer/engine_directory/pool_engine_test_util.h"
 #include "publisher/publisher.h"
 #include "publisher/zmq_events.h"
-#include "tools/cluster/process.h"
 #include "tools/kvatlas/commands.h"
 #include "tools/kvatlas/services.h"
+#include "tools/testing/cluster/process.h"
+#include "tools/testing/servers/zmq_test_engine.h"
 
 namespace kvatlas {
 namespace {

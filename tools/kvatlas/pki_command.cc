@@ -7,11 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "indexer/service/nearest_name.h"
-#include "indexer/service/security/curve.h"
-#include "indexer/service/security/pki.h"
-#include "indexer/service/security/record_keys.h"
-#include "indexer/service/security/secret_file.h"
+#include "indexer/base/nearest_name.h"
+#include "indexer/security/curve.h"
+#include "indexer/security/pki.h"
+#include "indexer/security/record_keys.h"
+#include "indexer/security/secret_file.h"
 #include "tools/kvatlas/command.h"
 
 namespace kvatlas {

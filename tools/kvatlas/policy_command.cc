@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "indexer/service/nearest_name.h"
-#include "indexer/service/security/policy.h"
-#include "indexer/service/security/tokens.h"
+#include "indexer/base/nearest_name.h"
+#include "indexer/security/policy.h"
+#include "indexer/security/tokens.h"
 #include "tools/kvatlas/command.h"
 
 namespace kvatlas {

@@ -1,6 +1,8 @@
-// How is each process, in one line, and what has to be looked at? What `kvatlas status` shows of a survey.
+// How is each process, in one line, and what has to be looked at? What `kvatlas status` shows of a
+// survey.
 //
-// *Truth*: what the process says of itself; nothing is computed from what another one says of it. *Threads*: any.
+// *Truth*: what the process says of itself; nothing is computed from what another one says of it.
+// *Threads*: any.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_PROCESS_VIEW_H_
 #define KVATLAS_TOOLS_KVATLAS_PROCESS_VIEW_H_

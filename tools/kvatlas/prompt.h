@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
-#include "indexer/service/flags.h"
+#include "indexer/process/flags.h"
 
 namespace kvatlas {
 

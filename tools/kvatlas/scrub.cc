@@ -4,7 +4,7 @@
 #include <regex>
 #include <utility>
 
-#include "indexer/service/process_facts.h"
+#include "indexer/process/process_facts.h"
 
 namespace kvatlas {
 namespace {

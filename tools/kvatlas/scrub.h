@@ -1,12 +1,15 @@
-// What may leave the house? Text and JSON of services without prompts, tokens, hashes of them, and secrets.
+// What may leave the house? Text and JSON of services without prompts, tokens, hashes of them, and
+// secrets.
 //
-// Services say none of these in what a bundle collects; this is the second lock, for log lines and reasons in words.
+// Services say none of these in what a bundle collects; this is the second lock, for log lines and
+// reasons in words.
 //
 //   passwords in URLs, "salt=…", values behind password, secret, token, api_key, authorization, cache_salt    ***
 //   lists and texts behind tokens, hashes, prompt, messages, content, input                                  ***
 //   16 or more hexadecimal digits, 17 or more decimal ones                                                   <number>
 //
-// *Truth*: rather too much is left out than too little. Epochs (nanoseconds of a process's start) stay where their field is named so.
+// *Truth*: rather too much is left out than too little. Epochs (nanoseconds of a process's start)
+// stay where their field is named so.
 // *Threads*: functions without state. *Bounds*: a line is cut at `kScrubbedLineBytesMax`.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_SCRUB_H_

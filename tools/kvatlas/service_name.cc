@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "indexer/service/nearest_name.h"
+#include "indexer/base/nearest_name.h"
 
 namespace kvatlas {
 namespace {

@@ -2,10 +2,11 @@
 //
 //   KIND=HOST:PORT     leaf, hierarchy, frontend, relay, serve, with either of its ports: gRPC or HTTP
 //
-// Where a command needs the other port, the service says which that is: over HTTP in `GET /status`, over gRPC in `Stats`.
+// Where a command needs the other port, the service says which that is: over HTTP in `GET /status`,
+// over gRPC in `Stats`.
 //
-// *Truth*: `Located` never guesses: a port that speaks the wrong protocol and does not tell of the other is an error that says
-// which port is wanted. *Threads*: any.
+// *Truth*: `Located` never guesses: a port that speaks the wrong protocol and does not tell of the
+// other is an error that says which port is wanted. *Threads*: any.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_SERVICE_NAME_H_
 #define KVATLAS_TOOLS_KVATLAS_SERVICE_NAME_H_
@@ -17,8 +18,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 #include "tools/kvatlas/services.h"
 
@@ -46,14 +47,15 @@ struct ServiceName {
 // Whether `text` begins as a service's or a source's name does.
 bool IsNamed(std::string_view text);
 
-// Where `name` answers on `plane`. UNAVAILABLE, DEADLINE_EXCEEDED: it is not there. FAILED_PRECONDITION: another kind of process is,
-// or it does not say where its other port is.
+// Where `name` answers on `plane`. UNAVAILABLE, DEADLINE_EXCEEDED: it is not there.
+// FAILED_PRECONDITION: another kind of process is, or it does not say where its other port is.
 absl::StatusOr<Address> Located(const ServiceName& name, Plane plane, Duration timeout);
 
 // `Stats` of a leaf or a node as it is at its `GET /status`; 64-bit numbers are texts.
 absl::StatusOr<nlohmann::json> StatsJson(const v1::StatsResponse& stats);
 
-// Where it listens, of such JSON: "grpc", "http", and of `serve` "listen", "leaf_grpc", "leaf_http". A wildcard is `asked`'s host.
+// Where it listens, of such JSON: "grpc", "http", and of `serve` "listen", "leaf_grpc",
+// "leaf_http". A wildcard is `asked`'s host.
 std::optional<Address> ListensAt(const nlohmann::json& status, const std::string& port,
                                  const Address& asked);
 

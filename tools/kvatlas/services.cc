@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_status.h"
-#include "indexer/service/http_client_stream.h"
-#include "indexer/service/security/security.h"
+#include "indexer/net/grpc_channel.h"
+#include "indexer/net/grpc_status.h"
+#include "indexer/net/http_client_stream.h"
+#include "indexer/security/security.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
@@ -77,7 +77,8 @@ absl::Status ReadDump(Stub* stub, const v1::DumpRequest& request, Duration timeo
   return FromGrpcStatus(reader->Finish());
 }
 
-// What a service says in the body of an answer that is no success. Of another server's the beginning is quoted.
+// What a service says in the body of an answer that is no success. Of another server's the
+// beginning is quoted.
 std::string ReasonIn(const HttpReply& reply) {
   const auto json = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
   if (json.is_object() && json.contains("error") && json["error"].is_string())

@@ -1,7 +1,9 @@
-// How does the operator's command reach a service? One question and its answer, over gRPC or HTTP, with a deadline.
+// How does the operator's command reach a service? One question and its answer, over gRPC or HTTP,
+// with a deadline.
 //
-// *Truth*: nothing is asked twice. Errors begin with the service that they are about: "leaf 127.0.0.1:7410: …".
-// UNAVAILABLE, DEADLINE_EXCEEDED: it cannot be reached, or not in time; others as the service said.
+// *Truth*: nothing is asked twice. Errors begin with the service that they are about: "leaf
+// 127.0.0.1:7410: …". UNAVAILABLE, DEADLINE_EXCEEDED: it cannot be reached, or not in time; others
+// as the service said.
 // *Threads*: any. *Bounds*: an answer over HTTP has at most `kHttpAnswerBytesMax`.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_SERVICES_H_
@@ -13,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
 #include "proto/kvatlas/v1/hierarchy.pb.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
@@ -55,7 +57,8 @@ class HolderService {
   const std::string name_;
 };
 
-// Asks a frontend for a route, and tells it at once that the request is over, so that it is not counted as running.
+// Asks a frontend for a route, and tells it at once that the request is over, so that it is not
+// counted as running.
 absl::StatusOr<v1::RouteResponse> AskRoute(const Address& frontend, const v1::RouteRequest& request,
                                            Duration timeout);
 

@@ -1,5 +1,5 @@
-// status: all processes in one screen. Those that are named, and those that they know: a frontend's upstreams, a leaf's parents, a
-// node's cells, a relay's leaves.
+// status: all processes in one screen. Those that are named, and those that they know: a frontend's
+// upstreams, a leaf's parents, a node's cells, a relay's leaves.
 
 #include <string>
 #include <vector>

@@ -281,7 +281,8 @@ void Surveyor::Take(const ToAsk& what, Answer answer) {
   }
 }
 
-// Of a list of parents: "HOST:PORT,…" or "NAME=HOST:PORT|HOST:PORT,…"; where they are found otherwise there is none.
+// Of a list of parents: "HOST:PORT,…" or "NAME=HOST:PORT|HOST:PORT,…"; where they are found
+// otherwise there is none.
 std::vector<std::string> AddressesIn(const std::string& parents) {
   std::vector<std::string> addresses;
   for (const absl::string_view entry : absl::StrSplit(parents, ',', absl::SkipEmpty())) {
@@ -353,7 +354,8 @@ void AddEngine(SurveyedEngine engine, std::vector<SurveyedEngine>* engines) {
   engines->push_back(std::move(engine));
 }
 
-// Until an engine's first block is announced its leaf has no block size of it, and its domain a provisional one.
+// Until an engine's first block is announced its leaf has no block size of it, and its domain a
+// provisional one.
 bool IsLearning(const v1::HolderStats& holder) {
   return holder.has_engine() && holder.engine().block_size() == 0;
 }

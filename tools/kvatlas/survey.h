@@ -1,4 +1,5 @@
-// Which services are there, and what does each say of itself? From some of them all others are found:
+// Which services are there, and what does each say of itself? From some of them all others are
+// found:
 //
 //   frontend ──▶ hierarchy nodes, its own leaves, cells it was told of, engines
 //   serve ──▶ the leaf in it, and as a frontend; the leaf in it ──▶ serve
@@ -7,9 +8,11 @@
 //   relay ──▶ its leaves
 //
 // *Place*: `kvatlas status`, `doctor` and `bundle` show what it found.
-// *Truth*: a moment. Each service is asked once; one that is reached under several addresses is one service. Frontends and relays are
-// not found by others. A service may be named by either of its ports; those that others name are asked at the port that they name.
-// *Threads*: `kAskedAtOnce` of its own, ended when it returns. *Bounds*: `kServicesMax` addresses; further ones are not asked.
+// *Truth*: a moment. Each service is asked once; one that is reached under several addresses is one
+// service. Frontends and relays are not found by others. A service may be named by either of its
+// ports; those that others name are asked at the port that they name.
+// *Threads*: `kAskedAtOnce` of its own, ended when it returns. *Bounds*: `kServicesMax` addresses;
+// further ones are not asked.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_SURVEY_H_
 #define KVATLAS_TOOLS_KVATLAS_SURVEY_H_
@@ -24,9 +27,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "frontend/peers/engine_probe.h"
+#include "frontend/engine_client/engine_probe.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 #include "tools/kvatlas/service_name.h"
 #include "tools/kvatlas/services.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "indexer/service/address.h"
+#include "indexer/base/address.h"
 #include "tools/kvatlas/command.h"
 #include "tools/kvatlas/findings.h"
 #include "tools/kvatlas/survey.h"
@@ -26,8 +26,8 @@ struct SurveyFlags {
 // Words of every kind, and --leaf, --hierarchy, --frontend_http, --relay.
 void AddSurveyFlags(Command* command, SurveyFlags* flags);
 
-// From the services named, whatever `options` say of services, timeout and CAs; of this host, where none is named. UNAVAILABLE: none
-// was named, and none of this host answers.
+// From the services named, whatever `options` say of services, timeout and CAs; of this host, where
+// none is named. UNAVAILABLE: none was named, and none of this host answers.
 absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flags,
                                  SurveyOptions options = {});
 

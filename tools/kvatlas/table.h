@@ -1,4 +1,5 @@
-// How does a person read many rows at once? Columns as wide as their widest cell, numbers to the right, states in colour.
+// How does a person read many rows at once? Columns as wide as their widest cell, numbers to the
+// right, states in colour.
 //
 //   Table table({"WORKER", "RANK>", "TRUST*"});       '>': to the right, '*': a state, coloured where colours are wanted
 //   table.Add({"w0", "0", "exact"});
@@ -13,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "indexer/service/text_escape.h"  // Shown
+#include "indexer/telemetry/text_escape.h"  // Shown
 
 namespace kvatlas {
 
@@ -36,8 +37,8 @@ class Table {
 // `Shown` of a text of several lines, which stay. Cells of tables are `Shown`.
 std::string ShownLines(std::string_view text);
 
-// Green, yellow or red on a terminal by the word with which `state` begins: "exact", "degraded", "unreachable: …"; a word that is
-// no state stays as it is.
+// Green, yellow or red on a terminal by the word with which `state` begins: "exact", "degraded",
+// "unreachable: …"; a word that is no state stays as it is.
 std::string Coloured(const std::string& state);
 
 // "1,234,567"

@@ -1,6 +1,8 @@
-// Which tokens is this text? Made by a frontend, as it makes them of a client's prompt, or by a tokenizer's files on this machine.
+// Which tokens is this text? Made by a frontend, as it makes them of a client's prompt, or by a
+// tokenizer's files on this machine.
 //
-// *Truth*: a frontend is asked for a route of the text, and told at once that the request is over: nothing stays counted.
+// *Truth*: a frontend is asked for a route of the text, and told at once that the request is over:
+// nothing stays counted.
 // *Threads*: none.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_TEXT_PROMPT_H_
@@ -10,8 +12,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
 #include "tools/kvatlas/prompt.h"
 
 namespace kvatlas {
@@ -21,8 +23,8 @@ struct GivenTokenizer {
   std::optional<Address> frontend = {};  // where `text` is empty; nothing: 127.0.0.1:8092
 };
 
-// A prompt of another form is left as it is. INVALID_ARGUMENT: neither a frontend's name nor a file. Others as the frontend or
-// the files say, naming them.
+// A prompt of another form is left as it is. INVALID_ARGUMENT: neither a frontend's name nor a
+// file. Others as the frontend or the files say, naming them.
 absl::Status MakeTokens(const std::string& model, const std::string& tenant,
                         const GivenTokenizer& tokenizer, Duration timeout, AskedPrompt* prompt);
 

@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
-#include "indexer/service/grpc_credentials.h"
-#include "indexer/service/security/x509_text.h"
+#include "indexer/net/grpc_credentials.h"
+#include "indexer/security/x509_text.h"
 
 namespace kvatlas {
 namespace {

@@ -1,7 +1,8 @@
-// What does a server show of itself when one asks for TLS? Its certificate, and what is wrong with it.
+// What does a server show of itself when one asks for TLS? Its certificate, and what is wrong with
+// it.
 //
-// *Truth*: the handshake goes on whatever the certificate says, so that everything wrong with it can be told. A server that asks for a
-// client's certificate gets none.
+// *Truth*: the handshake goes on whatever the certificate says, so that everything wrong with it
+// can be told. A server that asks for a client's certificate gets none.
 // *Threads*: any. *Cost*: one connection, within `timeout`.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_TLS_LOOK_H_
@@ -10,9 +11,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "indexer/base/address.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/address.h"
-#include "indexer/service/security/identity.h"
+#include "indexer/security/identity.h"
 
 namespace kvatlas {
 

@@ -1,4 +1,5 @@
-// tokenize: the token ids that an engine makes of requests, from a model's files, one JSON body a line in and one answer a line out.
+// tokenize: the token ids that an engine makes of requests, from a model's files, one JSON body a
+// line in and one answer a line out.
 
 #include <algorithm>
 #include <chrono>

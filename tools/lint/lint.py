@@ -6,7 +6,7 @@ format (clang-format), include (which folder may include which), missing (what a
 guards), link (relative links and their headings in
 Markdown), shown (code below a link "[file](file):" is part of that file), readme (a README per folder), machine_path (paths of a particular machine), open_end (work left
 undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), person (a process,
-a thread or a peer is "it"), length (long files), twin (one name for two types, functions or inline variables:
+a thread or a peer is "it"), length (long files), width (comments within 100 columns), twin (one name for two types, functions or inline variables:
 the linker takes one of the two without a word).
 The rules are data: rules.py. --fix formats, everything or what lies under the paths.
 """
@@ -32,6 +32,9 @@ SHOWN_CODE = re.compile(r"\]\(([^)\s#]+)\):\n\n```[\w+]+\n(.*?)^```$", re.MULTIL
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|home|root)[/]|\.\.[/]shared\b")
 OPEN_END = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
 SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep)\s*\(|\btime\.sleep\s*\(")
+PROSE = re.compile(r"^\s*//[/!]? ")
+# Tables, pictures, addresses and samples of code may be wider.
+PICTURE = re.compile(r"[\u2190-\u21ff\u2500-\u25ff]|\S {2,}\S|\w://\S{40}|[{};]$|\{\"")
 PERSON = re.compile(r"\b(?:no[b]ody|who[e]ver|some[b]ody|who[m]|h[e]|h[i]s|h[i]m)\b", re.IGNORECASE)
 CLOCK = re.compile(r"\b(?:system_clock|steady_clock|high_resolution_clock)\b|\babsl::Now\s*\(")
 
@@ -85,6 +88,11 @@ def is_test(path):
     return stem.endswith(("_test", "_test_util", "_benchmark", "_fuzz")) or path.startswith("tests/")
 
 
+def may_use_testing(path):
+    name = os.path.basename(os.path.splitext(path)[0])
+    return is_test(path) or name.endswith("_harness") or name.startswith("fake_")
+
+
 def folder_of(path):
     """The folder of rules.ROWS that `path` lies in, or None."""
     for row in rules.ROWS:
@@ -121,6 +129,8 @@ def check_includes(tree, findings):
                 findings.add(path, number, "include", f"{target} is in no row of tools/lint/rules.py")
             elif there is None:
                 check_library(findings, path, number, here, target)
+            elif target.startswith(rules.TESTING + "/") and may_use_testing(path):
+                pass
             elif there != here and row != 0 and row_of(there) <= row:
                 findings.add(path, number, "include",
                              f"{here} may not include {there}: only lower rows ({target})")
@@ -242,6 +252,9 @@ def check_text(tree, findings):
                 findings.add(path, number, "sleep", "a test does not sleep: wait for what happens")
             if pure and path.endswith(rules.CPP) and CLOCK.search(line):
                 findings.add(path, number, "clock", "time comes from a Clock")
+            if path.endswith(rules.CODE + (".rs",)) and not path.startswith(rules.AS_WRITTEN) and len(line) > rules.COLUMNS_MAX and PROSE.match(line) \
+                    and not PICTURE.search(line):
+                findings.add(path, number, "width", f"a comment of {len(line)} columns (at most {rules.COLUMNS_MAX})")
         if path.endswith(rules.CODE) and len(lines) > rules.LINES_MAX:
             findings.add(path, len(lines), "length",
                          f"{len(lines)} lines; tell the story in several files "

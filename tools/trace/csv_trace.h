@@ -21,7 +21,8 @@ void SortByTime(std::vector<TraceRequest>* trace);
 
 class CsvTrace {
  public:
-  // Whether the line names the columns of a table that is known; then it is the header of what follows.
+  // Whether the line names the columns of a table that is known; then it is the header of what
+  // follows.
   bool TakeHeader(const std::string& line);
   bool has_header() const { return tokens_.has_value(); }
   absl::Status Add(const std::string& line);

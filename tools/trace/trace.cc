@@ -241,7 +241,8 @@ absl::StatusOr<Line> JsonLines::Parse(const std::string& text) {
   return read;
 }
 
-// A turn of a session may come without a time: it then comes `delay` after the one before, the first one at the start.
+// A turn of a session may come without a time: it then comes `delay` after the one before, the
+// first one at the start.
 absl::Status JsonLines::Place(Line* line) {
   TraceRequest& request = line->request;
   const auto before = session_at_.find(request.session_id);

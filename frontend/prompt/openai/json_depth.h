@@ -1,7 +1,8 @@
-// Is this JSON nested deeper than any real request? A parser that does not recurse reads a megabyte of brackets; copying and
-// printing what it read recurses, and ends the process.
+// Is this JSON nested deeper than any real request? A parser that does not recurse reads a megabyte
+// of brackets; copying and printing what it read recurses, and ends the process.
 //
-// *Cost*: one pass over the text. *Truth*: of text that is JSON; of other text it says something, and parsing refuses it.
+// *Cost*: one pass over the text. *Truth*: of text that is JSON; of other text it says something,
+// and parsing refuses it.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_OPENAI_JSON_DEPTH_H_
 #define KVATLAS_FRONTEND_PROMPT_OPENAI_JSON_DEPTH_H_

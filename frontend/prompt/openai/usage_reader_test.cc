@@ -22,7 +22,8 @@ TEST(UsageReaderTest, AWholeAnswer) {
   EXPECT_EQ(usage->completion_tokens, 2u);
 }
 
-// For each key a search among those before is some 10^10 steps; the number is one that not every parser takes.
+// For each key a search among those before is some 10^10 steps; the number is one that not every
+// parser takes.
 TEST(UsageReaderTest, ManyKeysAreOnePass) {
   std::string answer = R"({"usage":{"prompt_tokens":40},"x":1e400)";
   for (int i = 0; i < 100'000; ++i) answer += ",\"" + std::to_string(i) + "\":1";

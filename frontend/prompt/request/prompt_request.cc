@@ -22,7 +22,8 @@ struct ApiPath {
   RequestPath path;
 };
 
-// What else these engines serve has no prompt of one text: embeddings, scores, audio, images, counts.
+// What else these engines serve has no prompt of one text: embeddings, scores, audio, images,
+// counts.
 constexpr std::array<ApiPath, 6> kPaths = {{{"/v1/chat/completions", RequestPath::kChat},
                                             {"/v1/completions", RequestPath::kCompletions},
                                             {"/v1/responses", RequestPath::kResponses},
@@ -64,8 +65,9 @@ absl::Status Wrong(std::string_view field, const char* what) {
 
 absl::Status NotJson() { return absl::InvalidArgumentError("the body is not JSON"); }
 
-// The kind of a field's value; nothing: NaN or Infinity, which Python's json takes and which no field that is read here may have.
-// INVALID_ARGUMENT: it is no JSON; `text` is where the body begins.
+// The kind of a field's value; nothing: NaN or Infinity, which Python's json takes and which no
+// field that is read here may have. INVALID_ARGUMENT: it is no JSON; `text` is where the body
+// begins.
 absl::StatusOr<std::optional<json_type>> TypeOf(ondemand::value value, const char* text) {
   json_type type;
   if (value.type().get(type) == simdjson::SUCCESS) return std::optional<json_type>(type);
@@ -81,7 +83,8 @@ struct Parser {
   std::string text;
 };
 
-// Calls `field` with each key, its value and where the body begins. INVALID_ARGUMENT: the body is no JSON object.
+// Calls `field` with each key, its value and where the body begins. INVALID_ARGUMENT: the body is
+// no JSON object.
 template <typename Field>
 absl::Status ForEachField(std::string_view body, Field field) {
   if (body.starts_with(kMark)) body.remove_prefix(kMark.size());
@@ -277,7 +280,8 @@ class Reader {
   void CacheField(std::string_view key, ondemand::value& value, json_type type) {
     if (key == "prompt_logprobs") NotRead("prompt_logprobs");
     if (key == "echo") echo_ = IsTrue(value, type);
-    // vLLM's chats take the number of a prompt's logprobs from `top_logprobs` where the body says echo.
+    // vLLM's chats take the number of a prompt's logprobs from `top_logprobs` where the body says
+    // echo.
     if (key == "logprobs" || key == "top_logprobs")
       logprobs_ = logprobs_ || type != json_type::boolean || IsTrue(value, type);
     if (key == "truncate_prompt_tokens") {
@@ -319,7 +323,8 @@ class Reader {
     if (count >= 0 && count < 1e15) *to = static_cast<size_t>(count);
   }
 
-  // A string, an array of ids, or an array of either; of several prompts the first. What is a text is read by the tokenizer.
+  // A string, an array of ids, or an array of either; of several prompts the first. What is a text
+  // is read by the tokenizer.
   absl::Status PromptField(std::string_view key, ondemand::value& value, json_type type) {
     const bool counts = key == "prompt" ? path_ == RequestPath::kCompletions ||
                                               path_ == RequestPath::kChatOrCompletion
@@ -430,7 +435,8 @@ std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_vi
   return std::nullopt;
 }
 
-// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks at the beginning (json.detect_encoding).
+// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks at the beginning
+// (json.detect_encoding).
 bool IsWideText(std::string_view body) {
   const std::string_view head = body.substr(0, 4);
   return head.find('\0') != std::string_view::npos || head.starts_with("\xff\xfe") ||

@@ -1,5 +1,6 @@
-// What our own encoder, cuts and the store of prefixes make of a text is what the library makes of all of it at once: random texts
-// that grow turn by turn, for every form of tokenizer. KVATLAS_CASES: texts per form; KVATLAS_SEED repeats a run.
+// What our own encoder, cuts and the store of prefixes make of a text is what the library makes of
+// all of it at once: random texts that grow turn by turn, for every form of tokenizer.
+// KVATLAS_CASES: texts per form; KVATLAS_SEED repeats a run.
 
 #include <algorithm>
 #include <cstdlib>

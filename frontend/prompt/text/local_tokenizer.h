@@ -1,8 +1,10 @@
-// A PromptTokenizer in this process: the models of a registry, in the caller's thread or in a few of its own.
+// A PromptTokenizer in this process: the models of a registry, in the caller's thread or in a few
+// of its own.
 //
-// *Threads*: with `threads` 0 a call does the work and calls back before it returns. Else calls wait in a queue for one of
-// `threads`; a prompt whose deadline passes there is answered DEADLINE_EXCEEDED and costs nothing. One whose deadline passes while
-// it is read or encoded is given up then.
+// *Threads*: with `threads` 0 a call does the work and calls back before it returns. Else calls
+// wait in a queue for one of `threads`; a prompt whose deadline passes there is answered
+// DEADLINE_EXCEEDED and costs nothing. One whose deadline passes while it is read or encoded is
+// given up then.
 // *Bounds*: `queue_max` prompts wait; a further one is RESOURCE_EXHAUSTED at once.
 // *Lifetime*: the destructor answers what waits with UNAVAILABLE.
 

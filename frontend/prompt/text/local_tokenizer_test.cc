@@ -71,7 +71,8 @@ TEST(LocalTokenizerTest, AModelAnswersUnderAllOfItsNames) {
   }
 }
 
-// What takes far longer than a millisecond is given up after it, and leaves nothing behind: the next prompt has its tokens.
+// What takes far longer than a millisecond is given up after it, and leaves nothing behind: the
+// next prompt has its tokens.
 TEST(LocalTokenizerTest, APromptIsGivenUpWhenItsTimeIsOver) {
   const auto registry = Registry();
   const auto chat_of = [](size_t messages) {

@@ -1,5 +1,5 @@
-// Which files make up a model's tokenizer? Reads them from a folder, as AutoTokenizer of the Python package `transformers`
-// looks for them.
+// Which files make up a model's tokenizer? Reads them from a folder, as AutoTokenizer of the Python
+// package `transformers` looks for them.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_MODEL_FILES_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_MODEL_FILES_H_
@@ -22,13 +22,14 @@ struct ModelFiles {
   // By name; chat_template.jinja comes before tokenizer_config.json.
   std::map<std::string, std::string> chat_templates;
   std::string tokenizer_hash;  // 16 hex digits
-  // tekken.json or tokenizer.model.v* lies beside it: vLLM encodes with the package mistral_common then.
+  // tekken.json or tokenizer.model.v* lies beside it: vLLM encodes with the package mistral_common
+  // then.
   bool has_mistral_files = false;
   size_t context_tokens_max = 0;  // config.json's max_position_embeddings; 0: it has none
 };
 
-// `path`: a folder, or a tokenizer's file. NOT_FOUND: neither tokenizer.json nor tokenizer.model. INVALID_ARGUMENT: a file
-// that is not what its name says.
+// `path`: a folder, or a tokenizer's file. NOT_FOUND: neither tokenizer.json nor tokenizer.model.
+// INVALID_ARGUMENT: a file that is not what its name says.
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path, TokenizerRules rules);
 
 // 16 hex digits for these templates.

@@ -1,8 +1,10 @@
-// Which models are known here, and by which names? Loads their tokenizers from files, and again when told.
+// Which models are known here, and by which names? Loads their tokenizers from files, and again
+// when told.
 //
-// *Place*: a frontend has one; LocalTokenizer asks it by the name in a request. Adapters (LoRA) have names of their own and their base
-// model's tokenizer.
-// *Threads*: all methods may be called from any. A model that was found stays whole while it is used, whatever is reloaded.
+// *Place*: a frontend has one; LocalTokenizer asks it by the name in a request. Adapters (LoRA)
+// have names of their own and their base model's tokenizer.
+// *Threads*: all methods may be called from any. A model that was found stays whole while it is
+// used, whatever is reloaded.
 // *Bounds*: kModelsMax models; each has those of TextModelOptions.
 //
 // Example:
@@ -37,14 +39,16 @@ struct ModelOptions {
   TextModelOptions text = {};
 };
 
-// What a flag says: `NAME=PATH,…`, where PATH is a folder or a file (TextModelOptions) or the name of a model before it, of which
-// NAME becomes an alias. Or `@FILE`, a JSON object:
+// What a flag says: `NAME=PATH,…`, where PATH is a folder or a file (TextModelOptions) or the name
+// of a model before it, of which NAME becomes an alias. Or `@FILE`, a JSON object:
 //
-//   {"models": [{"name": "llama", "path": "/models/llama", "aliases": ["llama-pirate"], "rules": "transformers",
+//   {"models": [{"name": "llama", "path": "/models/llama", "aliases": ["llama-pirate"], "rules":
+//   "transformers",
 //                "chat_template": "/etc/llama.jinja", "template_kwargs": {"enable_thinking": false},
 //                "trust_request_templates": false, "cache_bytes": 67108864, "prompt_bytes_max": 67108864}]}
 //
-// where only name and path must be. INVALID_ARGUMENT: anything else, a name twice, more than kModelsMax.
+// where only name and path must be. INVALID_ARGUMENT: anything else, a name twice, more than
+// kModelsMax.
 absl::StatusOr<std::vector<ModelOptions>> ParseModels(std::string_view flag);
 
 class ModelRegistry {
@@ -57,8 +61,8 @@ class ModelRegistry {
   // NOT_FOUND: no such model; the message names those that are known.
   absl::StatusOr<std::shared_ptr<TextModel>> Find(std::string_view name) const;
 
-  // Reads all files again. A model whose files are what they were is kept with its memory; one that cannot be loaded is kept too,
-  // and the first such error is returned.
+  // Reads all files again. A model whose files are what they were is kept with its memory; one that
+  // cannot be loaded is kept too, and the first such error is returned.
   absl::Status Reload();
 
   // The sums over all models: memory of prefixes, and bytes of text that were asked for and known.

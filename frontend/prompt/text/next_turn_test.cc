@@ -1,5 +1,6 @@
-// A next turn from memory has the tokens that the whole text has from scratch: for every tokenizer at hand, random conversations that
-// grow, branch and come back, memories large and small, one thread and many. A failure prints its seed.
+// A next turn from memory has the tokens that the whole text has from scratch: for every tokenizer
+// at hand, random conversations that grow, branch and come back, memories large and small, one
+// thread and many. A failure prints its seed.
 
 #include <iostream>
 #include <memory>
@@ -32,7 +33,8 @@ TextPrompt PromptOf(std::string text, Random& random) {
 
 class NextTurnTest : public ::testing::TestWithParam<const char*> {
  protected:
-  // Grows one of a few conversations by a turn, now and then from its middle, and compares. Returns the tokens reused.
+  // Grows one of a few conversations by a turn, now and then from its middle, and compares. Returns
+  // the tokens reused.
   static size_t Compare(TextModel& remembering, TextModel& fresh, uint64_t seed, int turns) {
     Random random(seed);
     std::vector<std::string> conversations(4);

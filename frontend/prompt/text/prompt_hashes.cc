@@ -11,7 +11,8 @@ std::span<const SequenceHash> PromptHashes::Update(std::span<const TokenId> toke
   const size_t shared = static_cast<size_t>(
       std::mismatch(tokens.begin(), tokens.end(), tokens_.begin(), tokens_.end()).first -
       tokens.begin());
-  // An EAGLE block sees one token more than it is long: FullBlocks counts only blocks that are shared whole.
+  // An EAGLE block sees one token more than it is long: FullBlocks counts only blocks that are
+  // shared whole.
   const size_t kept = std::min(FullBlocks(shared, blocking_), locals_.size());
   locals_.resize(kept);
   sequence_.resize(kept);

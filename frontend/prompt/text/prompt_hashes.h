@@ -1,4 +1,5 @@
-// What are this conversation's sequence hashes now? Hashes the part of a prompt that is new since the turn before.
+// What are this conversation's sequence hashes now? Hashes the part of a prompt that is new since
+// the turn before.
 //
 // *Threads*: one at a time.
 // *Cost*: a comparison of the tokens that are old, and the hashing of the blocks that are new.

@@ -1,13 +1,14 @@
-// Which token ids will the engine see for this request? The question, and who may answer it: a tokenizer in this process, or an
-// engine's own endpoint.
+// Which token ids will the engine see for this request? The question, and who may answer it: a
+// tokenizer in this process, or an engine's own endpoint.
 //
-// *Truth*: an answer is the engine's tokens exactly, special tokens and chat template included, or it is an error; nothing is
-// estimated. `source` names what made it, so that a receipt can.
-// *Threads*: `Tokenize` may be called from any. The callback is called exactly once, from any thread, possibly before the call
-// returns.
+// *Truth*: an answer is the engine's tokens exactly, special tokens and chat template included, or
+// it is an error; nothing is estimated. `source` names what made it, so that a receipt can.
+// *Threads*: `Tokenize` may be called from any. The callback is called exactly once, from any
+// thread, possibly before the call returns.
 //
 // Example:
-//   tokenizer.Tokenize("llama-70b", BodyPrompt{.path = RequestPath::kChat, .body = body}, std::chrono::seconds(1),
+//   tokenizer.Tokenize("llama-70b", BodyPrompt{.path = RequestPath::kChat, .body = body},
+//   std::chrono::seconds(1),
 //                      [](absl::StatusOr<PromptTokens> answer) { ... });
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_PROMPT_TOKENIZER_H_
@@ -33,7 +34,8 @@ struct TextPrompt {
   std::optional<bool> add_special_tokens = {};  // engines' default: yes
 };
 
-// What of a client's body is the prompt follows from its path (`frontend/prompt/request/prompt_request.h`).
+// What of a client's body is the prompt follows from its path
+// (`frontend/prompt/request/prompt_request.h`).
 enum class RequestPath {
   kCompletions,      // POST /v1/completions
   kChat,             // POST /v1/chat/completions
@@ -44,7 +46,8 @@ enum class RequestPath {
   kChatOrCompletion  // a chat if the body has messages, else a completion
 };
 
-// Whose rules turn a request into the text that its chat template prints (rust/src/request). `kPlain`: apply_chat_template alone.
+// Whose rules turn a request into the text that its chat template prints (rust/src/request).
+// `kPlain`: apply_chat_template alone.
 enum class EngineKind { kPlain, kVllm, kSglang };
 
 // How an engine reads requests: engines of one model with equal conventions make equal tokens.
@@ -84,9 +87,10 @@ class PromptTokenizer {
   using Callback = std::function<void(absl::StatusOr<PromptTokens>)>;
   virtual ~PromptTokenizer() = default;
 
-  // NOT_FOUND: a model without a tokenizer here. INVALID_ARGUMENT: what the engine refuses, too (the template's words are in the
-  // message), invalid UTF-8. UNIMPLEMENTED: what the engine may take and this tokenizer cannot read. RESOURCE_EXHAUSTED: longer than this
-  // tokenizer takes. DEADLINE_EXCEEDED, UNAVAILABLE: an engine that was asked is late, or away.
+  // NOT_FOUND: a model without a tokenizer here. INVALID_ARGUMENT: what the engine refuses, too
+  // (the template's words are in the message), invalid UTF-8. UNIMPLEMENTED: what the engine may
+  // take and this tokenizer cannot read. RESOURCE_EXHAUSTED: longer than this tokenizer takes.
+  // DEADLINE_EXCEEDED, UNAVAILABLE: an engine that was asked is late, or away.
   virtual void Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                         Callback callback) = 0;
 };

@@ -1,4 +1,5 @@
-// Bodies of clients, and the ids that the code of vLLM and SGLang made of them (testdata/README.md says how they were recorded).
+// Bodies of clients, and the ids that the code of vLLM and SGLang made of them (testdata/README.md
+// says how they were recorded).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +32,8 @@ RequestPath PathOf(const std::string& path) {
   return RequestPath::kChat;
 }
 
-// The client's bytes, with a model as engines want one: a body that is parsed and written again has other numbers.
+// The client's bytes, with a model as engines want one: a body that is parsed and written again has
+// other numbers.
 std::string BodyIn(const std::string& line, const Json& vector) {
   constexpr std::string_view kBody = "\"body\":";
   auto field = vector.find("body");

@@ -1,4 +1,5 @@
-// How the C interface of the Rust library is called from C++: views, sinks and errors as absl::Status.
+// How the C interface of the Rust library is called from C++: views, sinks and errors as
+// absl::Status.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_RUST_TEXT_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_RUST_TEXT_H_

@@ -1,5 +1,5 @@
-// A SentencePiece model behind words of the C++ library alone: its own header declares another absl::string_view than
-// Abseil's, so that no file can include both.
+// A SentencePiece model behind words of the C++ library alone: its own header declares another
+// absl::string_view than Abseil's, so that no file can include both.
 //
 // *Threads*: `Encode` may be called from any.
 

@@ -1,5 +1,6 @@
-// A tokenizer over a SentencePiece model (tokenizer.model), as the package mistral_common uses it: the whole text in one piece,
-// BOS in front where special tokens are asked for. Control tokens written in a text are text, not tokens.
+// A tokenizer over a SentencePiece model (tokenizer.model), as the package mistral_common uses it:
+// the whole text in one piece, BOS in front where special tokens are asked for. Control tokens
+// written in a text are text, not tokens.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_SENTENCEPIECE_TOKENIZER_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_SENTENCEPIECE_TOKENIZER_H_

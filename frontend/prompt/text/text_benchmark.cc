@@ -1,9 +1,11 @@
-// What does a prompt of 24 KB cost: met before, with a new turn, or never met; and what does the library behind need for it alone?
+// What does a prompt of 24 KB cost: met before, with a new turn, or never met; and what does the
+// library behind need for it alone?
 //
 //   bazel run -c opt //frontend/prompt/text:text_benchmark
 //   KVATLAS_MODEL=/models/qwen3 bazel run -c opt //frontend/prompt/text:text_benchmark
 //
-// The text is this folder's own: prose and code. tests/interop/run_tokenizers.py --speed compares with the Python package.
+// The text is this folder's own: prose and code. tests/interop/run_tokenizers.py --speed compares
+// with the Python package.
 
 #include <benchmark/benchmark.h>
 

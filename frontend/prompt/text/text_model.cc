@@ -136,7 +136,8 @@ absl::StatusOr<std::shared_ptr<TextModel>> TextModel::Load(const TextModelOption
   return model;
 }
 
-// Rust reads the body once (rust/src/request) and gives the parts of the prompt, of which nearly all requests have one.
+// Rust reads the body once (rust/src/request) and gives the parts of the prompt, of which nearly
+// all requests have one.
 absl::StatusOr<TextModel::Reading> TextModel::Read(const BodyPrompt& prompt) const {
   Reading made;
   const kvatlas_convention convention{

@@ -1,9 +1,9 @@
-// What does one model make of a prompt? Its tokenizer, its chat templates, the conventions of engines and the memory of earlier prompts, loaded from files as
-// an engine loads them.
+// What does one model make of a prompt? Its tokenizer, its chat templates, the conventions of
+// engines and the memory of earlier prompts, loaded from files as an engine loads them.
 //
 // *Place*: made by a ModelRegistry; LocalTokenizer asks it.
-// *Truth*: ids are the engine's where the engine reads the same files in the way that `rules` says; `facts().source` names the
-// file's hash, so that two ends can compare.
+// *Truth*: ids are the engine's where the engine reads the same files in the way that `rules` says;
+// `facts().source` names the file's hash, so that two ends can compare.
 // *Threads*: all methods may be called from any.
 // *Bounds*: `prompt_bytes_max` of text, `cache_bytes` of memory.
 
@@ -26,9 +26,9 @@ struct kvatlas_templates;
 namespace kvatlas {
 
 struct TextModelOptions {
-  // A folder with tokenizer.json, or with tokenizer.model (SentencePiece); or one of these files, beside which the others are looked
-  // for: tokenizer_config.json, special_tokens_map.json, config.json, chat_template.jinja, chat_template.json,
-  // additional_chat_templates/*.jinja.
+  // A folder with tokenizer.json, or with tokenizer.model (SentencePiece); or one of these files,
+  // beside which the others are looked for: tokenizer_config.json, special_tokens_map.json,
+  // config.json, chat_template.jinja, chat_template.json, additional_chat_templates/*.jinja.
   std::string path = {};
   TokenizerRules rules = TokenizerRules::kTransformers;
   // A file that takes the place of the model's own templates, as engines' --chat-template does.
@@ -37,8 +37,8 @@ struct TextModelOptions {
   nlohmann::ordered_json template_kwargs = {};
   // Requests may bring a chat template; engines refuse that unless told.
   bool trust_request_templates = false;
-  // The longest prompt that the engine takes, in tokens (--max-model-len): what a request's `truncate_prompt_tokens` of -1 means. 0: as
-  // config.json says.
+  // The longest prompt that the engine takes, in tokens (--max-model-len): what a request's
+  // `truncate_prompt_tokens` of -1 means. 0: as config.json says.
   size_t context_tokens_max = 0;
   size_t prompt_bytes_max = size_t{64} << 20;
   size_t cache_bytes = size_t{64} << 20;
@@ -57,7 +57,8 @@ struct TextModelFacts {
 
 class TextModel {
  public:
-  // NOT_FOUND: no such files. INVALID_ARGUMENT: files that cannot be used; the message names the file.
+  // NOT_FOUND: no such files. INVALID_ARGUMENT: files that cannot be used; the message names the
+  // file.
   static absl::StatusOr<std::shared_ptr<TextModel>> Load(const TextModelOptions& options);
 
   // As PromptTokenizer says, at once. `source` is "tokenizer.json 5f0c…".

@@ -174,7 +174,8 @@ Change Words(Json pre_tokenizer) {
   return [pre_tokenizer](Json& json) { json["pre_tokenizer"] = pre_tokenizer; };
 }
 
-// Blanks as Llama 2 and Gemma have them, and without what the encoder of our own leaves to the library.
+// Blanks as Llama 2 and Gemma have them, and without what the encoder of our own leaves to the
+// library.
 Change Blanks(Json normalizer, Json pre_tokenizer) {
   return [normalizer, pre_tokenizer](Json& json) {
     json["normalizer"] = normalizer;

@@ -1,5 +1,5 @@
-// Texts and tokenizers for tests that compare encodings: texts of what tokenizers stumble over, and the small tokenizers of testdata in
-// the forms that real models have.
+// Texts and tokenizers for tests that compare encodings: texts of what tokenizers stumble over, and
+// the small tokenizers of testdata in the forms that real models have.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_TEST_UTIL_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_TEST_UTIL_H_
@@ -16,13 +16,15 @@ namespace kvatlas {
 
 using Random = std::mt19937_64;
 
-// At least `bytes` long, and little more: white space, digits, contractions, combining marks, emoji, added tokens whole and in parts.
+// At least `bytes` long, and little more: white space, digits, contractions, combining marks,
+// emoji, added tokens whole and in parts.
 std::string RandomText(Random& random, size_t bytes);
 
 // `text` up to some character.
 std::string CutAnywhere(const std::string& text, Random& random);
 
-// Of testdata: "bytes", "blanks", "unigram", "sentences", and forms of these, as "bytes_o200k": TokenizerForms lists them.
+// Of testdata: "bytes", "blanks", "unigram", "sentences", and forms of these, as "bytes_o200k":
+// TokenizerForms lists them.
 std::vector<std::string> TokenizerForms();
 
 // Null, after a failure of the running test, where it cannot be loaded.

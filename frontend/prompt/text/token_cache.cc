@@ -8,11 +8,13 @@
 namespace kvatlas {
 namespace {
 
-// A chunk beside its text and tokens: two slots of the map, which is half empty at worst and holds the old table beside the
-// new one while it grows; a node of the list; the chunk's own fields; and malloc's 8 to 23 bytes for each of four blocks.
+// A chunk beside its text and tokens: two slots of the map, which is half empty at worst and holds
+// the old table beside the new one while it grows; a node of the list; the chunk's own fields; and
+// malloc's 8 to 23 bytes for each of four blocks.
 constexpr size_t kChunkOverheadBytes = 400;
 
-// Cuts are this far apart at least: close enough for the tail to be short, far enough to cost nothing.
+// Cuts are this far apart at least: close enough for the tail to be short, far enough to cost
+// nothing.
 constexpr size_t kPieceBytes = 128;
 
 }  // namespace
@@ -43,7 +45,8 @@ std::vector<uint64_t> TokenCache::NamesOf(std::string_view text) const {
 }
 
 // 1. Names without the lock, since they cost most.
-// 2. Chunks from the first on, with it; they are used from the last to the first, so that a beginning is evicted last.
+// 2. Chunks from the first on, with it; they are used from the last to the first, so that a
+//   beginning is evicted last.
 // 3. Bytes are compared and tokens copied without it.
 TokenCache::Known TokenCache::Find(std::string_view text, std::vector<TokenId>& tokens) {
   if (bytes_max_ == 0) return {};

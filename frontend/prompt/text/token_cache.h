@@ -1,9 +1,10 @@
-// Which tokens of this text were already made for an earlier one? The store of prefixes that makes the next turn of a conversation
-// cost its new part alone.
+// Which tokens of this text were already made for an earlier one? The store of prefixes that makes
+// the next turn of a conversation cost its new part alone.
 //
-// A text is looked at in chunks of kChunkBytes. A chunk's name is the hash of everything up to its end, so equal beginnings
-// share their chunks, whichever conversations they belong to. A chunk remembers its bytes and the tokens up to the last cut (tokenizer.h)
-// that the text up to its end makes certain; a later text with the same chunks has the same tokens up to there.
+// A text is looked at in chunks of kChunkBytes. A chunk's name is the hash of everything up to its
+// end, so equal beginnings share their chunks, whichever conversations they belong to. A chunk
+// remembers its bytes and the tokens up to the last cut (tokenizer.h) that the text up to its end
+// makes certain; a later text with the same chunks has the same tokens up to there.
 //
 //     text     │ chunk 0 │ chunk 1 │ chunk 2 │ rest
 //     cuts       ^   ^      ^     ^     ^  ^     ^
@@ -11,9 +12,10 @@
 //
 // *Truth*: bytes are compared, not hashes alone.
 // *Threads*: all methods may be called from any.
-// *Cost*: one hash and one comparison of the text; the lock is held for the look-ups alone. text_benchmark measures it.
-// *Bounds*: `bytes_max` of texts, tokens and all that holds them; beyond it the chunks go that were not used for longest, those of
-// a beginning after those that follow it.
+// *Cost*: one hash and one comparison of the text; the lock is held for the look-ups alone.
+// text_benchmark measures it.
+// *Bounds*: `bytes_max` of texts, tokens and all that holds them; beyond it the chunks go that were
+// not used for longest, those of a beginning after those that follow it.
 //
 // Example:
 //   TokenCache cache(64 << 20);
@@ -54,8 +56,9 @@ class TokenCache {
   // With `bytes_max` 0 nothing is ever known.
   explicit TokenCache(size_t bytes_max);
 
-  // Puts the tokens of `text` into `tokens`: those of its longest known beginning, and what `tokenizer`, always the same one, makes of
-  // the rest; remembers the text. Returns how many were known. Errors are the tokenizer's.
+  // Puts the tokens of `text` into `tokens`: those of its longest known beginning, and what
+  // `tokenizer`, always the same one, makes of the rest; remembers the text. Returns how many were
+  // known. Errors are the tokenizer's.
   absl::StatusOr<size_t> Encode(const Tokenizer& tokenizer, std::string_view text,
                                 std::vector<TokenId>& tokens);
 
@@ -64,8 +67,9 @@ class TokenCache {
  private:
   struct Chunk {
     std::string text;
-    // The tokens between the cut of the chunk before and this one's, both counted from the text's start. A chunk whose
-    // `from_bytes` is not where the chunk before ends was made beside another one and is of no use.
+    // The tokens between the cut of the chunk before and this one's, both counted from the text's
+    // start. A chunk whose `from_bytes` is not where the chunk before ends was made beside another
+    // one and is of no use.
     size_t from_bytes = 0;
     size_t cut_bytes = 0;
     std::vector<TokenId> tokens;

@@ -1,9 +1,11 @@
-// Which ids does this text become? A model's tokenizer: a tokenizer.json as the Python packages `tokenizers` and
-// `transformers` read it, or a SentencePiece model.
+// Which ids does this text become? A model's tokenizer: a tokenizer.json as the Python packages
+// `tokenizers` and `transformers` read it, or a SentencePiece model.
 //
-// *Truth*: the ids are those of these packages, for any text that is UTF-8; what the library behind cannot do is an error.
+// *Truth*: the ids are those of these packages, for any text that is UTF-8; what the library behind
+// cannot do is an error.
 // *Threads*: all methods may be called from any thread at once.
-// *Cost*: text_benchmark measures it; README.md says for which tokenizers of tokenizer.json the encoder is our own.
+// *Cost*: text_benchmark measures it; README.md says for which tokenizers of tokenizer.json the
+// encoder is our own.
 //
 // Example:
 //   ASSIGN tokenizer = MakeTokenizer({.tokenizer_json = Read("tokenizer.json")});
@@ -28,8 +30,8 @@
 
 namespace kvatlas {
 
-// A place in a text where it may be cut without a change of its tokens: text[0, bytes) has exactly `tokens` of them, and the
-// rest can be tokenized alone.
+// A place in a text where it may be cut without a change of its tokens: text[0, bytes) has exactly
+// `tokens` of them, and the rest can be tokenized alone.
 struct TokenCut {
   size_t bytes = 0;
   size_t tokens = 0;
@@ -59,9 +61,11 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the tokens of `text` from `from` on, which is 0 or a cut, without those around it, to `tokens`, and to `cuts`, where
-  // given, the cuts, at least `piece_bytes_min` apart; both count from `from` and the first token appended. With kOnePiece the library
-  // behind encodes all of it, and nothing of ours. INVALID_ARGUMENT: not UTF-8. After an error `tokens` and `cuts` hold anything.
+  // Appends the tokens of `text` from `from` on, which is 0 or a cut, without those around it, to
+  // `tokens`, and to `cuts`, where given, the cuts, at least `piece_bytes_min` apart; both count
+  // from `from` and the first token appended. With kOnePiece the library behind encodes all of it,
+  // and nothing of ours. INVALID_ARGUMENT: not UTF-8. After an error `tokens` and `cuts` hold
+  // anything.
   virtual absl::Status Encode(std::string_view text, size_t from, size_t piece_bytes_min,
                               std::vector<TokenId>& tokens, std::vector<TokenCut>* cuts) const = 0;
 

@@ -1,4 +1,5 @@
-// What does an atlas hold, and is it sound? Contents, figures, and the check of everything that the others rely on.
+// What does an atlas hold, and is it sound? Contents, figures, and the check of everything that the
+// others rely on.
 
 #include <algorithm>
 #include <map>
@@ -12,8 +13,8 @@
 
 namespace kvatlas::atlas {
 
-// Step by step, with the holder's own events kept out. Runs are split and merged between the steps: what comes into the
-// list behind the copy is looked at next, and what was seen twice counts once.
+// Step by step, with the holder's own events kept out. Runs are split and merged between the steps:
+// what comes into the list behind the copy is looked at next, and what was seen twice counts once.
 std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
   std::vector<Holding> holdings;
   HolderState* const state = StateOf(holder);

@@ -1,5 +1,5 @@
-// What is asked of an atlas? All holders, tiers, the compact form: each is one walk (`walker.h`) with another way to
-// write down who drops out where.
+// What is asked of an atlas? All holders, tiers, the compact form: each is one walk (`walker.h`)
+// with another way to write down who drops out where.
 
 #include <algorithm>
 #include <bit>

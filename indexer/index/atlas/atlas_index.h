@@ -1,5 +1,5 @@
-// How does atlas work? Runs of blocks, one table from names to places, and a protocol by which any number of threads read
-// beside one that writes.
+// How does atlas work? Runs of blocks, one table from names to places, and a protocol by which any
+// number of threads read beside one that writes.
 //
 //     query q[0] q[1] …                     events of holder h
 //        │                                     │
@@ -9,44 +9,58 @@
 //                                          ▼
 //                                        Run: hashes of blocks ─▶ who has all, who has part, a tier each
 //
-// A query looks q[0] up, compares the run with the prompt as far as they agree, intersects the holders, says which drop
-// out, and looks the next block up.
+// A query looks q[0] up, compares the run with the prompt as far as they agree, intersects the
+// holders, says which drop out, and looks the next block up.
 //
 // ---- How atlas is written ----
 //
-//  W1  One writer at a time: all that changes anything holds `writer_`, for at most `kStepBlocks` blocks of one event or
-//      several; longer events go in steps. Before it comes the holder's own mutex, which keeps the events of one holder in order and its account whole.
-//  W2  A block has one entry in the table if some holder has it, else none: inserted before its holder's bit or the run's
+//  W1  One writer at a time: all that changes anything holds `writer_`, for at most `kStepBlocks`
+//  blocks of one event or
+//      several; longer events go in steps. Before it comes the holder's own mutex, which keeps the
+//      events of one holder in order and its account whole.
+//  W2  A block has one entry in the table if some holder has it, else none: inserted before its
+//  holder's bit or the run's
 //      `len` says so, erased after the last holder's bit is gone.
-//  W3  Growth is done in place: a holder's bit, a longer `len` where the only holder of all of the run extends it, a dead
+//  W3  Growth is done in place: a holder's bit, a longer `len` where the only holder of all of the
+//  run extends it, a dead
 //      block that comes back once those that have all of the run are those that store it.
-//  W4  What takes something away, or brings a holder from "all" to "part" or back, makes `version` odd first and even
+//  W4  What takes something away, or brings a holder from "all" to "part" or back, makes `version`
+//  odd first and even
 //      again afterwards. In between blocks only die, and no holder gets one.
-//  W5  What brings blocks to other words (a run that outgrows its words, a split's second part, a merge) makes new runs; lets
-//      the table lead to them; makes the old one's `version` odd for ever; and retires it (`epoch.h`).
+//  W5  What brings blocks to other words (a run that outgrows its words, a split's second part, a
+//  merge) makes new runs; lets
+//      the table lead to them; makes the old one's `version` odd for ever; and retires it
+//      (`epoch.h`).
 //  W6  What was retired is freed between two writes, where the writer has no Ref in hand.
 //
 // ---- How atlas is read ----
 //
-//  R1  Everything under an `EpochGuard`, so that nothing that was found is reused meanwhile. No lock, no waiting.
-//  R2  Of a run: `version` (even, else R5), `len`, the hashes, then the holders. Holders that are older than the hashes
-//      would claim too much: what has all of the run has what is not dead, and what is dead comes back only after W3.
-//      A word that is not the block's, or not in the run any more, is no answer: the table is asked again, and only where
-//      it says the same place, or none, has no holder the block. Else it moved meanwhile, and its old words are used again.
-//  R3  At the end every version is looked at again. If all are as they were, then at that moment everything found
+//  R1  Everything under an `EpochGuard`, so that nothing that was found is reused meanwhile. No
+//  lock, no waiting. R2  Of a run: `version` (even, else R5), `len`, the hashes, then the holders.
+//  Holders that are older than the hashes
+//      would claim too much: what has all of the run has what is not dead, and what is dead comes
+//      back only after W3. A word that is not the block's, or not in the run any more, is no
+//      answer: the table is asked again, and only where it says the same place, or none, has no
+//      holder the block. Else it moved meanwhile, and its old words are used again.
+//  R3  At the end every version is looked at again. If all are as they were, then at that moment
+//  everything found
 //      was still true at once: only growth happened between.
 //  R4  Else again, a few times.
-//  R5  Then by holder: `removals_` of every holder is read before and after. Of a holder whose number is even and the same
-//      nothing was taken away, so what was true of it in a run once is true at the end; the others, which are being
-//      written, are left out of the answer. What is found of one run is of one moment if its version is the same
-//      before and after: else the walk begins again, for the writer has finished something. If it is odd and stays odd, the
-//      writer is half way, and stays so: by W4 what is dead now was not to be counted, so the hashes are compared once
-//      more, and a holder that changes places is found if all, part and all are looked at in this order. So a reader
-//      never waits, not even for a writer that was put to sleep, and what it says of a holder that is not written is
-//      exact: W5 never hides a block that stays.
-//  R6  What begins again ends. After `kLooksByHolder` looks the prompt is cut before the run that changed during the last
-//      one, at every further look again, so that at most as many looks follow as there are runs. What holders have of a
-//      shorter prompt is never too much; those that reach the cut are answered as if they ended there.
+//  R5  Then by holder: `removals_` of every holder is read before and after. Of a holder whose
+//  number is even and the same
+//      nothing was taken away, so what was true of it in a run once is true at the end; the others,
+//      which are being written, are left out of the answer. What is found of one run is of one
+//      moment if its version is the same before and after: else the walk begins again, for the
+//      writer has finished something. If it is odd and stays odd, the writer is half way, and stays
+//      so: by W4 what is dead now was not to be counted, so the hashes are compared once more, and
+//      a holder that changes places is found if all, part and all are looked at in this order. So a
+//      reader never waits, not even for a writer that was put to sleep, and what it says of a
+//      holder that is not written is exact: W5 never hides a block that stays.
+//  R6  What begins again ends. After `kLooksByHolder` looks the prompt is cut before the run that
+//  changed during the last
+//      one, at every further look again, so that at most as many looks follow as there are runs.
+//      What holders have of a shorter prompt is never too much; those that reach the cut are
+//      answered as if they ended there.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_
@@ -119,7 +133,8 @@ class AtlasIndex : public Index {
     std::span<const LocalHash> local_hashes;
   };
 
-  // Blocks [from, to) of a run that is replaced, and the run that they are in from then on. The last is not dead.
+  // Blocks [from, to) of a run that is replaced, and the run that they are in from then on. The
+  // last is not dead.
   struct Piece {
     uint32_t from = 0;
     uint32_t to = 0;

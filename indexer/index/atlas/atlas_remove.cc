@@ -1,11 +1,13 @@
 // What do removed and cleared events do?
 //
-//   1. `Remove` gathers the blocks that lie in one run: engines evict tails first, so the next name is looked for to
-//      the left of the last one, then to its right, before the table is asked.
-//   2. `Withdraw` takes them from the holder. What no other holder has dies (`Kill`): out of the table, and a bit for each, or
-//      a shorter run; what others have is a bit for each that this holder has part of the run from now on
-//      (`Take`). Where no holder has anything of it any more, the run is freed. `WithdrawOne` does the same for the usual hole.
-//   3. What has become much too large for what is left in it is replaced by a smaller one (`MaybeFit`).
+//   1. `Remove` gathers the blocks that lie in one run: engines evict tails first, so the next name
+//      is looked for to the left of the last one, then to its right, before the table is asked.
+//   2. `Withdraw` takes them from the holder. What no other holder has dies (`Kill`): out of the
+//      table, and a bit for each, or a shorter run; what others have is a bit for each that this
+//      holder has part of the run from now on (`Take`). Where no holder has anything of it any
+//      more, the run is freed. `WithdrawOne` does the same for the usual hole.
+//   3. What has become much too large for what is left in it is replaced by a smaller one
+//     (`MaybeFit`).
 
 #include <algorithm>
 
@@ -74,8 +76,8 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
 void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks,
                            BlockTable::Lookup* lookups) const {
   table_->FetchScattered(blocks, lookups, [&](std::span<const Ref> words) {
-    // Nothing here depends on what is there: a mispredicted branch would wait for all of it. Ref 0 is never used, and may be
-    // looked at.
+    // Nothing here depends on what is there: a mispredicted branch would wait for all of it. Ref 0
+    // is never used, and may be looked at.
     const auto fetch = [&](Ref ref) {
       __builtin_prefetch(heap_->At<char>(ref), 1);
       return ref;
@@ -100,7 +102,8 @@ void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeLog* changes) 
     for (bool more = true; more; writer_.Yield()) ClearSome(holder, kStepBlocks, changes, &more);
     return;
   }
-  // Runs are split meanwhile, here and between the steps: what is added to the list behind the copy is looked at next.
+  // Runs are split meanwhile, here and between the steps: what is added to the list behind the copy
+  // is looked at next.
   std::vector<Ref> runs;
   for (size_t next = 0;; writer_.Yield()) {
     WriterLock lock(&writer_);
@@ -212,8 +215,8 @@ bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
   return true;
 }
 
-// Takes `offsets` from the holder and returns how many it had of them. Another run may have taken the place of this one, or
-// none.
+// Takes `offsets` from the holder and returns how many it had of them. Another run may have taken
+// the place of this one, or none.
 uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at,
                               const Offsets& offsets) {
   Run* const run = at->run;
@@ -241,7 +244,8 @@ uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at
   const bool taken_in_place = Take(holder, write, run, left, dead);
   EraseBlocks(*at, dead);
   if (!taken_in_place) {
-    // Without memory for a bit a block the holder keeps nothing of this run: less than the truth, never more.
+    // Without memory for a bit a block the holder keeps nothing of this run: less than the truth,
+    // never more.
     Account(holder, write, run, left, /*added=*/false);
     dead = left - others;
     if (!others.Any()) {
@@ -254,8 +258,8 @@ uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at
   return taken.Count();
 }
 
-// W4: the holder has `left` of the run from now on, and no holder has `dead`. False when there is no memory: the holder has what it
-// had of the others.
+// W4: the holder has `left` of the run from now on, and no holder has `dead`. False when there is
+// no memory: the holder has what it had of the others.
 bool AtlasIndex::Take(HolderState* holder, const Write& write, Run* run, const Offsets& left,
                       const Offsets& dead) {
   Members members = MembersOf(run, write.tier);
@@ -285,7 +289,8 @@ bool AtlasIndex::Take(HolderState* holder, const Write& write, Run* run, const O
   return done;
 }
 
-// What has part of the run, and that is all that is not dead, has all of it. REQUIRES: an odd version.
+// What has part of the run, and that is all that is not dead, has all of it. REQUIRES: an odd
+// version.
 void AtlasIndex::Promote(Run* run, Tier tier, const Offsets& live) {
   Members members = MembersOf(run, tier);
   members.ForEachPart([&](uint32_t holder, const Offsets& offsets) {
@@ -293,7 +298,8 @@ void AtlasIndex::Promote(Run* run, Tier tier, const Offsets& live) {
   });
 }
 
-// What is dead leaves the table, and only then: until then a reader that finds an entry sees that the word is no block's.
+// What is dead leaves the table, and only then: until then a reader that finds an entry sees that
+// the word is no block's.
 void AtlasIndex::EraseBlocks(const Place& at, const Offsets& dead) {
   if (!dead.Any()) return;
   const uint32_t len = at.run->len.load(std::memory_order_relaxed);

@@ -1,5 +1,6 @@
-// How do runs change their shape? They are split where many holders end, rewritten when they shrink or outgrow
-// their words, and merged when what divided them is gone. All of it replaces runs by new ones (W5).
+// How do runs change their shape? They are split where many holders end, rewritten when they shrink
+// or outgrow their words, and merged when what divided them is gone. All of it replaces runs by new
+// ones (W5).
 
 #include <algorithm>
 #include <new>
@@ -148,7 +149,8 @@ bool AtlasIndex::Prepare(const Place& at, std::span<Piece> pieces) {
   return false;
 }
 
-// W5. On success the first piece's run is at `*at`; else nothing changed. What is in no piece is dead.
+// W5. On success the first piece's run is at `*at`; else nothing changed. What is in no piece is
+//   dead.
 bool AtlasIndex::Replace(Place* at, std::span<Piece> pieces) {
   if (!Prepare(*at, pieces)) return false;
   for (const Piece& piece : pieces) Redirect(at->ref, piece);
@@ -170,9 +172,9 @@ bool AtlasIndex::Regrow(Place* at, uint32_t capacity) {
   return Replace(at, std::span(&piece, 1));
 }
 
-// A run that uses a quarter of its room goes where it fits; one that is mostly dead falls apart, if there is less of
-// it then: what lies between may come back, and is a run of its own then. Looked at when something has died now and
-// then: the cost of looking is shared.
+// A run that uses a quarter of its room goes where it fits; one that is mostly dead falls apart, if
+// there is less of it then: what lies between may come back, and is a run of its own then. Looked
+// at when something has died now and then: the cost of looking is shared.
 void AtlasIndex::MaybeFit(Place* at) {
   Run* const run = at->run;
   if (run == nullptr || run->capacity < kCapacityToFit) return;
@@ -206,7 +208,8 @@ void AtlasIndex::MaybeFit(Place* at) {
 
 // ---- Splitting ----
 
-// Where to cut so that most partial holders have all of the first piece or nothing of the second; 0: nowhere.
+// Where to cut so that most partial holders have all of the first piece or nothing of the second;
+// 0: nowhere.
 uint32_t AtlasIndex::ChooseCut(Run* run, Tier tier) const {
   const Members members = MembersOf(run, tier);
   const uint32_t len = run->len.load(std::memory_order_relaxed);
@@ -239,7 +242,8 @@ uint32_t AtlasIndex::ChooseCut(Run* run, Tier tier) const {
 
 void AtlasIndex::MaybeSplit(Place* at, Tier tier) {
   const uint32_t partials = MembersOf(at->run, tier).CountPartials();
-  // Looked at when there are 4, 6, 8, 12, 16, 24 …: the cost of looking is shared by those who came since.
+  // Looked at when there are 4, 6, 8, 12, 16, 24 …: the cost of looking is shared by those who came
+  // since.
   const bool due =
       partials >= kPartialsMin && ((partials & (partials - 1)) == 0 ||
                                    (partials % 3 == 0 && (partials / 3 & (partials / 3 - 1)) == 0));
@@ -252,8 +256,8 @@ void AtlasIndex::MaybeSplit(Place* at, Tier tier) {
   if (at->offset > cut) *at = {};
 }
 
-// Blocks from `cut` on become a run of their own; those before stay where they are, unless there is much less room
-// to be had. REQUIRES: the block before the cut is not dead.
+// Blocks from `cut` on become a run of their own; those before stay where they are, unless there is
+// much less room to be had. REQUIRES: the block before the cut is not dead.
 bool AtlasIndex::CutBehind(Place* at, uint32_t cut) {
   Run* const run = at->run;
   Piece pieces[2] = {{.from = 0, .to = cut},
@@ -305,8 +309,8 @@ bool AtlasIndex::SameHolders(Run* a, Run* b) const {
   return true;
 }
 
-// Joins the run that begins at `word` to the one before it, and that to the one before, as long as the same holders have
-// all of both.
+// Joins the run that begins at `word` to the one before it, and that to the one before, as long as
+// the same holders have all of both.
 bool AtlasIndex::MaybeMerge(Ref word) {
   bool merged = false;
   while (word != 0) {
@@ -331,8 +335,8 @@ Ref AtlasIndex::MergeOnce(Ref word) {
   return fit ? Merge(first, second) : 0;
 }
 
-// Blocks that are dead here and live elsewhere never come back to this run: it is cut around them, so that its parts can be
-// merged with what is between them.
+// Blocks that are dead here and live elsewhere never come back to this run: it is cut around them,
+// so that its parts can be merged with what is between them.
 bool AtlasIndex::MaybeCut(Ref word) {
   const Ref ref = heap_->RunOf(word);
   Place at;
@@ -428,7 +432,8 @@ void AtlasIndex::Maintain(size_t steps) {
   }
 }
 
-// In pieces, so that what one of them frees is there for the next. The words are hints: runs go meanwhile.
+// In pieces, so that what one of them frees is there for the next. The words are hints: runs go
+// meanwhile.
 bool AtlasIndex::MaintainRuns(std::span<const Ref> words) {
   bool changed = false;
   for (size_t i = 0; i < words.size(); i += kStepBlocks, writer_.Yield()) {

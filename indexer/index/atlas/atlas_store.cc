@@ -1,10 +1,11 @@
 // What does a stored event do?
 //
-//   1. `Store` finds where its next block is: behind the previous one, or by name (`Locate`), or behind its
-//      parent.
+//   1. `Store` finds where its next block is: behind the previous one, or by name (`Locate`), or
+//      behind its parent.
 //   2. Where the run goes on with these blocks, the holder joins it (`Join`).
 //   3. At the end of a run that only this holder has all of, the run grows (`Append`).
-//   4. Else the blocks that no holder has become a run of their own (`StoreNew`), up to the first that some holder has.
+//   4. Else the blocks that no holder has become a run of their own (`StoreNew`), up to the first
+//     that some holder has.
 
 #include <algorithm>
 
@@ -91,7 +92,8 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Inc
     if (!stored_all || had_all) {
       // What has all of the run has what came back.
     } else if (after == run->Live()) {
-      // W4: a reader that looks for those that have all and then for those that have part may meet it in neither place.
+      // W4: a reader that looks for those that have all and then for those that have part may meet
+      //   it in neither place.
       if (before.Any()) BeginShrink(run);
       stored_all = members.AddAll(number);
       if (stored_all && before.Any()) members.RemovePart(number);
@@ -121,8 +123,8 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Inc
   return absl::OkStatus();
 }
 
-// Dead blocks of [at.offset, to) get their place back. Returns where that ends: a block may have come back somewhere
-// else.
+// Dead blocks of [at.offset, to) get their place back. Returns where that ends: a block may have
+// come back somewhere else.
 uint32_t AtlasIndex::Revive(HolderState* holder, const Write& write, const Place& at, uint32_t to,
                             Offsets* revived, bool* no_memory) {
   Run* const run = at.run;
@@ -148,8 +150,8 @@ uint32_t AtlasIndex::Revive(HolderState* holder, const Write& write, const Place
   return end;
 }
 
-// Other holders of all of the run have from now on what is not dead now (W4). False when there is no memory: nothing that
-// counts has changed.
+// Other holders of all of the run have from now on what is not dead now (W4). False when there is
+// no memory: nothing that counts has changed.
 bool AtlasIndex::DemoteOthers(HolderState* holder, const Write& write, Run* run) {
   const Holders sole = Members::Sole(*run);
   if (sole == InlineHolder(write.tier, holder->number)) return true;
@@ -219,7 +221,8 @@ absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
   return static_cast<uint32_t>(admitted);
 }
 
-// Words that were another block's: until `len` says that they are of the run, readers take them for no more than a hint.
+// Words that were another block's: until `len` says that they are of the run, readers take them for
+// no more than a hint.
 void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Incoming& stored, size_t from,
                             uint32_t count) {
   std::atomic<uint64_t>* const words = run->words() + offset;
@@ -283,7 +286,8 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const I
   return absl::OkStatus();
 }
 
-// The `count` blocks before the one at `word` are those of the event, and dead: they have a place there.
+// The `count` blocks before the one at `word` are those of the event, and dead: they have a place
+// there.
 bool AtlasIndex::LeadsBack(Ref word, const Incoming& stored, size_t from, uint32_t count) const {
   const Ref ref = heap_->RunOf(word);
   const Run& run = *RunAt(ref);

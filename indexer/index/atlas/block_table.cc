@@ -73,8 +73,8 @@ inline bool BlockTable::View::Enter(uint64_t entry, uint32_t index, uint32_t mix
   return uint64_t{mixed ^ index} << 32 << (32 - depth) == 0;
 }
 
-// Nearly all segments are as deep as the directory or one less: which of the two is as good as random, so that a branch
-// would be a guess.
+// Nearly all segments are as deep as the directory or one less: which of the two is as good as
+// random, so that a branch would be a guess.
 inline bool BlockTable::View::Start(uint32_t mixed, Lookup* lookup) const {
   const uint32_t index = mixed & bits;
   const uint32_t less = mixed & bits_less;
@@ -128,8 +128,8 @@ Ref BlockTable::FindIn(const Lookup& lookup, SequenceHash block, bool* changes) 
       // Its run is wanted next.
       __builtin_prefetch(heap_->At<char>(heap_->RunOf(word)));
       if (word == 0) continue;
-      // Partner: the release store of the writer that uses the word for another block, after the entry led elsewhere: a
-      // reader that sees the one sees the other.
+      // Partner: the release store of the writer that uses the word for another block, after the
+      // entry led elsewhere: a reader that sees the one sees the other.
       if (heap_->word(word).load(std::memory_order_acquire) == Raw(block)) return word;
       *changes = *changes || slot.load(std::memory_order_relaxed) != entry;
     }
@@ -151,8 +151,8 @@ Ref BlockTable::Find(SequenceHash block, Lookup* lookup) const {
     bool changes = false;
     const Ref word = lookup->buckets() == 0 ? 0 : FindIn(*lookup, block, &changes);
     if (word != 0) return word;
-    // An entry of a segment that was replaced is what it was, wherever the block went since. Partner: the release
-    // stores of `Split`, behind the one to the directory.
+    // An entry of a segment that was replaced is what it was, wherever the block went since.
+    // Partner: the release stores of `Split`, behind the one to the directory.
     std::atomic_thread_fence(std::memory_order_acquire);
     const uint64_t entry = lookup->entry;
     StartLookup(lookup->mixed, lookup);
@@ -160,7 +160,8 @@ Ref BlockTable::Find(SequenceHash block, Lookup* lookup) const {
   }
 }
 
-// What looks like the block at home: a hint. Nothing depends on what is there, so that several of them wait together.
+// What looks like the block at home: a hint. Nothing depends on what is there, so that several of
+// them wait together.
 Ref BlockTable::Candidate(const Lookup& lookup) const {
   const uint32_t matching = MatchTag(lookup.slots, lookup.mixed);
   const uint64_t entry =
@@ -219,7 +220,8 @@ size_t BlockTable::InsertMany(std::span<const SequenceHash> blocks, Ref first, I
   for (size_t begin = 0; begin < blocks.size(); begin += kAhead) {
     Lookup* const now = lookups[begin / kAhead % 2];
     const size_t end = std::min(begin + kAhead, blocks.size());
-    // The next chunk is current unless this one makes the table grow; this one unless the last one did.
+    // The next chunk is current unless this one makes the table grow; this one unless the last one
+    // did.
     bool current = rebuilds == rebuilds_;
     rebuilds = rebuilds_;
     StartLookups(blocks.subspan(end), lookups[1 - begin / kAhead % 2]);

@@ -8,18 +8,20 @@
 //   bucket      one cache line (`bucket.h`); an entry is the mixed hash and a word. The bucket's state: for each of its three
 //               neighbours, whether entries that are at home here live there.
 //
-// *Truth*: the name is verified against the word it leads to, so a hit is never another block. Entries move within a
-// segment, or leave it, only while its entry in the directory changes, and a segment that was replaced stays readable
-// as it was (`epoch.h`): a reader that found nothing sees whether the directory still says the same, and else looks again.
-// Where an entry leads to a word that names another block by now, a reader sees whether the entry is still so, and else
-// looks again. So a reader finds every block that some holder has all the time, wherever it is moved.
+// *Truth*: the name is verified against the word it leads to, so a hit is never another block.
+// Entries move within a segment, or leave it, only while its entry in the directory changes, and a
+// segment that was replaced stays readable as it was (`epoch.h`): a reader that found nothing sees
+// whether the directory still says the same, and else looks again. Where an entry leads to a word
+// that names another block by now, a reader sees whether the entry is still so, and else looks
+// again. So a reader finds every block that some holder has all the time, wherever it is moved.
 // *Threads*: one writer at a time; reads beside it take no lock, under an `EpochGuard`.
-// *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot, 44–88 % full; 64–80 %
-// after upkeep where entries have gone.
-// *Bounds*: 2^22 segments. A name whose neighbourhood stays full in a segment that is almost empty (an adversary's
-// hashes) is refused like a table without memory.
-// *Source*: R. Fagin et al., "Extendible hashing", 1979; the directory holds only the segments themselves, a
-// missing entry means the one with the highest bit cleared, so doubling it only publishes a larger depth.
+// *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot,
+// 44–88 % full; 64–80 % after upkeep where entries have gone.
+// *Bounds*: 2^22 segments. A name whose neighbourhood stays full in a segment that is almost empty
+// (an adversary's hashes) is refused like a table without memory.
+// *Source*: R. Fagin et al., "Extendible hashing", 1979; the directory holds only the segments
+// themselves, a missing entry means the one with the highest bit cleared, so doubling it only
+// publishes a larger depth.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_
@@ -40,8 +42,8 @@
 namespace kvatlas::atlas {
 
 class BlockTable {
-  // What a directory entry says: valid bit, depth (bits of the hash that all its entries share), buckets, where they are.
-  // `buckets` 0: an empty segment without memory.
+  // What a directory entry says: valid bit, depth (bits of the hash that all its entries share),
+  // buckets, where they are. `buckets` 0: an empty segment without memory.
   struct Segment {
     uint32_t index = 0;  // in the directory: the shared bits
     int depth = 0;
@@ -55,8 +57,9 @@ class BlockTable {
   // Many blocks: they are fetched this far ahead.
   static constexpr size_t kAhead = 16;
 
-  // A hash on its way into its home bucket, which is nowhere in a segment without memory: what the directory said. For
-  // readers as long as the guard is held; the writer's stay true until the table grows or `Maintain` is called.
+  // A hash on its way into its home bucket, which is nowhere in a segment without memory: what the
+  // directory said. For readers as long as the guard is held; the writer's stay true until the
+  // table grows or `Maintain` is called.
   class Lookup {
     friend class BlockTable;
 
@@ -74,7 +77,8 @@ class BlockTable {
     bool IsHomeOf(uint64_t other) const { return HomeIn(other, buckets()) == bucket(); }
   };
 
-  // An entry, for the writer; valid as long as its `Lookup`, and until the block is moved or erased.
+  // An entry, for the writer; valid as long as its `Lookup`, and until the block is moved or
+  // erased.
   struct Found {
     Ref word = 0;  // 0: there is none
     Slot* slot = nullptr;
@@ -94,7 +98,8 @@ class BlockTable {
     return Find(block, &lookup);
   }
 
-  // The same from where it was fetched, which may be where it is no more: what is found then may have moved.
+  // The same from where it was fetched, which may be where it is no more: what is found then may
+  // have moved.
   Ref Find(SequenceHash block, Lookup* lookup) const;
 
   void StartLookup(SequenceHash block, Lookup* lookup) const {
@@ -115,9 +120,9 @@ class BlockTable {
   // The block's entry.
   Found FindEntry(SequenceHash block, const Lookup& lookup) const;
 
-  // Fetches all that `FindEntry` and then the block's run will look at, for blocks that are scattered: step by step for
-  // all of them, so that they wait together. At most `kAhead`, to `lookups`; found(words) says where they may be, 0: not
-  // known.
+  // Fetches all that `FindEntry` and then the block's run will look at, for blocks that are
+  // scattered: step by step for all of them, so that they wait together. At most `kAhead`, to
+  // `lookups`; found(words) says where they may be, 0: not known.
   template <typename Visit>
   void FetchScattered(std::span<const SequenceHash> blocks, Lookup* lookups, Visit found) const;
 
@@ -126,14 +131,16 @@ class BlockTable {
     enum What { kInserted, kExists, kNoMemory } what = kInserted;
     Ref existing = 0;  // kExists: where
   };
-  // Makes `word` the block's place, unless it has one: the hash is written there when it is certain that it has none.
+  // Makes `word` the block's place, unless it has one: the hash is written there when it is certain
+  // that it has none.
   Inserted Insert(SequenceHash block, Ref word);
 
-  // Inserts block i at `first + i`, which holds the hash already, in order; stops at the first that is not inserted,
-  // whose outcome goes to `*stopped`. Returns how many were inserted.
+  // Inserts block i at `first + i`, which holds the hash already, in order; stops at the first that
+  // is not inserted, whose outcome goes to `*stopped`. Returns how many were inserted.
   size_t InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped);
 
-  // The block at `from` is at `to` now; both hold the hash. REQUIRES: it is in the table with `from`.
+  // The block at `from` is at `to` now; both hold the hash. REQUIRES: it is in the table with
+  // `from`.
   void Move(SequenceHash block, Ref from, Ref to);
 
   // REQUIRES: the block is in the table with `word`.
@@ -158,8 +165,9 @@ class BlockTable {
   };
   Shape CountShape() const;
 
-  // Shrinks some segments, appends the words of their entries, about `steps`, and moves the cursor to where the next
-  // call goes on; every entry that stays comes up once a round. A call goes round once at most; returns the steps.
+  // Shrinks some segments, appends the words of their entries, about `steps`, and moves the cursor
+  // to where the next call goes on; every entry that stays comes up once a round. A call goes round
+  // once at most; returns the steps.
   size_t Maintain(uint32_t* cursor, size_t steps, std::vector<Ref>* words);
 
   // Entries moved by the longest step of growth or upkeep so far. For tests.
@@ -223,7 +231,8 @@ class BlockTable {
     return directory_[segment.index].load(std::memory_order_acquire) == Pack(segment);
   }
 
-  // For readers. Sets `*changes` where an entry may have been the block's and is not what it was: then 0 says nothing.
+  // For readers. Sets `*changes` where an entry may have been the block's and is not what it was:
+  // then 0 says nothing.
   Ref FindIn(const Lookup& lookup, SequenceHash block, bool* changes) const;
 
   // Calls match(word) for entries that have the tag, until it is true.
@@ -238,7 +247,8 @@ class BlockTable {
   bool Grow(const Segment& segment);
   enum class Aim { kGrow, kFit };
   bool Rebuild(const Segment& segment, Aim aim);
-  // A half of a full segment while it is split: its slots, where copies of entries are, and what they are copies of.
+  // A half of a full segment while it is split: its slots, where copies of entries are, and what
+  // they are copies of.
   struct Half {
     uint64_t slots[kSlotsMax];
     uint16_t copies[kSlotsMax];
@@ -262,7 +272,8 @@ class BlockTable {
   const uint64_t seed_;
   std::atomic<int> depth_{0};
 
-  // The writer's own. Segments at each depth; how often a segment was replaced: while it stays the same, so do lookups.
+  // The writer's own. Segments at each depth; how often a segment was replaced: while it stays the
+  // same, so do lookups.
   uint32_t at_depth_[kDepthMax + 1] = {1};
   uint32_t rebuilds_ = 0;
   uint32_t longest_step_ = 0;

@@ -1,12 +1,14 @@
 // How does the table grow and shrink? Segments that grow, split and shrink.
 //
-//   1. A full segment gives half of its entries to a new one (`Split`). Else `Fill` copies the entries into segments that
-//      no reader sees yet.
-//   2. The directory gets them, the half with the larger index first, then the depth, then the other half: a reader that
-//      finds the smaller half by an old depth sees that it is not its own (`StartLookup`) and looks again.
-//   3. Halves that are both empty become one again (`MergeEmpty`): what grows again later splits, which is cheaper than many
-//      segments that grow.
-//   4. Readers may go on reading a segment that was replaced; unless it is a half that stays, it does not change any more.
+//   1. A full segment gives half of its entries to a new one (`Split`). Else `Fill` copies the
+//      entries into segments that no reader sees yet.
+//   2. The directory gets them, the half with the larger index first, then the depth, then the
+//      other half: a reader that finds the smaller half by an old depth sees that it is not its own
+//      (`StartLookup`) and looks again.
+//   3. Halves that are both empty become one again (`MergeEmpty`): what grows again later splits,
+//      which is cheaper than many segments that grow.
+//   4. Readers may go on reading a segment that was replaced; unless it is a half that stays, it
+//     does not change any more.
 
 #include <algorithm>
 #include <bit>
@@ -20,7 +22,8 @@
 namespace kvatlas::atlas {
 namespace {
 
-// Sizes of segments in buckets, which have a class each of the heap, and from 4 on at most a quarter between them.
+// Sizes of segments in buckets, which have a class each of the heap, and from 4 on at most a
+// quarter between them.
 constexpr uint32_t kSizes[] = {1,  2,  3,  4,  5,  6,  7,  8,  10, 12,
                                14, 16, 20, 24, 28, 32, 40, 48, 56, 64};
 
@@ -69,8 +72,8 @@ void BlockTable::PublishSecond(const Segment& half) {
     depth_.store(half.depth, std::memory_order_release);
 }
 
-// An empty segment and its other half become one while that is empty, too. A reader meanwhile finds that both are, or that
-// the one is that has the names of both from now on.
+// An empty segment and its other half become one while that is empty, too. A reader meanwhile finds
+// that both are, or that the one is that has the names of both from now on.
 void BlockTable::MergeEmpty(Segment segment) {
   while (segment.depth > 0) {
     const uint32_t bit = uint32_t{1} << (segment.depth - 1);
@@ -89,13 +92,14 @@ void BlockTable::MergeEmpty(Segment segment) {
   depth_.store(depth, std::memory_order_release);
 }
 
-// A full segment gives the entries of its second half to a new one; those that stay keep their slots, unless they live
-// beside their home, and find room in it now. False when that cannot be, or when it is not full: then its halves need less
-// room.
+// A full segment gives the entries of its second half to a new one; those that stay keep their
+// slots, unless they live beside their home, and find room in it now. False when that cannot be, or
+// when it is not full: then its halves need less room.
 //
-// Until the first half's own entry in the directory changes, which is after all copies and before anything goes, a reader finds
-// a block that stays in its old slot or in its new one; and one that looks for a block of the second half, whose slots may be
-// used again by then, sees that the directory leads elsewhere.
+// Until the first half's own entry in the directory changes, which is after all copies and before
+// anything goes, a reader finds a block that stays in its old slot or in its new one; and one that
+// looks for a block of the second half, whose slots may be used again by then, sees that the
+// directory leads elsewhere.
 bool BlockTable::Split(const Segment& segment) {
   if (segment.depth >= kDepthMax) return false;
   Slot* const slots = BucketAt(segment, 0);
@@ -157,7 +161,8 @@ void BlockTable::Half::DropOld() {
   for (uint16_t slot : std::span(old, moved)) slots[slot] &= kStateBit;
 }
 
-// The entries in one segment of another size, or in two, which the directory gets. Returns how many; 0 when that cannot be.
+// The entries in one segment of another size, or in two, which the directory gets. Returns how
+// many; 0 when that cannot be.
 int BlockTable::Reshape(const Segment& segment, Aim aim) {
   uint64_t all[kSlotsMax];
   uint32_t count = 0;

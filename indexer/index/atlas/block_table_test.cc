@@ -54,7 +54,8 @@ TEST(HeapTest, WhatAGuardMaySeeIsNotReused) {
   EXPECT_EQ(heap->bytes(), 0u);
 }
 
-// Random inserts, moves and erases of names, beside a map; names that differ in few bits among them.
+// Random inserts, moves and erases of names, beside a map; names that differ in few bits among
+// them.
 TEST(BlockTableTest, IsAMap) {
   for (int shift : {0, 32, 56}) {
     const std::unique_ptr<Heap> heap = Heap::Create(0);
@@ -101,8 +102,9 @@ TEST(BlockTableTest, IsAMap) {
   }
 }
 
-// Some blocks are there all the time, and only change places, where others follow them; others come and go, so that
-// segments grow, split and shrink and entries live beside their homes. No reader ever misses the first.
+// Some blocks are there all the time, and only change places, where others follow them; others come
+// and go, so that segments grow, split and shrink and entries live beside their homes. No reader
+// ever misses the first.
 TEST(BlockTableTest, WhatStaysIsFoundWhileItMovesAndOthersComeAndGo) {
   constexpr int kWriters = 1;
   constexpr int kReaders = 2;
@@ -176,7 +178,8 @@ TEST(BlockTableTest, WhatStaysIsFoundWhileItMovesAndOthersComeAndGo) {
   EXPECT_EQ(table->CountShape().entries, kWriters * kSteady);
 }
 
-// Full segments divide, with entries beside their homes in both halves; emptied ones become one again.
+// Full segments divide, with entries beside their homes in both halves; emptied ones become one
+// again.
 TEST(BlockTableTest, ManyAreFoundAndErasedAndTheDirectoryShrinks) {
   constexpr uint64_t kNames = 100'000;
   const std::unique_ptr<Heap> heap = Heap::Create(0);

@@ -4,8 +4,8 @@
 //
 // What the states say: `block_table.h`.
 //
-// *Threads*: one writer; slots are atomic and change one by one. Which of them match is a hint to a reader: it loads those
-// again.
+// *Threads*: one writer; slots are atomic and change one by one. Which of them match is a hint to a
+// reader: it loads those again.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_BUCKET_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_BUCKET_H_
@@ -85,8 +85,9 @@ inline uint32_t States(const Slot* bucket) {
                    _mm_load_si128(pairs + 3));
 }
 
-// Copies entries into one of two buckets, which are without state: to `goes` where the bit is set that `shift` brings to the
-// top. Counts them. Returns a bit a slot: those whose hash does not begin with the six bits `home`.
+// Copies entries into one of two buckets, which are without state: to `goes` where the bit is set
+// that `shift` brings to the top. Counts them. Returns a bit a slot: those whose hash does not
+// begin with the six bits `home`.
 inline uint32_t PartitionBucket(const Slot* bucket, uint32_t home, int shift, uint64_t* stays,
                                 uint64_t* goes, uint32_t* used) {
   const __m128i* const pairs = reinterpret_cast<const __m128i*>(bucket);

@@ -1,4 +1,5 @@
-// What does a block add to a digest? `DigestTerm` of `hash.h`, inlined: it is computed for every block that changes.
+// What does a block add to a digest? `DigestTerm` of `hash.h`, inlined: it is computed for every
+// block that changes.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_DIGEST_TERM_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_DIGEST_TERM_H_

@@ -1,10 +1,11 @@
 // When may memory that readers might still look at be used again? Epoch-based reclamation.
 //
-// A thread that reads atlas holds an `EpochGuard`. What a writer has unlinked is tagged with `RetireEpoch()`; it may be reused once `OldestActiveEpoch()` is larger than the tag, for then no guard is left
-// that was taken before it was unlinked.
+// A thread that reads atlas holds an `EpochGuard`. What a writer has unlinked is tagged with
+// `RetireEpoch()`; it may be reused once `OldestActiveEpoch()` is larger than the tag, for then no
+// guard is left that was taken before it was unlinked.
 //
-// *Threads*: every thread has a line of its own that only it writes; guards nest. One set of lines serves
-// every index of the process.
+// *Threads*: every thread has a line of its own that only it writes; guards nest. One set of lines
+// serves every index of the process.
 // *Cost*: a guard is a store and a fence (5–10 ns). `OldestActiveEpoch` looks at a line per thread.
 // *Source*: K. Fraser, "Practical lock-freedom", 2004.
 
@@ -40,7 +41,8 @@ class EpochGuard {
     if (thread.depth++ != 0) return;
     if (thread.line == nullptr) TakeEpochLine();
     thread.line->epoch.store(g_epoch.load(std::memory_order_acquire), std::memory_order_release);
-    // Partner: the fence of `RetireEpoch`. Either the reclaimer sees this line, or we see what was unlinked.
+    // Partner: the fence of `RetireEpoch`. Either the reclaimer sees this line, or we see what was
+    // unlinked.
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   ~EpochGuard() {

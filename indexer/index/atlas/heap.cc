@@ -67,7 +67,8 @@ constexpr size_t kExtentBytesMin = size_t{8} << 20;
 
 }  // namespace
 
-// Shapes and pages lie behind the region, usable at once. What is not usable yet may be read, as any word was always.
+// Shapes and pages lie behind the region, usable at once. What is not usable yet may be read, as
+// any word was always.
 std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes, uint64_t address_bytes_max) {
   const uint64_t bytes_max = address_bytes_max == 0 ? kRegionBytes : address_bytes_max;
   const size_t pages = std::min<uint64_t>(bytes_max, kRegionBytes) / kPageBytes;
@@ -101,7 +102,8 @@ Heap::~Heap() {
   munmap(region_, size_t{pages_max_} * (kPageBytes + sizeof(uint64_t) + sizeof(Page)));
 }
 
-// Makes the first `pages` usable, and some more, so that it is seldom asked for; false: the system has no more.
+// Makes the first `pages` usable, and some more, so that it is seldom asked for; false: the system
+// has no more.
 bool Heap::Commit(uint32_t pages) {
   if (pages <= pages_usable_) return true;
   constexpr uint32_t kExtentPagesMin = kExtentBytesMin / kPageBytes;
@@ -295,7 +297,8 @@ void Heap::ReturnPages(uint32_t first, uint32_t count) {
   }
 }
 
-// Objects beyond the largest class: whole pages in a row. They are rare: a table of thousands of holders.
+// Objects beyond the largest class: whole pages in a row. They are rare: a table of thousands of
+// holders.
 Ref Heap::AllocateLarge(size_t bytes) {
   if (PageFails()) return 0;
   const size_t pages = (bytes + kPageBytes - 1) / kPageBytes;
@@ -335,7 +338,8 @@ void Heap::RetireTagged(Ref ref, uint32_t bytes) {
   ++untagged_;
 }
 
-// Runs that are freed may leave pages behind, which are retired in their turn: hence a second round.
+// Runs that are freed may leave pages behind, which are retired in their turn: hence a second
+// round.
 void Heap::Reclaim() {
   do {
     const uint64_t epoch = RetireEpoch();

@@ -1,21 +1,22 @@
-// Where does one atlas live? A region of address space of its own, cut into pages of equal objects, that gives
-// memory back when blocks go.
+// Where does one atlas live? A region of address space of its own, cut into pages of equal objects,
+// that gives memory back when blocks go.
 //
 //   region    16 GiB of addresses, less where they are limited; 64 KiB pages; a page holds objects of one size class
 //   Ref       where an object begins, in 8-byte words from the region's start: 31 bits; 0 is "none"
 //   runs      have pages of their own (`run.h`), so that any word inside one leads to where it begins: the page's
 //             shape says how large its objects are
 //
-// *Runs*: a reader's Ref is a run's as long as its guard is held. The writer, which keeps Refs for longer, asks `IsRun`: there is
-// a run, or there was one, and its first 8 bytes are as they were when it was freed. They are zero when there never was one.
-// *Truth*: `bytes()` is what was given out, freed objects of pages still in use included: what the index adds to
-// resident memory, except for the retained pages.
+// *Runs*: a reader's Ref is a run's as long as its guard is held. The writer, which keeps Refs for
+// longer, asks `IsRun`: there is a run, or there was one, and its first 8 bytes are as they were
+// when it was freed. They are zero when there never was one.
+// *Truth*: `bytes()` is what was given out, freed objects of pages still in use included: what the
+// index adds to resident memory, except for the retained pages.
 // *Threads*: one writer at a time; `RunOf`, `At`, `word` and `bytes` beside it.
-// *Cost*: an allocation is a pop from a list, retiring a push to a queue. A page that runs empty is returned to the system at once, except
-// `retained_bytes` of them.
-// *Bounds*: 16 GiB; beyond that, or when the system has none, `Allocate` returns 0. Addresses are only reserved, and made
-// usable in extents of half of what is used: where the system promises no more than it has, an index counts for little more than it
-// holds.
+// *Cost*: an allocation is a pop from a list, retiring a push to a queue. A page that runs empty is
+// returned to the system at once, except `retained_bytes` of them.
+// *Bounds*: 16 GiB; beyond that, or when the system has none, `Allocate` returns 0. Addresses are
+// only reserved, and made usable in extents of half of what is used: where the system promises no
+// more than it has, an index counts for little more than it holds.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_HEAP_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_HEAP_H_
@@ -38,11 +39,13 @@ inline constexpr size_t kRunBytesMax = 4224;
 
 class Heap {
  public:
-  // Null when the address space cannot be had. `address_bytes_max`: of it, at least 16 MiB; 0: all that is of use.
+  // Null when the address space cannot be had. `address_bytes_max`: of it, at least 16 MiB; 0: all
+  // that is of use.
   static std::unique_ptr<Heap> Create(uint64_t retained_bytes, uint64_t address_bytes_max = 0);
   ~Heap();
 
-  // Memory of any content, aligned to 16 bytes and, for whole lines, to a line; 0 when there is none.
+  // Memory of any content, aligned to 16 bytes and, for whole lines, to a line; 0 when there is
+  // none.
   Ref Allocate(size_t bytes);
 
   // What an allocation of `bytes` really has.
@@ -51,14 +54,15 @@ class Heap {
   // Gives back what no other thread can see. `bytes` as allocated.
   void Free(Ref ref, size_t bytes);
 
-  // The object lies in a page that is mostly free, and another one like it would not: moving it helps that page to
-  // run empty.
+  // The object lies in a page that is mostly free, and another one like it would not: moving it
+  // helps that page to run empty.
   bool IsOnSparsePage(Ref ref, size_t bytes) const;
 
   // Gives back what was just unlinked and readers may still look at (`epoch.h`).
   void Retire(Ref ref, size_t bytes);
 
-  // The same for runs. An allocation is of at least `bytes`: `RoundUpRun` says of how many; at most `kRunBytesMax`.
+  // The same for runs. An allocation is of at least `bytes`: `RoundUpRun` says of how many; at most
+  // `kRunBytesMax`.
   Ref AllocateRun(size_t bytes);
   static size_t RoundUpRun(size_t bytes);
   void FreeRun(Ref ref);
@@ -80,8 +84,8 @@ class Heap {
            number < static_cast<uint16_t>(shape >> 16);
   }
 
-  // Frees what was retired and no guard can see any more. Anything retired before may be gone then: the writer calls it
-  // where it has no Ref in hand.
+  // Frees what was retired and no guard can see any more. Anything retired before may be gone then:
+  // the writer calls it where it has no Ref in hand.
   void Reclaim();
 
   // The same when much has been retired since the last time.
@@ -146,8 +150,8 @@ class Heap {
 
   Heap(char* region, uint32_t pages_max, uint64_t retained_bytes);
 
-  // Of a page for runs: 63…32 2^32 over the object's size, rounded up | 31…16 objects ever given out | 15…0 the size in
-  // words. 0: another page.
+  // Of a page for runs, by bits: 63…32 2^32 over the object's size, rounded up; 31…16 objects ever
+  // given out; 15…0 the size in words. 0: another page.
   static uint32_t NumberIn(uint64_t shape, uint32_t word) {
     return static_cast<uint32_t>((shape >> 32) * word >> 32);
   }

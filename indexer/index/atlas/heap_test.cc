@@ -13,7 +13,8 @@
 namespace kvatlas::atlas {
 namespace {
 
-// "VmData": what is writable and private, which counts where the system promises no more than it has.
+// "VmData": what is writable and private, which counts where the system promises no more than it
+// has.
 uint64_t StatusBytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   std::string name;

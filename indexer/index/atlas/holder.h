@@ -1,13 +1,14 @@
-// What does an atlas keep for one holder? Its digest, and in which runs it may have something, so that what it
-// has can be found and cleared at the cost of its own blocks.
+// What does an atlas keep for one holder? Its digest, and in which runs it may have something, so
+// that what it has can be found and cleared at the cost of its own blocks.
 //
-// *Truth*: the list names every run in which the holder has a block, by its Ref; it may name others, some that are gone or
-// are another's now, and name one twice. Before an entry is used, it is looked up whether the run is still there and the
-// holder still in it.
-// *Lifetime*: a number's state stays where it is until the index ends, and serves the next holder of that number: threads
-// that found it before its holder was removed may still lock it, and see an empty one.
-// *Threads*: `mutex` orders the holder's own events, and comes before the index's. The list is the index's writer's: a split
-// or a merge adds to the lists of all holders of a run.
+// *Truth*: the list names every run in which the holder has a block, by its Ref; it may name
+// others, some that are gone or are another's now, and name one twice. Before an entry is used, it
+// is looked up whether the run is still there and the holder still in it.
+// *Lifetime*: a number's state stays where it is until the index ends, and serves the next holder
+// of that number: threads that found it before its holder was removed may still lock it, and see an
+// empty one.
+// *Threads*: `mutex` orders the holder's own events, and comes before the index's. The list is the
+// index's writer's: a split or a merge adds to the lists of all holders of a run.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_HOLDER_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_HOLDER_H_

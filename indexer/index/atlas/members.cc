@@ -164,7 +164,8 @@ void Members::Add(Section* section, uint32_t holder) {
   section->listed()[i].store(holder, std::memory_order_release);
 }
 
-// An empty section with room for `holders` of numbers up to `holder_max`; null when there is no memory.
+// An empty section with room for `holders` of numbers up to `holder_max`; null when there is no
+// memory.
 Section* Members::NewSection(Tier tier, uint32_t holders, uint32_t holder_max, bool bits,
                              Ref* ref) const {
   Section shape;
@@ -354,7 +355,8 @@ Members::One Members::LookAt(Heap* heap, Run* run, Tier tier, uint32_t holder, u
   Partials* const part = heap->At<Partials>(ref);
   const uint32_t word = offset / 64;
   const uint64_t bit = uint64_t{1} << (offset % 64);
-  // All of a few entries are looked at: the order is as good as random, and a branch would be a guess.
+  // All of a few entries are looked at: the order is as good as random, and a branch would be a
+  // guess.
   const bool few = part->capacity <= kFewEntries;
   int entry = -1;
   uint64_t others = 0;

@@ -1,15 +1,17 @@
-// Who holds which blocks of a run, in one tier? Few holders that have all of it are numbers in the run itself; else a
-// section: holders that have all, and those that have part.
+// Who holds which blocks of a run, in one tier? Few holders that have all of it are numbers in the
+// run itself; else a section: holders that have all, and those that have part.
 //
 //   section   words > 0: a bit for every holder number;  else: a list of `listed_max` numbers, ~0 is free
 //   partials  open addressing by holder; kNoHolder ends a search, kGone was a holder
 //
-// *Truth*: all is all that is not dead. A holder is in one of the two places, or, while it is written, in both.
-// *Threads*: one writer; reads at any time. A change that needs more room makes a new section
-// or table and publishes it with one store; the old one is retired. A holder that changes places is first in the new
-// one and then no more in the old.
-// *Cost*: up to three holders nothing. Then 16 bytes, and a bit for every holder number while numbers are small, else
-// 4 bytes a holder until bits are cheaper. A partial is 4 + 8 bytes for each 64 blocks of the run's capacity.
+// *Truth*: all is all that is not dead. A holder is in one of the two places, or, while it is
+// written, in both.
+// *Threads*: one writer; reads at any time. A change that needs more room makes a new section or
+// table and publishes it with one store; the old one is retired. A holder that changes places is
+// first in the new one and then no more in the old.
+// *Cost*: up to three holders nothing. Then 16 bytes, and a bit for every holder number while
+// numbers are small, else 4 bytes a holder until bits are cheaper. A partial is 4 + 8 bytes for
+// each 64 blocks of the run's capacity.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_MEMBERS_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_MEMBERS_H_
@@ -83,7 +85,8 @@ class Members {
   bool AddAll(uint32_t holder);
   bool SetPart(uint32_t holder, const Offsets& offsets);
 
-  // The usual case of a hole in a run of several holders: one that has part of it, and not only this block, loses it.
+  // The usual case of a hole in a run of several holders: one that has part of it, and not only
+  // this block, loses it.
   struct One {
     bool usual = false;                     // else: nothing is known
     bool has = false;                       // the holder has it

@@ -1,6 +1,6 @@
-// Where may a thread of atlas be put to sleep in a test? At every `Pause()`: nothing in a usual build; in one with
-// KVATLAS_ATLAS_PAUSES the thread now and then gives the processor away, so that others pass it in every place, or runs
-// what the test has set for it there.
+// Where may a thread of atlas be put to sleep in a test? At every `Pause()`: nothing in a usual
+// build; in one with KVATLAS_ATLAS_PAUSES the thread now and then gives the processor away, so that
+// others pass it in every place, or runs what the test has set for it there.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_

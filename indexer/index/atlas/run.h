@@ -1,4 +1,5 @@
-// What is a run? Up to 256 consecutive blocks of one sequence, kept together, and who holds which of them.
+// What is a run? Up to 256 consecutive blocks of one sequence, kept together, and who holds which
+// of them.
 //
 //       ┌─────────────┬───┬────┬────┬────┬────┬────┬──────┐
 //       │ header      │   │ h0 │ h1 │ h2 │ h3 │ …  │      │   a bit a block that is dead; sequence hashes, `len` of
@@ -8,15 +9,16 @@
 //
 // One allocation of its own size class, found from any of its words (`heap.h`).
 //
-// A block that no holder has any more is dead: its word is the complement of its hash, so that no prompt matches it, and
-// the table does not know it; it may be stored again, here or elsewhere. The last block is never dead. A holder
-// has all of a run, which is all that is not dead, or part of it, or nothing; so a block that its only holder loses costs
-// a bit. Nothing in a run says where the next run is: the next block is found by its name (`block_table.h`), so a
-// run has any number of children, at any offset, and they cost it nothing.
+// A block that no holder has any more is dead: its word is the complement of its hash, so that no
+// prompt matches it, and the table does not know it; it may be stored again, here or elsewhere. The
+// last block is never dead. A holder has all of a run, which is all that is not dead, or part of
+// it, or nothing; so a block that its only holder loses costs a bit. Nothing in a run says where
+// the next run is: the next block is found by its name (`block_table.h`), so a run has any number
+// of children, at any offset, and they cost it nothing.
 //
-// *Threads*: one writer, and readers beside it: see "How atlas is read" in `atlas_index.h`. What is not atomic is the
-// writer's own, or does not change while a reader can find the run. The first 8 bytes of a run that was freed stay as they are
-// until it is a run again (`heap.h`).
+// *Threads*: one writer, and readers beside it: see "How atlas is read" in `atlas_index.h`. What is
+// not atomic is the writer's own, or does not change while a reader can find the run. The first 8
+// bytes of a run that was freed stay as they are until it is a run again (`heap.h`).
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
@@ -148,8 +150,9 @@ inline Ref SectionOf(Holders first) {
 inline uint32_t HolderOf(Holders one) { return one & ((uint32_t{1} << kHolderBits) - 1); }
 
 struct Run {
-  // Even: as it stands. Odd: something is being taken out of it, or it was replaced and is dead. It changes
-  // whenever a reader's earlier look could claim more than is true later; growth leaves it alone.
+  // Even: as it stands. Odd: something is being taken out of it, or it was replaced and is dead. It
+  // changes whenever a reader's earlier look could claim more than is true later; growth leaves it
+  // alone.
   std::atomic<uint32_t> version;
   bool alive;    // false: replaced or freed
   uint8_t died;  // since it was last looked whether the run is worth its room

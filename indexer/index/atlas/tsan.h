@@ -1,4 +1,5 @@
-// Is this build watched by ThreadSanitizer, which does not know about words that are read two by two? 1 or 0.
+// Is this build watched by ThreadSanitizer, which does not know about words that are read two by
+// two? 1 or 0.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_TSAN_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_TSAN_H_

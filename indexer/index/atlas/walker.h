@@ -1,7 +1,10 @@
-// Which runs does a prompt pass, and who drops out where? One look at an atlas: steps R2–R6 of `atlas_index.h`.
+// Which runs does a prompt pass, and who drops out where? One look at an atlas: steps R2–R6 of
+// `atlas_index.h`.
 //
-// *Threads*: one thread's; under an `EpochGuard`. The working sets are the thread's own and are kept.
-// *Cost*: an entry of the table, and some cache lines, for every run; a word for 64 holders while they are still in.
+// *Threads*: one thread's; under an `EpochGuard`. The working sets are the thread's own and are
+// kept.
+// *Cost*: an entry of the table, and some cache lines, for every run; a word for 64 holders while
+// they are still in.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_WALKER_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_WALKER_H_
@@ -42,7 +45,8 @@ struct WalkMemory {
   std::vector<uint32_t> removals;
 };
 
-// `Emit` is called as emit->Word(mask, depth, i, bits): holders `bits` of word i drop out at `depth`.
+// `Emit` is called as emit->Word(mask, depth, i, bits): holders `bits` of word i drop out at
+// `depth`.
 template <typename Emit>
 class AtlasIndex::Walker {
  public:
@@ -67,7 +71,8 @@ class AtlasIndex::Walker {
     return true;
   }
 
-  // R5 and R6. Calls changed(i, bits) for holders of word i of which what was emitted is worth nothing.
+  // R5 and R6. Calls changed(i, bits) for holders of word i of which what was emitted is worth
+  // nothing.
   template <typename Changed>
   void WalkByHolder(Changed changed) {
     uint32_t holders;
@@ -214,8 +219,9 @@ class AtlasIndex::Walker {
     return run.version.load(std::memory_order_relaxed) == version;
   }
 
-  // How many blocks of the run from `from` on the prompt goes on with. Every word is compared: equal names mean equal
-  // prefixes, but the sender that stored the run first may have lied about what lies between.
+  // How many blocks of the run from `from` on the prompt goes on with. Every word is compared:
+  // equal names mean equal prefixes, but the sender that stored the run first may have lied about
+  // what lies between.
   uint32_t Match(const Run& run, uint32_t from, uint32_t len,
                  std::span<const SequenceHash> blocks) const {
     constexpr uint32_t kAtOnce = 32;
@@ -239,7 +245,8 @@ class AtlasIndex::Walker {
     }
     return true;
 #else
-    // Words change one by one and are never torn; which of them is seen while it changes does not matter (R3, R5).
+    // Words change one by one and are never torn; which of them is seen while it changes does not
+    // matter (R3, R5).
     return std::memcmp(static_cast<const void*>(words), blocks, count * sizeof(*blocks)) == 0;
 #endif
   }
@@ -271,8 +278,8 @@ class AtlasIndex::Walker {
     return sources;
   }
 
-  // The candidates of mask i pass blocks [from, from + matched) of a run, at `depth` of the prompt. `half_way`: some
-  // writer may be so.
+  // The candidates of mask i pass blocks [from, from + matched) of a run, at `depth` of the prompt.
+  // `half_way`: some writer may be so.
   void Pass(size_t i, Run* run, uint32_t from, uint32_t matched, uint32_t depth, bool half_way) {
     Candidates& in = memory_.candidates[i];
     const Sources sources = SourcesOf(*run, in.tiers);

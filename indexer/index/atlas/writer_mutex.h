@@ -1,9 +1,11 @@
-// Whose turn is it to write an atlas? A mutex that knows how many threads wait for it, so that one that works in steps lets them
-// in between: an ordinary one is nearly always taken again by the thread that has just left it.
+// Whose turn is it to write an atlas? A mutex that knows how many threads wait for it, so that one
+// that works in steps lets them in between: an ordinary one is nearly always taken again by the
+// thread that has just left it.
 //
 // *Threads*: any.
 // *Cost*: a mutex; two counts more where it is taken already.
-// *Bounds*: a waiting thread gets its turn within a few steps of others, unless the system does not run it.
+// *Bounds*: a waiting thread gets its turn within a few steps of others, unless the system does not
+// run it.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_WRITER_MUTEX_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_WRITER_MUTEX_H_

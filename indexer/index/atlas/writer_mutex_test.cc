@@ -22,7 +22,8 @@ TEST(WriterMutexTest, WhoWaitsGoesFirstBetweenTwoSteps) {
     had_its_turn.store(true);
   });
   EXPECT_TRUE(Await([&] { return waits.load(); }, std::chrono::seconds(60)));
-  // It waits, or is about to: it goes in between two of very many steps, each taken as soon as it may be.
+  // It waits, or is about to: it goes in between two of very many steps, each taken as soon as it
+  // may be.
   uint64_t steps = 0;
   for (; !had_its_turn.load() && steps < 10'000'000; ++steps) {
     mutex.Unlock();

@@ -1,17 +1,19 @@
-// How does a structure for one thread serve many? It belongs to one lane of an executor, and everything is a
-// message to it.
+// How does a structure for one thread serve many? It belongs to one lane of an executor, and
+// everything is a message to it.
 //
 //   Apply ──▶ copy ──▶┐
 //   Find… ──▶ wait ──▶┤ queue ──▶ one lane ──▶ structure
 //
-// *From*: "Flash Indexer" §2; Dynamo's first indexer was one around its radix tree, which `MakeActorIndex` makes.
-// *Truth*: that of the structure inside; each call is one instant. A question comes after every event that was
-// applied before it, and waits for all of them: reads queue behind writes.
-// *Events* are copied and not waited for: `Apply` is OK when the event is in the queue. What the structure says
-// of it later is counted: "failed_events" in `IndexStats::shape`, beside "queued_events_max". With a `ChangeLog`
-// `Apply` waits, because the sink is told before it returns; then it returns what the structure says.
-// *Threads*: any but the executor's own: a call from a task of lane 0 would wait for itself. Without an executor
-// calls run on their caller's thread, one at a time.
+// *From*: "Flash Indexer" §2; Dynamo's first indexer was one around its radix tree, which
+// `MakeActorIndex` makes.
+// *Truth*: that of the structure inside; each call is one instant. A question comes after every
+// event that was applied before it, and waits for all of them: reads queue behind writes. *Events*
+// are copied and not waited for: `Apply` is OK when the event is in the queue. What the structure
+// says of it later is counted: "failed_events" in `IndexStats::shape`, beside "queued_events_max".
+// With a `ChangeLog` `Apply` waits, because the sink is told before it returns; then it returns
+// what the structure says.
+// *Threads*: any but the executor's own: a call from a task of lane 0 would wait for itself.
+// Without an executor calls run on their caller's thread, one at a time.
 // *Bounds*: `kActorEventsMax` events wait at most; `Apply` waits for room.
 // *Lifetime*: the destructor waits until the queue is empty.
 
@@ -87,8 +89,8 @@ class ActorIndex : public Index {
   }
 
  private:
-  // Runs `call` on the lane after everything before it, and returns when it has run. `mutex_` guards
-  // `inside_` where there is no lane.
+  // Runs `call` on the lane after everything before it, and returns when it has run. `mutex_`
+  // guards `inside_` where there is no lane.
   template <typename Call>
   void Ask(const Call& call) const;
 
@@ -113,7 +115,8 @@ void ActorIndex::Ask(const Call& call) const {
     call();
     return;
   }
-  // On this thread's stack: the lane is through with them when `done` is seen, because it signals under the mutex.
+  // On this thread's stack: the lane is through with them when `done` is seen, because it signals
+  // under the mutex.
   bool done = false;
   CondVar answered;
   executor_->Schedule(kLane, [this, &call, &done, &answered] {

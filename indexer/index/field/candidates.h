@@ -1,10 +1,10 @@
-// Who is still in play at this depth of a query? The holders of the first block, fewer from block to block,
-// each written to the answer when it drops out.
+// Who is still in play at this depth of a query? The holders of the first block, fewer from block
+// to block, each written to the answer when it drops out.
 //
-// *Truth*: of holders that were seen at every block from the first to their depth, the answer is never above
-// what was true at some instant of the query (`HolderTableBase::Removals`): one that lost blocks meanwhile
-// counts the first block only. Holders that do not answer, or were not asked for, are counted while in play
-// and left out of the answer.
+// *Truth*: of holders that were seen at every block from the first to their depth, the answer is
+// never above what was true at some instant of the query (`HolderTableBase::Removals`): one that
+// lost blocks meanwhile counts the first block only. Holders that do not answer, or were not asked
+// for, are counted while in play and left out of the answer.
 // *Threads*: of one query, on its thread.
 
 #ifndef KVATLAS_INDEXER_INDEX_FIELD_CANDIDATES_H_

@@ -1,35 +1,40 @@
-// A tree of blocks with a reader-writer lock at each: the field's "concurrent radix tree" (Flash Indexer §5).
+// A tree of blocks with a reader-writer lock at each: the field's "concurrent radix tree" (Flash
+// Indexer §5).
 //
 //   root ──local hash──▶ node { sequence hash, holders × tiers, children by local hash } ──▶ node …
 //                          ▲
 //   holder ──▶ { sequence hash → node }      (its lookup table: who takes a block out never walks the tree)
 //
-// *Place*: kept to compare with, and as a second opinion in tests. One node a block, as in the original;
+// *Place*: kept to compare with, and as a second opinion in tests. One node a block, as in the
+// original;
 // runs of blocks share a node in its successors.
-// *Truth*: never above what was true at some instant, holes included: a query takes the holders of every
-// block on its way, not only where their number changes. It may be below in two cases. A store whose
-// parent the holder does not have is dropped, as in the original, and counted in `Stats().shape` as
-// "blocks_without_parent": after a hole the engine's next block is lost if it hangs directly below. A block
-// that two senders name differently below one parent keeps its first name; the second sender's is dropped
-// ("blocks_renamed"). A holder that loses blocks while it is asked for may count the first block only.
-// What hangs below a hole stays where it is (the original forgets it when the last holder of the block
-// above leaves), so that it counts again when the missing block is stored again.
-// *Names*: the tree is keyed by local hash when stores have local hashes, and queries then need them too;
+// *Truth*: never above what was true at some instant, holes included: a query takes the holders of
+// every block on its way, not only where their number changes. It may be below in two cases. A
+// store whose parent the holder does not have is dropped, as in the original, and counted in
+// `Stats().shape` as "blocks_without_parent": after a hole the engine's next block is lost if it
+// hangs directly below. A block that two senders name differently below one parent keeps its first
+// name; the second sender's is dropped ("blocks_renamed"). A holder that loses blocks while it is
+// asked for may count the first block only. What hangs below a hole stays where it is (the original
+// forgets it when the last holder of the block above leaves), so that it counts again when the
+// missing block is stored again.
+// *Names*: the tree is keyed by local hash when stores have local hashes, and queries then need
+// them too;
 // by sequence hash when they have none. One index sees one kind of store.
-// *Threads*: any. Reads run on the caller's thread, hand over hand with shared locks. Writes of one holder
-// are serial: with `IndexOptions::executor` each event is a task on the lane of the holder's number, without
-// one it is applied by the caller. With an executor
-//   - `Apply` returns at once with OK, and an event refused is seen in `Stats().refused_blocks` only; with a
-//     `ChangeLog` it waits for its task, because that is complete when it returns;
+// *Threads*: any. Reads run on the caller's thread, hand over hand with shared locks. Writes of one
+// holder are serial: with `IndexOptions::executor` each event is a task on the lane of the holder's
+// number, without one it is applied by the caller. With an executor
+//   - `Apply` returns at once with OK, and an event refused is seen in `Stats().refused_blocks`
+//     only; with a `ChangeLog` it waits for its task, because that is complete when it returns;
 //   - overlaps are of the events whose tasks have run: they wait for nothing;
 //   - everything else waits for the events applied before: `HoldingsOf`, `DigestOf`, `Sweep` and
-//     `RemoveHolder` for those of the holder, `Stats`, `Check` and the destructor for all. Called from a task
-//     of the executor they may wait for themselves.
-// *Cost*: a query of D blocks takes D shared locks and D set intersections; a stored block one shared lock
-// on the parent and one exclusive on the block (exclusive on both when it is new), a removed block one.
-// About 290 bytes a distinct block and 30 a holding. `Stats` and `Check` walk the tree.
-// *Bounds*: `IndexOptions` but `bytes_max`, which is not counted. Events that wait in the executor are not
-// bounded here.
+//     `RemoveHolder` for those of the holder, `Stats`, `Check` and the destructor for all. Called
+//     from a task of the executor they may wait for themselves.
+// *Cost*: a query of D blocks takes D shared locks and D set intersections; a stored block one
+// shared lock on the parent and one exclusive on the block (exclusive on both when it is new), a
+// removed block one. About 290 bytes a distinct block and 30 a holding. `Stats` and `Check` walk
+// the tree.
+// *Bounds*: `IndexOptions` but `bytes_max`, which is not counted. Events that wait in the executor
+// are not bounded here.
 
 #include <algorithm>
 #include <atomic>
@@ -57,8 +62,8 @@ using ChildKey = uint64_t;
 struct Node;
 using NodePtr = std::shared_ptr<Node>;
 
-// Locks go from a parent to its child, two nodes at a time at most. A node in a holder's lookup table has
-// that holder in its set, and a node with holders or children stays in the tree.
+// Locks go from a parent to its child, two nodes at a time at most. A node in a holder's lookup
+// table has that holder in its set, and a node with holders or children stays in the tree.
 struct Node {
   Node(NodePtr parent_node, ChildKey child_key, SequenceHash name, SequenceHash parent_name,
        Position at)
@@ -162,7 +167,8 @@ class ConcurrentRadixIndex : public Index {
 
 // ---- The queue ----
 
-// Waits for all tasks; then unties the nodes one by one, because a deep tree would exhaust the stack.
+// Waits for all tasks; then unties the nodes one by one, because a deep tree would exhaust the
+// stack.
 ConcurrentRadixIndex::~ConcurrentRadixIndex() {
   holders_.ForEach([](HolderIndex, RadixHolder& state) {
     WaitForQueue(state);
@@ -281,9 +287,9 @@ absl::Status ConcurrentRadixIndex::Store(const Writer& writer, const Stored& sto
   return absl::OkStatus();
 }
 
-// Finds or makes the child for block i; `*stored_in` stays null when its place has another name. Most
-// children exist already, so the parent is locked exclusively in a second try only. The holder has the
-// parent, or the parent is the root: no other thread takes it out of the tree meanwhile.
+// Finds or makes the child for block i; `*stored_in` stays null when its place has another name.
+// Most children exist already, so the parent is locked exclusively in a second try only. The holder
+// has the parent, or the parent is the root: no other thread takes it out of the tree meanwhile.
 absl::Status ConcurrentRadixIndex::StoreBelow(const Writer& writer, const NodePtr& parent,
                                               const Stored& stored, size_t i, NodePtr* stored_in) {
   const SequenceHash name = stored.blocks[i];
@@ -414,8 +420,8 @@ void ConcurrentRadixIndex::FindOverlaps(const OverlapQuery& query,
        overlaps);
 }
 
-// Goes down hand over hand: a child is locked before its parent is let go, so it cannot leave the tree in
-// between. `locals` may be empty: names take their place.
+// Goes down hand over hand: a child is locked before its parent is let go, so it cannot leave the
+// tree in between. `locals` may be empty: names take their place.
 // clang cannot follow a lock that moves.
 void ConcurrentRadixIndex::Walk(std::span<const SequenceHash> names,
                                 std::span<const LocalHash> locals, const OverlapQuery& query,

@@ -166,8 +166,8 @@ TEST(ConcurrentRadixTest, TheDestructorWaitsForWhatWasScheduled) {
   EXPECT_EQ(executor.begun(), 50u);
 }
 
-// Branches grow below one another's blocks and are taken apart, so that nodes come and go while others are on their way
-// to them: with a pool, and with writers that work themselves.
+// Branches grow below one another's blocks and are taken apart, so that nodes come and go while
+// others are on their way to them: with a pool, and with writers that work themselves.
 TEST(ConcurrentRadixTest, WhatIsLeftAfterAllIsWhatTheReferenceHas) {
   for (size_t pool_threads : {0, 2}) {
     const auto pool = pool_threads == 0 ? nullptr : std::make_unique<PoolExecutor>(pool_threads);

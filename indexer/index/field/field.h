@@ -1,7 +1,8 @@
-// Which structures has the field used? Each is described, with what it answers wrongly, what it costs and which threads may
-// call it, at the top of its source; `README.md` has them in a table.
+// Which structures has the field used? Each is described, with what it answers wrongly, what it
+// costs and which threads may call it, at the top of its source; `README.md` has them in a table.
 //
-// All return a fresh index; `executor` of the options may be null where one is used (`actor`, `concurrent_radix`).
+// All return a fresh index; `executor` of the options may be null where one is used (`actor`,
+// `concurrent_radix`).
 
 #ifndef KVATLAS_INDEXER_INDEX_FIELD_FIELD_H_
 #define KVATLAS_INDEXER_INDEX_FIELD_FIELD_H_

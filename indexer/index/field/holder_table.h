@@ -1,12 +1,13 @@
-// Which holder numbers are given out, and what does a structure keep for each? The bookkeeping that the
-// structures with locks of their own share.
+// Which holder numbers are given out, and what does a structure keep for each? The bookkeeping that
+// the structures with locks of their own share.
 //
 //   number ──▶ group of 64 (made when its first number is given out, then stays)
 //                ├ existing, masked   a bit each: the alive mask of queries
 //                ├ removals           a count each, odd while blocks are being taken out
 //                └ State              whatever the structure keeps
 //
-// *Threads*: any. A group never moves, so a number that was once given out can be looked at without a lock.
+// *Threads*: any. A group never moves, so a number that was once given out can be looked at without
+// a lock.
 // *Bounds*: `holders_max` numbers; `Add` is RESOURCE_EXHAUSTED beyond.
 
 #ifndef KVATLAS_INDEXER_INDEX_FIELD_HOLDER_TABLE_H_
@@ -62,11 +63,11 @@ class HolderTableBase {
   // Words that `Answering` may be asked for.
   uint32_t words() const { return static_cast<uint32_t>(groups_.size()); }
 
-  // How a reader notices that blocks were taken out while it looked from block to block. The holder's one
-  // writer makes the count odd before the first block goes and even after the last. A reader notes the count
-  // while it holds the lock under which it saw the first block, and looks again at the end: if the count is
-  // the same and even, everything it saw was held at the end; else only the first block is sure. Locks of
-  // the blocks order all that, so relaxed is enough.
+  // How a reader notices that blocks were taken out while it looked from block to block. The
+  // holder's one writer makes the count odd before the first block goes and even after the last. A
+  // reader notes the count while it holds the lock under which it saw the first block, and looks
+  // again at the end: if the count is the same and even, everything it saw was held at the end;
+  // else only the first block is sure. Locks of the blocks order all that, so relaxed is enough.
   uint64_t Removals(HolderIndex holder) const {
     return GroupOf(Raw(holder) / 64)->removals[Raw(holder) % 64].load(std::memory_order_relaxed);
   }
@@ -129,8 +130,8 @@ class HolderTable : public HolderTableBase {
     return group == nullptr ? nullptr : &group->states[Raw(holder) % 64];
   }
 
-  // Calls `visit(HolderIndex, State&)` for every number in a group that was made, also for those that do not
-  // exist.
+  // Calls `visit(HolderIndex, State&)` for every number in a group that was made, also for those
+  // that do not exist.
   template <typename Visit>
   void ForEach(Visit visit) const;
 
@@ -240,7 +241,8 @@ class BlockQuota {
   std::atomic<uint64_t> blocks_{0};
 };
 
-// Memory of an Abseil flat table beside the object: its slots, a byte for each, and 16 more of those.
+// Memory of an Abseil flat table beside the object: its slots, a byte for each, and 16 more of
+// those.
 template <typename Table>
 uint64_t TableBytes(const Table& table) {
   if (table.capacity() == 0) return 0;

@@ -1,22 +1,24 @@
-// Does a worker have a block with these tokens, and how many of the prompt's in a row? The field's first index: a
-// dictionary of dictionaries.
+// Does a worker have a block with these tokens, and how many of the prompt's in a row? The field's
+// first index: a dictionary of dictionaries.
 //
 //   holder → { local hash → sequence hashes }          sequence hash → { position, parent, local hash, holders }
 //
-// *From*: "Flash Indexer" §1 and §2, where it is Python, then Rust behind an actor (`actor.cc`). The second table is
-// ours: the interface asks for positions, and for a count of distinct blocks.
-// *Truth* of `nested_map`: over-counts. It asks whether the holder has some block of this content, not which one,
-// so content that diverged and met again, or a prompt that repeats itself, counts as deep as its words are known:
+// *From*: "Flash Indexer" §1 and §2, where it is Python, then Rust behind an actor (`actor.cc`).
+// The second table is ours: the interface asks for positions, and for a count of distinct blocks.
+// *Truth* of `nested_map`: over-counts. It asks whether the holder has some block of this content,
+// not which one, so content that diverged and met again, or a prompt that repeats itself, counts as
+// deep as its words are known:
 //
 //   holder has [a b] and [x y]; asked for [a y]        the answer is 2, the truth is 1
 //   holder has [a];             asked for [a a a]      the answer is 3, the truth is 1
 //
-// It is right when every block's content is unique, as it is without local hashes.
-// *Truth* of `nested_map_exact`: as `index.h`. The prompt's sequence hash must be among those under the local
+// It is right when every block's content is unique, as it is without local hashes. *Truth* of
+// `nested_map_exact`: as `index.h`. The prompt's sequence hash must be among those under the local
 // hash. So content alone is not enough to ask: the caller hashes the chain.
 // *Threads*: one mutex (`serial_index.h`).
-// *Cost*: a query walks the prompt once per holder, D·W probes. `nested_map` removes as its source does: one pass
-// over all that the holder has, for every event; `nested_map_exact` finds the local hash in the second table.
+// *Cost*: a query walks the prompt once per holder, D·W probes. `nested_map` removes as its source
+// does: one pass over all that the holder has, for every event; `nested_map_exact` finds the local
+// hash in the second table.
 
 #include <algorithm>
 
@@ -142,7 +144,8 @@ void NestedMapIndex::Remove(HolderIndex holder, std::span<const SequenceHash> bl
   ShrinkTable(&places_);
 }
 
-// As the source does: a sequence hash does not say under which local hash it stands, so all are asked.
+// As the source does: a sequence hash does not say under which local hash it stands, so all are
+// asked.
 void NestedMapIndex::RemoveByScan(HolderIndex holder, std::span<const SequenceHash> blocks,
                                   TierMask tiers, ChangeLog* changes) {
   const absl::flat_hash_set<SequenceHash> gone(blocks.begin(), blocks.end());

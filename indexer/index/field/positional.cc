@@ -1,29 +1,30 @@
-// A table keyed by place and content: the field's "positional" or "Flash" indexer (Flash Indexer §6, Dynamo's
-// PositionalIndexer).
+// A table keyed by place and content: the field's "positional" or "Flash" indexer (Flash Indexer
+// §6, Dynamo's PositionalIndexer).
 //
 //   (position, local hash) ──▶ one (sequence hash, holders), or several of them      in 256 shards
 //   holder ──▶ { sequence hash → (position, local hash) }
 //
-// A query takes the holders of its first block and then *jumps*: it looks `kPositionalJump` blocks ahead, counts who
-// has the block there, and goes on if as many have it as are in play. Only where fewer do are the blocks in
-// between looked at: one after the other (`positional`), or by bisection for each holder that was lost
-// (`positional_binary`).
+// A query takes the holders of its first block and then *jumps*: it looks `kPositionalJump` blocks
+// ahead, counts who has the block there, and goes on if as many have it as are in play. Only where
+// fewer do are the blocks in between looked at: one after the other (`positional`), or by bisection
+// for each holder that was lost (`positional_binary`).
 //
-// *Truth*: right for holders whose blocks have no holes. With holes `positional` and `positional_binary`
-// over-count, as the original does: a block ahead says what the prefix was, not that the holder still has it.
-// And because holders are counted there and not compared, one that has no first block can stand in for one
-// that was lost. `positional_verified` looks at every position and intersects: exact, and never above what
-// was true at some instant; a holder that loses blocks while it is asked for may count the first block only.
-// Two things of the original are left out: its article takes a place's only sequence for the prompt's without
-// comparing (sequences that part and meet again would match), and its table never frees empty places.
-// *Names*: keyed by local hash when stores have local hashes, and queries then need them too; by sequence
-// hash when they have none. One index sees one kind of store.
-// *Threads*: any. A holder's mutex is held for the length of its events, a shard's lock for one place; the
-// order is holder, then shard.
+// *Truth*: right for holders whose blocks have no holes. With holes `positional` and
+// `positional_binary` over-count, as the original does: a block ahead says what the prefix was, not
+// that the holder still has it. And because holders are counted there and not compared, one that
+// has no first block can stand in for one that was lost. `positional_verified` looks at every
+// position and intersects: exact, and never above what was true at some instant; a holder that
+// loses blocks while it is asked for may count the first block only. Two things of the original are
+// left out: its article takes a place's only sequence for the prompt's without comparing (sequences
+// that part and meet again would match), and its table never frees empty places.
+// *Names*: keyed by local hash when stores have local hashes, and queries then need them too; by
+// sequence hash when they have none. One index sees one kind of store.
+// *Threads*: any. A holder's mutex is held for the length of its events, a shard's lock for one
+// place; the order is holder, then shard.
 // *Cost*: D blocks, jumps of J: D / J shared locks and counts when no holder drops out; each drop
-// adds a scan of up to J places, or log2(J) places a holder; `positional_verified` takes D locks and
-// intersections. A stored or removed block is two table accesses. About 90 bytes a distinct block and
-// 50 a holding. `Stats` walks the table.
+// adds a scan of up to J places, or log2(J) places a holder; `positional_verified` takes D locks
+// and intersections. A stored or removed block is two table accesses. About 90 bytes a distinct
+// block and 50 a holding. `Stats` walks the table.
 // *Bounds*: `IndexOptions` but `bytes_max`, which is not counted.
 
 #include <algorithm>
@@ -81,8 +82,8 @@ struct Block {
   HolderSet holders;
 };
 
-// The blocks of one place: one nearly always; more where different prefixes have equal content at equal
-// depth.
+// The blocks of one place: one nearly always; more where different prefixes have equal content at
+// equal depth.
 struct Entry {
   Block first;
   // Others, or null. Not empty.
@@ -211,7 +212,8 @@ class PositionalIndex : public Index {
   void Notify(const Writer& writer, SequenceHash sequence, Position position, TierMask before,
               TierMask after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
 
-  // Calls `use` with the holders of the prompt's block, empty when it has none, under the shard's lock.
+  // Calls `use` with the holders of the prompt's block, empty when it has none, under the shard's
+  // lock.
   template <typename Use>
   void WithHolders(const Prompt& prompt, Position position, Use use) const;
   void Find(const Prompt& prompt, const OverlapQuery& query, std::vector<Overlap>* overlaps) const;
@@ -332,8 +334,8 @@ bool PositionalIndex::SweepSome(const Writer& writer, TierMask tiers, size_t blo
   return !held.empty();
 }
 
-// The holder no longer has the block in `tiers`; true when it has it in no tier. Places that no holder is left
-// at are given back.
+// The holder no longer has the block in `tiers`; true when it has it in no tier. Places that no
+// holder is left at are given back.
 bool PositionalIndex::Leave(const Writer& writer, TierMask tiers, SequenceHash sequence,
                             const Place& place) {
   TierMask before;
@@ -423,7 +425,8 @@ void PositionalIndex::ScanJump(const Prompt& prompt, Position from, Position to,
   }
 }
 
-// Who is not at `to` is looked for by halves: it has the block before `low`, and not the one at `high`.
+// Who is not at `to` is looked for by halves: it has the block before `low`, and not the one at
+// `high`.
 void PositionalIndex::BisectJump(const Prompt& prompt, Position from, Position to, TierMask tiers,
                                  Candidates* candidates) const {
   std::vector<HolderIndex> lost;

@@ -1,35 +1,37 @@
-// How far down a tree of blocks is a worker at every node? A tree with a node per distinct block, children by
-// content, and a table per worker to find its nodes by name.
+// How far down a tree of blocks is a worker at every node? A tree with a node per distinct block,
+// children by content, and a table per worker to find its nodes by name.
 //
 //   root ── a ── b ── c            node: key, name, position, parent, children by key, holders × tiers, uses
 //           │    └─── d            holder → { sequence hash → node }
 //           └─── e
 //
-// *From*: "Flash Indexer" §4, and the single-threaded tree that Dynamo first shipped. Every node counts the queries
-// that came through it, as the source does for its hot prefixes; the sum is "uses" in `IndexStats::shape`.
-// *Truth* of `radix`: never over-counts, may under-count:
+// *From*: "Flash Indexer" §4, and the single-threaded tree that Dynamo first shipped. Every node
+// counts the queries that came through it, as the source does for its hot prefixes; the sum is
+// "uses" in `IndexStats::shape`. *Truth* of `radix`: never over-counts, may under-count:
 //
 //   A store after a block that the holder does not have is refused: FAILED_PRECONDITION, counted in
 //   `refused_blocks`. So a holder whose event was lost loses the rest of that sequence.
 //       [a b]; store c after x                       the answer for [a b x c] is 2, then and later
-//   A node without holders is cut off with everything below, as though that could have no holder either.
-//   Its blocks are still the holder's, are found by name for removal and for a store after them, but no
-//   query reaches them, and storing the missing block again does not bring them back. What is
-//   stored again with it does come back.
+//   A node without holders is cut off with everything below, as though that could have no holder
+//   either. Its blocks are still the holder's, are found by name for removal and for a store after
+//   them, but no query reaches them, and storing the missing block again does not bring them back.
+//   What is stored again with it does come back.
 //       [a b c d e], remove c, store c               3, the truth is 5
 //       [a b c d e], remove c, store [c d e]         5
 //   While another holder keeps the node, nothing is forgotten:
 //       both have [a b c], one removes and stores b  3 for both
 //
-// A holder that gives one place two names (equal content after equal content) gets INVALID_ARGUMENT.
-// *Truth* of `radix_exact`: as `index.h` among senders that keep to *Names* there. Three changes: a node without
-// holders stays as long as something hangs below; a parent without holders is put into the tree as an empty node,
-// which is joined to the rest when it is stored; and children are found by sequence hash, so that a name has one
-// node, for all holders. The first who stores a block decides where it hangs: a wrong parent hides the
-// block from all overlaps until it has no holder.
+// A holder that gives one place two names (equal content after equal content) gets
+// INVALID_ARGUMENT. *Truth* of `radix_exact`: as `index.h` among senders that keep to *Names*
+// there. Three changes: a node without holders stays as long as something hangs below; a parent
+// without holders is put into the tree as an empty node, which is joined to the rest when it is
+// stored; and children are found by sequence hash, so that a name has one node, for all holders.
+// The first who stores a block decides where it hangs: a wrong parent hides the block from all
+// overlaps until it has no holder.
 // *Threads*: one mutex (`serial_index.h`).
-// *Cost*: a query is D probes and a set intersection at each of them, D·W at most; a block of an event one or two
-// probes in the holder's table and one in the parent's children. Three tables per distinct block.
+// *Cost*: a query is D probes and a set intersection at each of them, D·W at most; a block of an
+// event one or two probes in the holder's table and one in the parent's children. Three tables per
+// distinct block.
 
 #include "indexer/index/field/field.h"
 #include "indexer/index/field/serial_index.h"
@@ -54,7 +56,8 @@ struct Node {
 // One more is position 0.
 constexpr Position kRootPosition = ~Position{0};
 
-// What both trees share: everything but where a stored block goes and what happens to a node without holders.
+// What both trees share: everything but where a stored block goes and what happens to a node
+// without holders.
 class RadixTree : public SerialIndex {
  protected:
   RadixTree(const IndexOptions& options, Asked asked) : SerialIndex(options, asked) {
@@ -307,8 +310,8 @@ Node* RadixIndex::NodeOf(HolderIndex holder, SequenceHash name) const {
   return found == lookup_[Raw(holder)].end() ? nullptr : found->second;
 }
 
-// The node of block number i below `parent`: the one that is there, the holder's own that was cut off from
-// here, or a new one.
+// The node of block number i below `parent`: the one that is there, the holder's own that was cut
+// off from here, or a new one.
 absl::StatusOr<Node*> RadixIndex::PlaceOf(const Stored& stored, size_t i, HolderIndex holder,
                                           Node* parent) {
   const SequenceHash name = stored.blocks[i];
@@ -428,8 +431,8 @@ Node* ExactRadixIndex::ParentOf(const Stored& stored) {
   return stored.position == 0 ? &root_ : NodeNamed(stored.parent, stored.position - 1);
 }
 
-// A node stays where it was hung first, unless that was below a parent without a name: a tail of which no one
-// said what it follows.
+// A node stays where it was hung first, unless that was below a parent without a name: a tail of
+// which no one said what it follows.
 void ExactRadixIndex::Join(Node* parent, Node* node) {
   Node* const before = node->parent;
   if (before == parent || parent->position + 1 != node->position) return;

@@ -1,5 +1,5 @@
-// The trees: what is cut off and grown anew, what is refused, and nodes without holders. Their answers:
-// //indexer/index:conformance_test.
+// The trees: what is cut off and grown anew, what is refused, and nodes without holders. Their
+// answers: //indexer/index:conformance_test.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,14 +1,15 @@
-// What do the field's older structures have in common? One mutex, holders by number, digests, and the order in
-// which an event's blocks are taken. A structure adds its tables and four verbs.
+// What do the field's older structures have in common? One mutex, holders by number, digests, and
+// the order in which an event's blocks are taken. A structure adds its tables and four verbs.
 //
-// *Truth*: each call is one instant, because it holds the mutex from its first step to its last. What an answer
-// is worth each structure says itself.
+// *Truth*: each call is one instant, because it holds the mutex from its first step to its last.
+// What an answer is worth each structure says itself.
 // *Threads*: any; they wait for each other. A structure's verbs run with the mutex held.
-// *Bounds*: `holders_max` and `blocks_max`. `bytes_max` and `retained_bytes` are not looked at: bytes are counted
-// when they are asked for, by a walk over everything.
-// *Content*: local hashes, of a store or of a query, count only when there is one for every block; else a block's
-// sequence hash stands for its local hash. A structure that is keyed by content finds nothing of what was
-// stored with local hashes when it is asked without them, and the other way round.
+// *Bounds*: `holders_max` and `blocks_max`. `bytes_max` and `retained_bytes` are not looked at:
+// bytes are counted when they are asked for, by a walk over everything.
+// *Content*: local hashes, of a store or of a query, count only when there is one for every block;
+// else a block's sequence hash stands for its local hash. A structure that is keyed by content
+// finds nothing of what was stored with local hashes when it is asked without them, and the other
+// way round.
 
 #ifndef KVATLAS_INDEXER_INDEX_FIELD_SERIAL_INDEX_H_
 #define KVATLAS_INDEXER_INDEX_FIELD_SERIAL_INDEX_H_
@@ -44,7 +45,8 @@ class SerialIndex : public Index {
   absl::Status Check() const override;
 
  protected:
-  // By what a structure looks for a query's blocks. One that is asked by sequence never sees local hashes.
+  // By what a structure looks for a query's blocks. One that is asked by sequence never sees local
+  // hashes.
   enum class Asked { kByContent, kBySequence };
 
   // Who has a block, and where.

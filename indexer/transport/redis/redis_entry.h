@@ -1,12 +1,15 @@
 // How does a message lie in Redis? Version, checksum and the message as protobuf, and back.
 //
-// *Format*: byte 0: version (1). Bytes 1 to 8: XXH3-64 of the rest, seeded with the entry's id, little-endian. Rest:
-// `kvatlas.v1.SenderMessage`. Another version is refused; fields that a reader does not know are ignored.
-// With keys: version 2 (by the cell's key) or 3 (by the worker's own), bytes 1 to 32 an HMAC-SHA-256 (`record_keys.h`) of the rest for
-// its cell, its stream, log or snapshot, and its id.
-// *Truth*: what `Decode` returns is within all bounds (`wire.h`), was written whole and for this id. With keys it was written by one of
-// us, for this stream, and by its worker where workers have keys of their own; without, anyone who may write to Redis may have.
-// *Threads*: pure functions. *Cost*: 8 bytes a block and about 40 an entry, 64 with keys; a copy of the hashes each way.
+// *Format*: byte 0: version (1). Bytes 1 to 8: XXH3-64 of the rest, seeded with the entry's id,
+// little-endian. Rest: `kvatlas.v1.SenderMessage`. Another version is refused; fields that a reader
+// does not know are ignored. With keys: version 2 (by the cell's key) or 3 (by the worker's own),
+// bytes 1 to 32 an HMAC-SHA-256 (`record_keys.h`) of the rest for its cell, its stream, log or
+// snapshot, and its id.
+// *Truth*: what `Decode` returns is within all bounds (`wire.h`), was written whole and for this
+// id. With keys it was written by one of us, for this stream, and by its worker where workers have
+// keys of their own; without, anyone who may write to Redis may have.
+// *Threads*: pure functions. *Cost*: 8 bytes a block and about 40 an entry, 64 with keys; a copy of
+// the hashes each way.
 
 #ifndef KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_ENTRY_H_
 #define KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_ENTRY_H_
@@ -15,7 +18,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "indexer/service/security/record_keys.h"
+#include "indexer/security/record_keys.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_keys.h"
 
@@ -34,8 +37,8 @@ struct RedisSeal {
 std::string EncodeRedisEntry(const SenderMessage& message, const RedisEntryId& id,
                              const RedisSeal& seal = {});
 
-// DATA_LOSS: not an entry of ours, damaged, or meant for another id. UNAUTHENTICATED: not signed, or by no key of ours, or for another
-// place. INVALID_ARGUMENT: ours, and out of bounds.
+// DATA_LOSS: not an entry of ours, damaged, or meant for another id. UNAUTHENTICATED: not signed,
+// or by no key of ours, or for another place. INVALID_ARGUMENT: ours, and out of bounds.
 absl::StatusOr<SenderMessage> DecodeRedisEntry(std::string_view bytes, const RedisEntryId& id,
                                                const RedisSeal& seal = {});
 

@@ -11,8 +11,8 @@
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
-#include "indexer/service/security/record_keys.h"
-#include "indexer/service/security/secret_file.h"
+#include "indexer/security/record_keys.h"
+#include "indexer/security/secret_file.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_keys.h"
 

@@ -1,5 +1,5 @@
-// What happens to a log when Redis fails, and, by seed, everything together. Whatever it was, in the end every leaf has what
-// every worker has.
+// What happens to a log when Redis fails, and, by seed, everything together. Whatever it was, in
+// the end every leaf has what every worker has.
 
 #include <gtest/gtest.h>
 
@@ -17,13 +17,13 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_test_server.h"
+#include "indexer/net/redis_client.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_harness.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/log.h"
-#include "indexer/service/redis_client.h"
+#include "indexer/net/redis_client.h"
 #include "indexer/stream/validate.h"
+#include "indexer/telemetry/log.h"
 #include "indexer/transport/redis/redis_entry.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_scripts.h"
@@ -47,8 +47,9 @@ std::map<std::string, std::string> FieldsOf(const RedisReply& entry) {
 
 }  // namespace
 
-// A connection, as the observer knows it, has a number (`connection`); answers to commands of an earlier one are
-// ignored. `mutex` is not held while the observer or the client is called back; `client` takes its own below it.
+// A connection, as the observer knows it, has a number (`connection`); answers to commands of an
+// earlier one are ignored. `mutex` is not held while the observer or the client is called back;
+// `client` takes its own below it.
 class RedisLink::Core {
  public:
   Core(const RedisLogOptions& options, const Clock* clock, RedisConnectFn connect)
@@ -311,7 +312,8 @@ bool RedisLink::Core::Say(const SnapshotPart& part) {
   return true;
 }
 
-// A registration outlives the key that signed it: it is signed again when the keys changed, for leaves that start later.
+// A registration outlives the key that signed it: it is signed again when the keys changed, for
+// leaves that start later.
 bool RedisLink::Core::Say(const Heartbeat& heartbeat) {
   const uint64_t connection = connection_;
   const RedisStreamKeys& keys = stream_->keys;
@@ -502,8 +504,9 @@ void RedisLink::Core::OnHelloReply(uint64_t connection, const Reply& reply) {
   ReadBack(connection);
 }
 
-// Is the younger epoch for which Redis refuses a hello one that no key of ours signed? Without a registration it is the log's alone,
-// and its sender, if there is one, registers again with its next heartbeat.
+// Is the younger epoch for which Redis refuses a hello one that no key of ours signed? Without a
+// registration it is the log's alone, and its sender, if there is one, registers again with its
+// next heartbeat.
 bool RedisLink::Core::MadeUp(const std::vector<RedisReply>& refused) const {
   if (options_.redis.record_keys == nullptr || refused.size() < 5) return false;
   const std::string_view registration = refused[4].text;
@@ -602,7 +605,8 @@ void RedisLink::Core::OnHeartbeatReply(uint64_t connection, const Reply& reply) 
     return Disconnect(connection, absl::DataLossError("the log is gone, or another process's"));
   }
   {
-    // Redis lost what flows back, and its clock, which makes the ids, went back: they start below what was read.
+    // Redis lost what flows back, and its clock, which makes the ids, went back: they start below
+    // what was read.
     MutexLock lock(&mutex_);
     const auto from = RedisEntryId::Parse(back_from_);
     if (from.has_value() && *back < *from) back_from_ = "0-0";

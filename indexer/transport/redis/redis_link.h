@@ -1,16 +1,20 @@
-// How does a sender put its stream into Redis? A `SenderLink` for which Redis plays the receiver, as README.md has it.
+// How does a sender put its stream into Redis? A `SenderLink` for which Redis plays the receiver,
+// as README.md has it.
 //
-// *Truth*: an acknowledgement says that Redis has the batch; `Confirmed` says that every reader that is there has
-// applied it, and that there is one. A sender is fenced by epoch at its hello and by Redis itself at every batch.
-// *Threads*: any; observers are called from the Redis client's thread, with no lock held. `Stop` must not be called from an
-// observer.
-// *Bounds*: what Redis has not acknowledged, by `credit_batches` and `buffer_bytes_max`; the log, by entries, bytes and
-// age, whichever comes first. A snapshot has at most 2^20 parts.
+// *Truth*: an acknowledgement says that Redis has the batch; `Confirmed` says that every reader
+// that is there has applied it, and that there is one. A sender is fenced by epoch at its hello and
+// by Redis itself at every batch.
+// *Threads*: any; observers are called from the Redis client's thread, with no lock held. `Stop`
+// must not be called from an observer.
+// *Bounds*: what Redis has not acknowledged, by `credit_batches` and `buffer_bytes_max`; the log,
+// by entries, bytes and age, whichever comes first. A snapshot has at most 2^20 parts.
 // *Cost*: a connection for commands and one that waits for what flows back; a thread.
 //
 // Example:
-//   auto link = std::make_unique<RedisLink>(RedisLogOptions{.redis = *ParseRedisUrl(url), .cell = "cell-a"});
-//   SenderPump pump(options, identity, &resident, &resident_mutex, std::move(link), &Clock::Real());
+//   auto link = std::make_unique<RedisLink>(RedisLogOptions{.redis = *ParseRedisUrl(url), .cell =
+//   "cell-a"});
+//   SenderPump pump(options, identity, &resident, &resident_mutex, std::move(link),
+//   &Clock::Real());
 
 #ifndef KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_LINK_H_
 #define KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_LINK_H_
@@ -23,7 +27,7 @@
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/redis_commands.h"
+#include "indexer/net/redis_commands.h"
 #include "indexer/stream/link.h"
 #include "indexer/transport/redis/redis_log_options.h"
 

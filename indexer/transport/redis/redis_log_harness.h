@@ -1,4 +1,5 @@
-// A worker that tells Redis, and a leaf that hears it there: both ends of the log, small enough for tests.
+// A worker that tells Redis, and a leaf that hears it there: both ends of the log, small enough for
+// tests.
 //
 // *Truth*: a worker's resident set is what every leaf has to arrive at.
 
@@ -25,10 +26,9 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_test_server.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/net/redis_url.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
@@ -36,6 +36,7 @@
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "indexer/base/clock.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_url.h"
 
 namespace kvatlas {
 

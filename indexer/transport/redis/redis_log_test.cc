@@ -13,14 +13,14 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
-#include "indexer/holders/holder_registry.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_test_server.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/registry/holder_registry.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_harness.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {

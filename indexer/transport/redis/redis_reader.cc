@@ -6,8 +6,8 @@
 #include <utility>
 #include <variant>
 
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/net/redis_url.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/peer_policy.h"
 #include "indexer/transport/redis/redis_reader_impl.h"
@@ -138,7 +138,8 @@ void RedisReader::Impl::AskOf(const Stream& stream, RedisArgs args,
 }
 
 void RedisReader::Impl::Tell(RedisArgs args) {
-  // XADD alone counts: `OnRedis` is told of a lost connection, and a full Redis still takes commands that need no memory.
+  // XADD alone counts: `OnRedis` is told of a lost connection, and a full Redis still takes
+  // commands that need no memory.
   const auto note = [this, adds = args.front() == "XADD"](const Reply& reply) {
     if (!adds || absl::IsUnavailable(reply.status())) return;
     Count([&](RedisReaderStats& stats) { stats.writes = reply.status(); });
@@ -254,11 +255,12 @@ void RedisReader::Impl::OnShards(const Reply& reply) {
   find_at_ = now;
 }
 
-// The place in the news first, so that what is registered meanwhile is found there. Redis' clock makes their ids: where it
-// lost them and its clock went back, they start below what was read.
+// The place in the news first, so that what is registered meanwhile is found there. Redis' clock
+// makes their ids: where it lost them and its clock went back, they start below what was read.
 void RedisReader::Impl::Find(uint32_t shard) {
   const uint64_t life = redis_life_;
-  // Something is written each time, so that a Redis that takes no writes is known to be one (`RedisReaderStats::writes`).
+  // Something is written each time, so that a Redis that takes no writes is known to be one
+  // (`RedisReaderStats::writes`).
   Tell({"XADD", shards_[shard].wake_key, "MAXLEN", "1", "*", "w", "1"});
   Tell({"PEXPIRE", shards_[shard].wake_key, kWakeTtlMs});
   shards_[shard].wake_from = "0-0";
@@ -402,8 +404,8 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
   if (!status.ok()) Refused(stream, std::string(status.message()));
 }
 
-// What a record's key says is that its sender is of this cell; which worker it is, the worker alone says, unless it has a key of
-// its own.
+// What a record's key says is that its sender is of this cell; which worker it is, the worker alone
+// says, unless it has a key of its own.
 std::shared_ptr<const Identity> RedisReader::Impl::IdentityOf(const Hello& hello) const {
   Identity identity;
   identity.role = IdentityRole::kWorker;

@@ -1,16 +1,20 @@
-// How does a leaf hear its workers through Redis? It finds the logs of its cell, reads them all, and feeds each into a
-// session of its acceptor, as README.md has it.
+// How does a leaf hear its workers through Redis? It finds the logs of its cell, reads them all,
+// and feeds each into a session of its acceptor, as README.md has it.
 //
 //   logs ══ XREAD, one per shard ══▶ RedisClient ─▶ reader's thread ─▶ ReceiverSession per stream ─▶ StreamReceiver
 //      ◀══ acks, needs, refusals ══════════════════════╯
 //
-// *Truth*: a receiver gets every batch of an epoch in order, whatever the reader missed: what the log does not have is healed
-// by a snapshot. What it applied is told back once per round of reading.
-// *Threads*: its own, for everything but sockets; `Stats` from any. Replies of sessions may come from any.
+// *Truth*: a receiver gets every batch of an epoch in order, whatever the reader missed: what the
+// log does not have is healed by a snapshot. What it applied is told back once per round of
+// reading.
+// *Threads*: its own, for everything but sockets; `Stats` from any. Replies of sessions may come
+// from any.
 // *Cost*: per round a command per shard, with a key per stream. Entries are copied three times.
-// *Bounds*: `RedisLogOptions::streams_max`; a round brings about 1,024 entries, fewer where those exceed `RedisOptions::reply_bytes_max`, a page of a snapshot 8 parts, at most 64 streams
-// are being opened at a time.
-// *Lifetime*: the acceptor outlives the reader. `Stop` tells senders not to wait for it; its sessions end.
+// *Bounds*: `RedisLogOptions::streams_max`; a round brings about 1,024 entries, fewer where those
+// exceed `RedisOptions::reply_bytes_max`, a page of a snapshot 8 parts, at most 64 streams are
+// being opened at a time.
+// *Lifetime*: the acceptor outlives the reader. `Stop` tells senders not to wait for it; its
+// sessions end.
 //
 // Example:
 //   RedisReader reader({.redis = *ParseRedisUrl(url), .cell = "cell-a"}, "leaf-0", &registry);
@@ -25,7 +29,7 @@
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/redis_commands.h"
+#include "indexer/net/redis_commands.h"
 #include "indexer/stream/link.h"
 #include "indexer/transport/redis/redis_log_options.h"
 
@@ -51,7 +55,8 @@ struct RedisReaderStats {
 
 class RedisReader {
  public:
-  // `name` tells the readers of a cell apart in what flows back; a number that no other process has is added to it.
+  // `name` tells the readers of a cell apart in what flows back; a number that no other process has
+  // is added to it.
   RedisReader(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
               const Clock* clock = &Clock::Real());
   // Through `connect` instead of sockets, and without a thread: the owner calls `Step`.

@@ -94,7 +94,8 @@ void RedisReader::Impl::Read(uint32_t index) {
   if (!sent.ok()) Post([this, index, round, sent] { OnRead(index, round, sent); });
 }
 
-// Where everybody stands is known before anything is applied, so that the next round is on its way meanwhile.
+// Where everybody stands is known before anything is applied, so that the next round is on its way
+// meanwhile.
 void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& reply) {
   Shard& shard = shards_[index];
   shard.reading = false;

@@ -27,13 +27,13 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
-#include "indexer/service/connection_watch.h"
-#include "indexer/service/log.h"
-#include "indexer/service/redis_commands.h"
-#include "indexer/service/redis_reply.h"
-#include "indexer/service/security/security.h"
+#include "indexer/net/connection_watch.h"
+#include "indexer/net/redis_commands.h"
+#include "indexer/net/redis_reply.h"
+#include "indexer/security/security.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
+#include "indexer/telemetry/log.h"
 #include "indexer/transport/redis/redis_entry.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_log_options.h"
@@ -55,7 +55,8 @@ inline std::optional<RedisEntryId> RedisIdOf(const RedisReply& entry) {
   return entry.elements.size() == 2 ? RedisEntryId::Parse(entry.elements[0].text) : std::nullopt;
 }
 
-// Everything without a guard belongs to the reader's thread, which works off `tasks_`. Answers of Redis come as tasks;
+// Everything without a guard belongs to the reader's thread, which works off `tasks_`. Answers of
+// Redis come as tasks;
 // one that belongs to an earlier life of its stream (`life`) is dropped.
 class RedisReader::Impl {
  public:

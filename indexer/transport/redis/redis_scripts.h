@@ -1,19 +1,23 @@
-// What has to happen in Redis at once? The scripts of the protocol; README.md says when each one runs.
+// What has to happen in Redis at once? The scripts of the protocol; README.md says when each one
+// runs.
 //
-// Their keys lie in one slot. Epochs are compared as text of 20 digits, since Lua's numbers have 53 bits.
+// Their keys lie in one slot. Epochs are compared as text of 20 digits, since Lua's numbers have 53
+// bits.
 
 #ifndef KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_SCRIPTS_H_
 #define KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_SCRIPTS_H_
 
 namespace kvatlas {
 
-// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch, instance, hello entry, epoch, ttl in ms, news bound,
-// padded second half of the largest id that this sender can have written, padded largest epoch by the sender's clock, lease in
-// ms, the registration that is not to be believed since no key of ours signed it ("-": there was none, and neither is the log's epoch).
-// A log with a larger id is no sender's, and goes; so do registration and log of an epoch more than a day ahead of Redis'
-// clock. That clock and what is left of the log's life are only known to a user with +time and +pttl.
-// Returns {"ahead"}, {"refused", epoch, instance, "1" when its sender was silent for a lease, the registration or "-"} or
-// {"welcome", last id of the log, "new" | "old", last id of back}.
+// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch, instance, hello entry, epoch, ttl
+// in ms, news bound, padded second half of the largest id that this sender can have written, padded
+// largest epoch by the sender's clock, lease in ms, the registration that is not to be believed
+// since no key of ours signed it ("-": there was none, and neither is the log's epoch). A log with
+// a larger id is no sender's, and goes; so do registration and log of an epoch more than a day
+// ahead of Redis' clock. That clock and what is left of the log's life are only known to a user
+// with +time and +pttl. Returns {"ahead"}, {"refused", epoch, instance, "1" when its sender was
+// silent for a lease, the registration or "-"} or {"welcome", last id of the log, "new" | "old",
+// last id of back}.
 inline constexpr char kRedisHelloScript[] = R"lua(
 local function padded(digits) return string.rep('0', 20 - #digits) .. digits end
 local latest = ARGV[9]
@@ -64,8 +68,8 @@ redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[7], '*', 'k', 'h', 's', ARGV[1])
 return {'welcome', last, age, last_id(KEYS[5]) or '0-0'}
 )lua";
 
-// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, last number, ttl in ms, news bound, hello
-// entry that takes the place of the one before, or empty.
+// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, last number,
+// ttl in ms, news bound, hello entry that takes the place of the one before, or empty.
 // Returns the last id of back, or 0 when log or registration are not ours any more.
 inline constexpr char kRedisHeartbeatScript[] = R"lua(
 local known = redis.call('HGET', KEYS[1], ARGV[1])
@@ -82,7 +86,8 @@ for i = 1, #info, 2 do
 end
 )lua";
 
-// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, news bound, the goodbye as an entry.
+// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, news bound,
+// the goodbye as an entry.
 inline constexpr char kRedisGoodbyeScript[] = R"lua(
 local known = redis.call('HGET', KEYS[1], ARGV[1])
 if not known or string.sub(known, 1, 36) ~= ARGV[2] then return 0 end
@@ -92,7 +97,8 @@ redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'k', 'g', 's', ARGV[1],
 return 1
 )lua";
 
-// KEYS: log, streams. ARGV: name. Returns {first id or "", last id}; nil: there is no log, and the registration goes.
+// KEYS: log, streams. ARGV: name. Returns {first id or "", last id}; nil: there is no log, and the
+// registration goes.
 inline constexpr char kRedisOpenScript[] = R"lua(
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HDEL', KEYS[2], ARGV[1])

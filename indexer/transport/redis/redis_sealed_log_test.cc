@@ -1,4 +1,5 @@
-// Logs whose records are signed, and users that may reach one cell alone: a real redis-server, and an attacker who may write to it.
+// Logs whose records are signed, and users that may reach one cell alone: a real redis-server, and
+// an attacker who may write to it.
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -12,14 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_test_server.h"
-#include "indexer/service/security/secret_file.h"
+#include "indexer/net/redis_client.h"
+#include "indexer/security/secret_file.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_entry.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_log_harness.h"
 #include "indexer/transport/redis/redis_log_options.h"
+#include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
 namespace {

@@ -1,7 +1,9 @@
-// Over how many shards does a cell's log lie? The first process writes it into Redis, all others have to agree:
-// `AskForRedisShards`' two commands in this order, then `CheckRedisShards` of the second one's reply.
+// Over how many shards does a cell's log lie? The first process writes it into Redis, all others
+// have to agree: `AskForRedisShards`' two commands in this order, then `CheckRedisShards` of the
+// second one's reply.
 //
-// Redis that is full refuses the first one, and may lose the key later: who asks again sends both again.
+// Redis that is full refuses the first one, and may lose the key later: who asks again sends both
+// again.
 //
 // *Threads*: pure functions.
 
@@ -13,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "indexer/service/redis_commands.h"
-#include "indexer/service/redis_reply.h"
+#include "indexer/net/redis_commands.h"
+#include "indexer/net/redis_reply.h"
 
 namespace kvatlas {
 
@@ -24,7 +26,8 @@ struct RedisShardsQuestion {
 };
 RedisShardsQuestion AskForRedisShards(std::string_view cell, uint32_t shards);
 
-// FAILED_PRECONDITION: another number; UNAVAILABLE: none yet, as Redis took none; or what Redis said.
+// FAILED_PRECONDITION: another number; UNAVAILABLE: none yet, as Redis took none; or what Redis
+// said.
 absl::Status CheckRedisShards(const absl::StatusOr<RedisReply>& read, uint32_t shards);
 
 }  // namespace kvatlas

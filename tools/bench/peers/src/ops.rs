@@ -163,7 +163,8 @@ pub mod tests {
         [kind | worker << 32, count | position << 32, 0, parent]
     }
 
-    /// Worker 1 stores two blocks and one below them, loses the middle one; then both are asked for.
+    /// Worker 1 stores two blocks and one below them, loses the middle one; then both are asked
+    /// for.
     pub fn small() -> Ops {
         let mut body = vec![];
         body.extend(head(2, 1, 2, 0, 0));

@@ -1,7 +1,7 @@
 //! One thread, the operations in order, each timed by itself.
 //!
-//! Two figures of the same passes, as `index_bench` has them: of all operations, from an empty index
-//! on (cold), and of the second half alone (steady: the index has what the first half left).
+//! Two figures of the same passes, as `index_bench` has them: of all operations, from an empty
+//! index on (cold), and of the second half alone (steady: the index has what the first half left).
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Where the added tokens of a tokenizer stand in a text: leftmost first and longest first, as `tokenizers` takes them.
+//! Where the added tokens of a tokenizer stand in a text: leftmost first and longest first, as
+//! `tokenizers` takes them.
 
 use crate::fast_hash::FastMap;
 

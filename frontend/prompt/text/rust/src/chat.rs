@@ -1,5 +1,6 @@
-//! Chat templates as Hugging Face's `apply_chat_template` renders them: Jinja2 with `trim_blocks` and `lstrip_blocks`, loop
-//! controls, `generation` blocks, `raise_exception`, `strftime_now`, a `tojson` that is Python's `json.dumps`, and Python's methods.
+//! Chat templates as Hugging Face's `apply_chat_template` renders them: Jinja2 with `trim_blocks`
+//! and `lstrip_blocks`, loop controls, `generation` blocks, `raise_exception`, `strftime_now`, a
+//! `tojson` that is Python's `json.dumps`, and Python's methods.
 
 use crate::json::{BigInt, Json, Map};
 use crate::template_facts::{self, Facts};
@@ -18,8 +19,9 @@ pub struct Templates {
 }
 
 impl Templates {
-    /// `sources` by name: "default" is used, and "tool_use", where there is one, for prompts with tools. `special_tokens`: variables that
-    /// every template sees. INVALID_ARGUMENT: a template that does not parse.
+    /// `sources` by name: "default" is used, and "tool_use", where there is one, for prompts with
+    /// tools. `special_tokens`: variables that every template sees. INVALID_ARGUMENT: a template
+    /// that does not parse.
     pub fn new(sources: &Map, special_tokens: Map) -> Result<Self, Failure> {
         let mut by_name = BTreeMap::new();
         let first = sources.iter().next().map(|(name, _)| name.to_owned());
@@ -156,7 +158,8 @@ impl Template {
             let default = default.or(options.get("default")?).unwrap_or_else(|| Value::from(0.0));
             minijinja::filters::float(state, value, Some(default), options)
         });
-        // Jinja2's tests ask Python's iter() and len() with []: no value is not iterable, and texts and dicts are sequences.
+        // Jinja2's tests ask Python's iter() and len() with []: no value is not iterable, and texts
+        // and dicts are sequences.
         environment.add_test("iterable", |value: &Value| {
             !value.is_none() && (value.is_undefined() || value.try_iter().is_ok())
         });
@@ -192,8 +195,9 @@ impl Template {
         *self.facts.get_or_init(|| Facts::of(&without_generation(&self.source)))
     }
 
-    /// Whether a plain Jinja2, that has no function and no block of transformers, fails to print a system message behind others.
-    /// vLLM 0.33.0, entrypoints/anthropic/serving.py, _detect_merge_inline_system.
+    /// Whether a plain Jinja2, that has no function and no block of transformers, fails to print a
+    /// system message behind others. vLLM 0.33.0, entrypoints/anthropic/serving.py,
+    /// _detect_merge_inline_system.
     pub fn system_is_first(&self) -> bool {
         *self.system_is_first.get_or_init(|| {
             let message = |role: &str| Map::from_iter([("role", role), ("content", "t")]);
@@ -243,7 +247,8 @@ fn syntax() -> Result<SyntaxConfig, Failure> {
     made.map_err(|e| Failure::internal(e.to_string()))
 }
 
-/// `{% generation %}` marks for training what the model said; here it is a block that is always printed.
+/// `{% generation %}` marks for training what the model said; here it is a block that is always
+/// printed.
 fn without_generation(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

@@ -6,7 +6,8 @@ use crate::{rules, work, Failure};
 use serde_json::{json, Map, Value};
 use tokenizers::{Encoding, Token, Tokenizer};
 
-/// Bytes of a text between two cuts. An encoder holds some 60 bytes for each, and no context has so many tokens.
+/// Bytes of a text between two cuts. An encoder holds some 60 bytes for each, and no context has so
+/// many tokens.
 const PIECE_BYTES_MAX: usize = 4 << 20;
 /// The same for `tokenizers`, which cannot be stopped: two seconds at the worst text found.
 const FOREIGN_BYTES_MAX: usize = 1 << 20;
@@ -60,8 +61,9 @@ impl Encoder {
         })
     }
 
-    /// Gives `piece` the tokens of the text's pieces in order, each with where it ends, the last at the text's end. `continues`:
-    /// the text follows a cut. With `piece_bytes_min` usize::MAX a text is one piece, which `tokenizers` itself encodes.
+    /// Gives `piece` the tokens of the text's pieces in order, each with where it ends, the last at
+    /// the text's end. `continues`: the text follows a cut. With `piece_bytes_min` usize::MAX a
+    /// text is one piece, which `tokenizers` itself encodes.
     pub fn encode(
         &self,
         text: &str,

@@ -1,5 +1,5 @@
-//! Hashes for tables whose keys come from a model's files or are looked up once per word: no defence against chosen keys, which at worst
-//! make a table slow at loading, never wrong.
+//! Hashes for tables whose keys come from a model's files or are looked up once per word: no
+//! defence against chosen keys, which at worst make a table slow at loading, never wrong.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,7 +1,8 @@
 //! JSON as Python's `json` reads and writes it: the objects that engines hand to their templates.
 //!
-//! No crate reads it so: integers of any size, floats beyond f64 as infinity, the last of two equal keys at the place of the first. What
-//! Python takes and text here cannot hold (half a pair of surrogates, `NaN`) is told apart from what is no JSON.
+//! No crate reads it so: integers of any size, floats beyond f64 as infinity, the last of two equal
+//! keys at the place of the first. What Python takes and text here cannot hold (half a pair of
+//! surrogates, `NaN`) is told apart from what is no JSON.
 
 use crate::python::{self, float_repr};
 use crate::{work, Failure};
@@ -11,11 +12,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// Levels of nesting. Python's own limit follows its stack (about 1,000); each level costs stack here, too.
+/// Levels of nesting. Python's own limit follows its stack (about 1,000); each level costs stack
+/// here, too.
 const DEPTH_MAX: usize = 256;
 /// Python refuses integers of more digits (sys.get_int_max_str_digits).
 const DIGITS_MAX: usize = 4300;
-/// Keys of an object that are compared one by one; a larger one is looked up by hash while it is read.
+/// Keys of an object that are compared one by one; a larger one is looked up by hash while it is
+/// read.
 const COMPARED_KEYS: usize = 16;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -205,14 +208,15 @@ impl Json {
         }
     }
 
-    /// INVALID_ARGUMENT: what `json.loads` refuses. UNIMPLEMENTED: what it takes, and cannot be had here.
+    /// INVALID_ARGUMENT: what `json.loads` refuses. UNIMPLEMENTED: what it takes, and cannot be had
+    /// here.
     pub fn parse(text: &str) -> Result<Json, Failure> {
         // A mark of UTF-8 in front (json.loads of bytes).
         Self::parse_as(text.strip_prefix('\u{feff}').unwrap_or(text), false)
     }
 
-    /// As the Python package `orjson` (3.13) reads it: no NaN, no infinity, no half of a pair of surrogates, no mark in front; integers
-    /// that 64 bits do not hold are floats.
+    /// As the Python package `orjson` (3.13) reads it: no NaN, no infinity, no half of a pair of
+    /// surrogates, no mark in front; integers that 64 bits do not hold are floats.
     pub fn parse_orjson(text: &str) -> Result<Json, Failure> {
         Self::parse_as(text, true)
     }
@@ -228,7 +232,8 @@ impl Json {
         }
     }
 
-    /// `json.dumps(value, ensure_ascii=False)` with Python's separators, or with those of a compact form.
+    /// `json.dumps(value, ensure_ascii=False)` with Python's separators, or with those of a compact
+    /// form.
     pub fn dump(&self, style: &python::JsonStyle) -> String {
         let mut out = String::new();
         // Only values of other kinds than JSON's fail.
@@ -263,7 +268,8 @@ impl Json {
     }
 }
 
-/// A float whose text minijinja has otherwise than Python, alone and in what is printed whole: with an exponent, or none that is finite.
+/// A float whose text minijinja has otherwise than Python, alone and in what is printed whole: with
+/// an exponent, or none that is finite.
 #[derive(Debug)]
 pub struct OddFloat(pub f64, pub String);
 
@@ -282,7 +288,8 @@ impl Object for OddFloat {
     }
 }
 
-/// A map as templates get it. minijinja's own hashes each key when it is made, which costs more than most keys are ever looked up.
+/// A map as templates get it. minijinja's own hashes each key when it is made, which costs more
+/// than most keys are ever looked up.
 #[derive(Debug)]
 pub struct Dict {
     pairs: Vec<(Arc<str>, Value)>,

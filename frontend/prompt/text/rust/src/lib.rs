@@ -1,5 +1,6 @@
-//! What kvatlas needs of the `tokenizers` and `minijinja` crates, behind the C interface of `kvatlas_text.h`, which is
-//! the manual. Here are its functions alone: each looks at its arguments, catches panics and turns errors into codes.
+//! What kvatlas needs of the `tokenizers` and `minijinja` crates, behind the C interface of
+//! `kvatlas_text.h`, which is the manual. Here are its functions alone: each looks at its
+//! arguments, catches panics and turns errors into codes.
 
 mod added;
 pub mod chat;

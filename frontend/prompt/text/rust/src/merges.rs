@@ -1,4 +1,5 @@
-//! Byte-pair encoding of words: the model of a tokenizer.json as tables of our own, with a memory of words. Ids are those of
+//! Byte-pair encoding of words: the model of a tokenizer.json as tables of our own, with a memory
+//! of words. Ids are those of
 //! `tokenizers`: the pair of lowest rank first, of equals the leftmost.
 
 use crate::fast_hash::{hash_bytes, FastMap};
@@ -47,7 +48,8 @@ struct Parts {
 }
 
 impl Merges {
-    /// None: a model with something that these tables do not know. `of_bytes`: texts come in the alphabet of ByteLevel.
+    /// None: a model with something that these tables do not know. `of_bytes`: texts come in the
+    /// alphabet of ByteLevel.
     pub fn new(model: &BPE, of_bytes: bool) -> Option<Self> {
         let parts: Parts = serde_json::from_str(&serde_json::to_string(model).ok()?).ok()?;
         let affixes = [&parts.continuing_subword_prefix, &parts.end_of_word_suffix];
@@ -110,7 +112,8 @@ impl Merges {
         before != after && (side(&self.sides.ends, before) || side(&self.sides.starts, after))
     }
 
-    /// Appends the ids of `word`; false: it has a character that only `tokenizers` knows what to do with.
+    /// Appends the ids of `word`; false: it has a character that only `tokenizers` knows what to do
+    /// with.
     pub fn encode(&self, word: &str, known: &mut Known, ids: &mut Vec<u32>) -> bool {
         work::step();
         let bytes = word.as_bytes();
@@ -288,8 +291,8 @@ const SLOTS: usize = 1 << 14;
 const KEY_BYTES: usize = 34;
 const IDS: usize = 6;
 
-/// Words and their ids, one megabyte; a word takes the place of another with the same hash. With what a call needs besides. For
-/// one thread at a time.
+/// Words and their ids, one megabyte; a word takes the place of another with the same hash. With
+/// what a call needs besides. For one thread at a time.
 pub struct Known {
     slots: Vec<Slot>,
     symbols: Vec<u32>,

@@ -1,7 +1,8 @@
-//! An encoder of our own for the tokenizers of today's models: the same ids as `tokenizers` makes, without its strings and
-//! alignments per word. Byte-level BPE over expressions that pattern.rs understands, and BPE over "▁" for blanks (Llama 2, Gemma).
-//! Tokenizers that need more are refused when they are loaded, and so are texts with single_word tokens, one by one: `tokenizers`
-//! takes them.
+//! An encoder of our own for the tokenizers of today's models: the same ids as `tokenizers` makes,
+//! without its strings and alignments per word. Byte-level BPE over expressions that pattern.rs
+//! understands, and BPE over "▁" for blanks (Llama 2, Gemma). Tokenizers that need more are refused
+//! when they are loaded, and so are texts with single_word tokens, one by one: `tokenizers` takes
+//! them.
 
 use crate::added::Finder;
 use crate::fast_hash::FastMap;
@@ -12,7 +13,8 @@ use std::sync::{Arc, Mutex};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
-/// What a tokenizer's parts are, as far as they are known here; where a text may be cut depends on them too (cuts.rs).
+/// What a tokenizer's parts are, as far as they are known here; where a text may be cut depends on
+/// them too (cuts.rs).
 pub struct Plan {
     pub normal: Normal,
     pub words: Words,
@@ -33,7 +35,8 @@ pub enum Normal {
 #[derive(Clone)]
 pub enum Words {
     Split(Arc<Splitter>),
-    /// "▁" for blanks, and in front of the first word or of every stretch. `split`: a word ends in front of each.
+    /// "▁" for blanks, and in front of the first word or of every stretch. `split`: a word ends in
+    /// front of each.
     Blanks { prefix: Prefix, split: bool },
     /// White space is taken away, then as Blanks with Prefix::Always.
     BetweenSpaces,
@@ -217,8 +220,8 @@ impl Own {
         self.merges.knows_all() && !self.tokens.values().any(|token| token.single_word)
     }
 
-    /// Appends the ids of `text`; false: it is one for `tokenizers`, and nothing was appended. `continues`: there is text in front of
-    /// it, up to a cut.
+    /// Appends the ids of `text`; false: it is one for `tokenizers`, and nothing was appended.
+    /// `continues`: there is text in front of it, up to a cut.
     pub fn encode(&self, text: &str, continues: bool, ids: &mut Vec<u32>, tokenizer: &Tokenizer) -> bool {
         let idle = self.idle.lock().map_or(None, |mut idle| idle.pop());
         let mut scratch = idle.unwrap_or_else(|| Box::new(Scratch::new()));
@@ -402,7 +405,8 @@ pub fn normalized_contents(tokenizer: &Tokenizer, tokens: &FastMap<u32, AddedTok
     Some(contents)
 }
 
-/// Characters in no composition and with no decomposition, wherever they stand; most text has no others.
+/// Characters in no composition and with no decomposition, wherever they stand; most text has no
+/// others.
 pub fn is_inert(c: char) -> bool {
     matches!(c as u32,
         0..=0x2ff | 0x400..=0x482 | 0x48a..=0x52f | 0x2010..=0x2027 | 0x2030..=0x205e | 0x3001..=0x3029 | 0x3041..=0x3096

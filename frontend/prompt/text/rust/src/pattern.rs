@@ -1,15 +1,18 @@
-//! The regular expressions that split a text into words, taken apart: what they match, and between which characters no match of theirs
-//! ever reaches.
+//! The regular expressions that split a text into words, taken apart: what they match, and between
+//! which characters no match of theirs ever reaches.
 //!
-//! Understood are alternatives of sequences of: one character of a class, with `?`, `*`, `+`, `{n,m}` (greedy or possessive); a group of
-//! alternatives, optional or not; `(?!x)` with one such class. Anything else (anchors, look-behind, lazy quantifiers, …) is refused, and
-//! the caller leaves the text to `tokenizers`. What a class contains is asked of Oniguruma itself, character by character, when a
-//! tokenizer is loaded.
+//! Understood are alternatives of sequences of: one character of a class, with `?`, `*`, `+`,
+//! `{n,m}` (greedy or possessive); a group of alternatives, optional or not; `(?!x)` with one such
+//! class. Anything else (anchors, look-behind, lazy quantifiers, …) is refused, and the caller
+//! leaves the text to `tokenizers`. What a class contains is asked of Oniguruma itself, character
+//! by character, when a tokenizer is loaded.
 //!
-//! *No match reaches across* a|b (two neighbouring characters) if no class that can match a may be followed, in any
-//! alternative, by a class that matches b. Matching then goes the same way on both sides as it would in two texts: behind a, every attempt
-//! finds b as useless as the end. One thing tells b from the end: `x+(?!y)` behind a. Such places count as reached, unless an
-//! earlier alternative `x*z` has already taken every run of x that ends in a (`\s*[\r\n]+` before `\s+(?!\S)`).
+//! *No match reaches across* a|b (two neighbouring characters) if no class that can match a may be
+//! followed, in any alternative, by a class that matches b. Matching then goes the same way on both
+//! sides as it would in two texts: behind a, every attempt finds b as useless as the end. One thing
+//! tells b from the end: `x+(?!y)` behind a. Such places count as reached, unless an earlier
+//! alternative `x*z` has already taken every run of x that ends in a (`\s*[\r\n]+` before
+//! `\s+(?!\S)`).
 
 use crate::fast_hash::FastMap;
 use std::sync::{Arc, Mutex};
@@ -50,7 +53,8 @@ struct Stage {
     follow: Vec<Mask>,
     /// Classes behind which a look-ahead stands, and those whose characters it never sees.
     looks: Vec<(Mask, Mask)>,
-    /// Characters of the first class and none of the second are part of some match wherever they are.
+    /// Characters of the first class and none of the second are part of some match wherever they
+    /// are.
     covered: Vec<(Mask, Mask)>,
 }
 
@@ -163,7 +167,8 @@ impl Stage {
                 }
                 _ => {}
             }
-            // One character is enough for an arm with one item that is not optional, if none before that keeps what it takes.
+            // One character is enough for an arm with one item that is not optional, if none before
+            // that keeps what it takes.
             let (mut needed, mut kept, mut is_plain) = (vec![], 0, true);
             for item in arm {
                 match item {
@@ -225,7 +230,8 @@ impl Stage {
         self.nodes.len() - 1
     }
 
-    /// The classes of the first character that is matched from `node` on, and whether it may be none.
+    /// The classes of the first character that is matched from `node` on, and whether it may be
+    /// none.
     fn first(&self, node: usize) -> (Mask, bool) {
         match &self.nodes[node] {
             Node::Accept => (0, true),
@@ -519,7 +525,8 @@ impl Classes {
 
 type Ranges = Arc<Vec<(u32, u32)>>;
 
-/// The characters of a class, in ranges. Each class is looked up once per process, since many models have the same.
+/// The characters of a class, in ranges. Each class is looked up once per process, since many
+/// models have the same.
 fn members(source: &str) -> Option<Ranges> {
     static KNOWN: Mutex<Option<FastMap<String, Ranges>>> = Mutex::new(None);
     let mut known = KNOWN.lock().ok()?;

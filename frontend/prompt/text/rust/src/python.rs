@@ -1,4 +1,5 @@
-//! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its dates.
+//! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its
+//! dates.
 
 use crate::json::{BigInt, Dict, OddFloat};
 use crate::work;
@@ -201,8 +202,9 @@ pub fn float_repr(number: f64) -> String {
     format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits))
 }
 
-/// What Python prints of a list or a dict: as minijinja does, but that in repr() of the texts in it no character stands for itself that
-/// str.isprintable() does not count (Objects/unicodectype.c: other and separator, but the blank).
+/// What Python prints of a list or a dict: as minijinja does, but that in repr() of the texts in it
+/// no character stands for itself that str.isprintable() does not count (Objects/unicodectype.c:
+/// other and separator, but the blank).
 pub fn container_text(value: &Value) -> Option<String> {
     static UNPRINTABLE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"[[\p{C}\p{Z}]--[ ]]").expect("a class of characters"));
     if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {

@@ -1,6 +1,7 @@
-//! What loading a folder through `AutoTokenizer` of the Python package `transformers`, version 5, changes about its
-//! tokenizer.json. Special tokens that the configuration names are added, and four classes of tokenizers replace parts of the file
-//! by their own. `add_bos_token` and `add_eos_token` change nothing where there is a tokenizer.json: its post-processor stands.
+//! What loading a folder through `AutoTokenizer` of the Python package `transformers`, version 5,
+//! changes about its tokenizer.json. Special tokens that the configuration names are added, and
+//! four classes of tokenizers replace parts of the file by their own. `add_bos_token` and
+//! `add_eos_token` change nothing where there is a tokenizer.json: its post-processor stands.
 
 use crate::Failure;
 use serde_json::{json, Map, Value};
@@ -23,7 +24,8 @@ const CLASS_IS_WRONG: [&str; 48] = [
 
 const QWEN2_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Changes `tokenizer` as `options` say (kvatlas_text.h) and returns the named special tokens, which templates print.
+/// Changes `tokenizer` as `options` say (kvatlas_text.h) and returns the named special tokens,
+/// which templates print.
 pub fn apply(tokenizer: &mut Tokenizer, options: &Value) -> Result<Map<String, Value>, Failure> {
     let empty = json!({});
     let config = match &options["tokenizer_config"] {
@@ -88,14 +90,15 @@ pub fn apply(tokenizer: &mut Tokenizer, options: &Value) -> Result<Map<String, V
     Ok(named.into_iter().map(|(name, token)| (name, json!(token.0.content))).collect())
 }
 
-/// Classes for which SGLang restores `add_bos_token` (utils/hf_transformers/tokenizer.py, _fix_v5_add_bos_eos_token; version 0.5.23).
+/// Classes for which SGLang restores `add_bos_token` (utils/hf_transformers/tokenizer.py,
+/// _fix_v5_add_bos_eos_token; version 0.5.23).
 const SGLANG_ADDS_BOS: [&str; 7] = [
     "LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast", "GemmaTokenizer",
     "GemmaTokenizerFast", "CohereTokenizerFast",
 ];
 
-/// What SGLang puts in front of a text and behind it, where that is not what tokenizer.json's post-processor does: the BOS alone, unless
-/// tokenizer_config.json says false.
+/// What SGLang puts in front of a text and behind it, where that is not what tokenizer.json's
+/// post-processor does: the BOS alone, unless tokenizer_config.json says false.
 pub fn sglang_around(tokenizer: &Tokenizer, options: &Value, named: &Map<String, Value>) -> Option<(Vec<u32>, Vec<u32>)> {
     let config = &options["tokenizer_config"];
     let is_known = config["tokenizer_class"].as_str().is_some_and(|class| SGLANG_ADDS_BOS.contains(&class));

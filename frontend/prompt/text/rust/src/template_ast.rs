@@ -14,7 +14,8 @@ pub fn parse(source: &str) -> Result<Stmt<'_>, Failure> {
         .map_err(|e| Failure::invalid(format!("the chat template: {e:#}")))
 }
 
-/// Gives `see` every statement and expression, outer ones first. As deep as the parser lets templates be.
+/// Gives `see` every statement and expression, outer ones first. As deep as the parser lets
+/// templates be.
 pub fn walk<'t, 's>(stmt: &'t Stmt<'s>, see: &mut dyn FnMut(Node<'t, 's>)) {
     see(Node::Stmt(stmt));
     match stmt {

@@ -1,4 +1,5 @@
-//! What engines find out about a chat template before they render it: its syntax tree says what a message has to look like.
+//! What engines find out about a chat template before they render it: its syntax tree says what a
+//! message has to look like.
 
 use crate::template_ast::{parse, walk, Node};
 use minijinja::machinery::ast;
@@ -6,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The template loops over the content of messages, so vLLM hands every content to it as a list of parts.
-    /// vLLM 0.33.0, renderers/hf.py, _detect_content_format: "openai".
+    /// The template loops over the content of messages, so vLLM hands every content to it as a list
+    /// of parts. vLLM 0.33.0, renderers/hf.py, _detect_content_format: "openai".
     pub content_is_parts: bool,
     /// It names the role developer. vLLM 0.33.0, renderers/hf.py, _detect_developer_role_support.
     pub knows_developer: bool,
@@ -24,7 +25,8 @@ impl Facts {
     }
 }
 
-/// What Python refuses to loop over, and minijinja does not, goes through this filter where a loop is over a variable: no value at all.
+/// What Python refuses to loop over, and minijinja does not, goes through this filter where a loop
+/// is over a variable: no value at all.
 pub const LOOPED: &str = "kvatlas_looped";
 
 /// `source`, with LOOPED where it belongs.
@@ -76,8 +78,9 @@ impl<'t, 's> Nodes<'t, 's> {
     }
 }
 
-/// vLLM 0.33.0, renderers/hf.py, _iter_nodes_assign_content_item: is there a loop over a message's content, over what a macro gets of
-/// it, or, outside of macros, over a variable `content`? None: a loop that is looked at has no single variable (vLLM gives up).
+/// vLLM 0.33.0, renderers/hf.py, _iter_nodes_assign_content_item: is there a loop over a message's
+/// content, over what a macro gets of it, or, outside of macros, over a variable `content`? None: a
+/// loop that is looked at has no single variable (vLLM gives up).
 fn loops_over_content(tree: &ast::Stmt) -> Option<bool> {
     let nodes = Nodes::of(tree);
     let messages = names_of(&nodes, "messages");
@@ -135,8 +138,9 @@ fn params_with<'s>(of: &ast::Macro<'s>, nodes: &Nodes<'_, 's>, is_content: &dyn 
     found
 }
 
-/// `first`, and what is set to it, to a slice of it or to what a filter makes of it, also as an attribute of a namespace ("ns.name").
-/// vLLM 0.33.0, renderers/hf.py, _iter_nodes_assign_var_or_elems.
+/// `first`, and what is set to it, to a slice of it or to what a filter makes of it, also as an
+/// attribute of a namespace ("ns.name"). vLLM 0.33.0, renderers/hf.py,
+/// _iter_nodes_assign_var_or_elems.
 fn names_of(nodes: &Nodes, first: &str) -> Vec<String> {
     let mut names = vec![first.to_owned()];
     let mut at = 0;
@@ -185,7 +189,8 @@ fn dotted(expr: &ast::Expr) -> Option<String> {
     }
 }
 
-/// Is `expr` the variable `name` (its item `key`), a slice of that, or that through filters and tests? _is_var_or_elems_access.
+/// Is `expr` the variable `name` (its item `key`), a slice of that, or that through filters and
+/// tests? _is_var_or_elems_access.
 fn is_of(expr: &ast::Expr, name: &str, key: Option<&str>) -> bool {
     match expr {
         ast::Expr::Filter(node) => node.expr.as_ref().is_some_and(|inner| is_of(inner, name, key)),

@@ -1,4 +1,5 @@
-//! What SGLang (0.5.23) concludes from a chat template's source when it starts (srt/parser/template_manager.py).
+//! What SGLang (0.5.23) concludes from a chat template's source when it starts
+//! (srt/parser/template_manager.py).
 
 use crate::chat::Template;
 use crate::json::{Json, Map};
@@ -75,8 +76,8 @@ fn is_content(expr: &Expr) -> bool {
     }
 }
 
-/// detect_inline_system_support, srt/parser/template_detection.py: a conversation is rendered, in an environment without the functions
-/// of transformers.
+/// detect_inline_system_support, srt/parser/template_detection.py: a conversation is rendered, in
+/// an environment without the functions of transformers.
 fn inline_system(template: &Template) -> bool {
     const MARK: &str = "__kvatlas_inline_system__";
     if template.parsed_source() != template.source() {

@@ -1,7 +1,8 @@
-//! Dynamo's standalone KV indexer (`python -m dynamo.indexer`) from its published crate, without Python.
+//! Dynamo's standalone KV indexer (`python -m dynamo.indexer`) from its published crate, without
+//! Python.
 //!
-//! `dynamo_service PORT [THREADS]` listens on all addresses, as the original does, until it is ended.
-//! THREADS is the original's `--threads`, 4 by default, which runs the concurrent tree.
+//! `dynamo_service PORT [THREADS]` listens on all addresses, as the original does, until it is
+//! ended. THREADS is the original's `--threads`, 4 by default, which runs the concurrent tree.
 
 use dynamo_kv_router::services::indexer::{IndexerConfig, run_server};
 

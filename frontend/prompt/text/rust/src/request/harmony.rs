@@ -1,6 +1,7 @@
-//! The prompt format of gpt-oss as the Python package `openai_harmony` encodes it (openai-harmony 0.0.4 in SGLang, oss-harmony 0.0.11 in
-//! vLLM; src/encoding.rs, src/chat.rs of both): names of the format are special tokens, every text between them is encoded by itself, and
-//! no text can hold a special token. `Parts` says how that is done with a tokenizer that knows the names.
+//! The prompt format of gpt-oss as the Python package `openai_harmony` encodes it (openai-harmony
+//! 0.0.4 in SGLang, oss-harmony 0.0.11 in vLLM; src/encoding.rs, src/chat.rs of both): names of the
+//! format are special tokens, every text between them is encoded by itself, and no text can hold a
+//! special token. `Parts` says how that is done with a tokenizer that knows the names.
 
 pub mod types;
 
@@ -106,8 +107,9 @@ impl Message {
 pub enum Package {
     /// openai-harmony up to 0.0.8: a recipient stands in front of the channel.
     Openai,
-    /// oss-harmony 0.0.11 as vLLM 0.33.0 uses it: on the channel `commentary` a recipient stands behind it, but for calls, whose headers
-    /// vLLM writes again in the older order (entrypoints/openai/parser/harmony_utils.py, _use_legacy_tool_call_headers).
+    /// oss-harmony 0.0.11 as vLLM 0.33.0 uses it: on the channel `commentary` a recipient stands
+    /// behind it, but for calls, whose headers vLLM writes again in the older order
+    /// (entrypoints/openai/parser/harmony_utils.py, _use_legacy_tool_call_headers).
     Vllm,
 }
 
@@ -138,8 +140,9 @@ pub fn render(package: Package, convention: &Convention, mut messages: Vec<Messa
     Ok(Reading { parts: out.parts, truncate: None })
 }
 
-/// What the model thought is left out once its answer is there. vLLM (harmony_utils.py, auto_drop_analysis_messages): in front of the last
-/// answer. The package: in front of the first answer, and only where the assistant's last message is one.
+/// What the model thought is left out once its answer is there. vLLM (harmony_utils.py,
+/// auto_drop_analysis_messages): in front of the last answer. The package: in front of the first
+/// answer, and only where the assistant's last message is one.
 fn drop_analysis(package: Package, messages: &mut Vec<Message>) {
     let is_on = |message: &Message, channel: &str| message.channel == Some(channel);
     let is_answer = |message: &Message| message.role == Role::Assistant && is_on(message, "final");
@@ -157,8 +160,9 @@ fn drop_analysis(package: Package, messages: &mut Vec<Message>) {
     });
 }
 
-/// Author, recipient, channel and content type of a message. Words that adjoin here would be encoded by themselves; each begins with a space
-/// behind a word, where the pattern ends a piece, too.
+/// Author, recipient, channel and content type of a message. Words that adjoin here would be
+/// encoded by themselves; each begins with a space behind a word, where the pattern ends a piece,
+/// too.
 fn header(package: Package, message: &Message, out: &mut Parts) -> Result<(), Failure> {
     let recipient = message.recipient.as_deref().filter(|recipient| *recipient != "all");
     if package == Package::Vllm && message.is_call && recipient.is_some_and(names_special) {
@@ -241,10 +245,12 @@ fn developer_text(package: Package, instructions: Option<String>, functions: &[F
 /// Parts, of which each one yields a token or more; no context is so long (gpt-oss: 131,072).
 const PARTS_MAX: usize = 1 << 20;
 
-/// One text as far as possible: the tokenizer splits it at the names of special tokens and encodes what is between them by itself.
+/// One text as far as possible: the tokenizer splits it at the names of special tokens and encodes
+/// what is between them by itself.
 ///
-/// A new part begins where two texts adjoin, and within `<|name` of a text behind the bar. There the pattern of o200k ends a piece
-/// anyhow (a run of two signs or more, then a letter), so the ids are those of the whole text, in which the name is no token.
+/// A new part begins where two texts adjoin, and within `<|name` of a text behind the bar. There
+/// the pattern of o200k ends a piece anyhow (a run of two signs or more, then a letter), so the ids
+/// are those of the whole text, in which the name is no token.
 #[derive(Default)]
 struct Parts {
     parts: Vec<Part>,

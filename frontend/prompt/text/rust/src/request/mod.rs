@@ -1,11 +1,11 @@
-//! What does an engine read when it gets this request? From the body of a client to the text, or the ids, that the engine's cache is
-//! named by.
+//! What does an engine read when it gets this request? From the body of a client to the text, or
+//! the ids, that the engine's cache is named by.
 //!
 //!   body ─▶ Json ─▶ convention of the engine (by path) ─▶ Chat ─▶ transformers::render ─▶ Reading
 //!                      vllm*, sglang*, plain                 a chat as a template gets it      parts that are encoded one by one
 //!
-//! *Truth*: the text is the engine's own, or there is none. INVALID_ARGUMENT: the engine refuses such a request, too. UNIMPLEMENTED: it
-//! takes the request, and what it reads cannot be said here.
+//! *Truth*: the text is the engine's own, or there is none. INVALID_ARGUMENT: the engine refuses
+//! such a request, too. UNIMPLEMENTED: it takes the request, and what it reads cannot be said here.
 
 pub mod harmony;
 pub mod plain;
@@ -53,10 +53,11 @@ pub struct Convention<'a> {
     pub tool_call_parser: &'a str,
     /// `model_type` of the model's config.json.
     pub model_type: &'a str,
-    /// The model's folder has a tekken.json or a tokenizer.model.v*: vLLM encodes with mistral_common, where it is such a folder as
-    /// Mistral publishes (tokenizers/registry.py).
+    /// The model's folder has a tekken.json or a tokenizer.model.v*: vLLM encodes with
+    /// mistral_common, where it is such a folder as Mistral publishes (tokenizers/registry.py).
     pub mistral_tokenizer: bool,
-    /// Variables of templates that every request has unless it says another value (--default-chat-template-kwargs).
+    /// Variables of templates that every request has unless it says another value
+    /// (--default-chat-template-kwargs).
     pub default_kwargs: &'a Map,
     /// Whether a request's own `chat_template` is rendered.
     pub trust_templates: bool,
@@ -113,7 +114,8 @@ impl Default for Chat {
 /// A piece of a prompt that is encoded by itself; their ids follow each other.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
-    /// Names of special tokens in the text are these tokens. `around`: with what the tokenizer's post-processor adds (BOS and its like).
+    /// Names of special tokens in the text are these tokens. `around`: with what the tokenizer's
+    /// post-processor adds (BOS and its like).
     Text { text: String, around: bool },
     Ids(Vec<u32>),
 }
@@ -123,7 +125,8 @@ pub enum Part {
 pub enum Truncate {
     KeepLast(usize),
     KeepFirst(usize),
-    /// The last tokens of the text, so many that with what the tokenizer puts around it there are no more than this.
+    /// The last tokens of the text, so many that with what the tokenizer puts around it there are
+    /// no more than this.
     KeepLastOfText(usize),
 }
 

@@ -27,11 +27,12 @@ pub fn read(templates: &Templates, convention: &Convention, path: Path, body: Ma
     }
 }
 
-/// The template that SGLang renders. UNIMPLEMENTED: models whose chats SGLang writes itself, without one.
+/// The template that SGLang renders. UNIMPLEMENTED: models whose chats SGLang writes itself,
+/// without one.
 pub fn template_of<'a>(templates: &'a Templates, convention: &Convention) -> Result<&'a Template, Failure> {
     let parsers = ["deepseekv41", "deepseekv4", "deepseekv32", "kimi_k3"];
-    // resolve_chat_encoding_spec, srt/entrypoints/openai/chat_encoding.py, which goes by architectures; MODEL_TYPE_TO_TEMPLATE,
-    // srt/parser/conversation.py.
+    // resolve_chat_encoding_spec, srt/entrypoints/openai/chat_encoding.py, which goes by
+    // architectures; MODEL_TYPE_TO_TEMPLATE, srt/parser/conversation.py.
     let model_types = [
         "deepseek_v4", "deepseek_v41", "kimi_k3", "inkling", "inkling_mm_model", "internvl_chat", "deepseek_vl_v2", "multi_modality",
         "phi4mm", "minicpmv", "minicpmo", "moss_vl", "deepseek-ocr", "unlimited-ocr", "paddleocr_vl", "whisper", "muse_spark",
@@ -45,8 +46,8 @@ pub fn template_of<'a>(templates: &'a Templates, convention: &Convention) -> Res
     template.ok_or_else(|| Failure::invalid("this model has no chat template"))
 }
 
-/// Whether the model takes images, by its `model_type` (multimodal_model_archs, srt/configs/model_config.py): its prompts are texts that
-/// are encoded again, with special tokens.
+/// Whether the model takes images, by its `model_type` (multimodal_model_archs,
+/// srt/configs/model_config.py): its prompts are texts that are encoded again, with special tokens.
 pub fn is_multimodal(convention: &Convention) -> bool {
     const TYPES: [&str; 33] = [
         "gemma3n", "gemma4", "gemma4_unified", "cohere2_vision", "ernie4_5_moe_vl", "glm4v", "glm4v_moe", "glm5_next", "glm_ocr",

@@ -1,5 +1,6 @@
-//! `apply_chat_template` of the Python package `transformers`, version 5 (tokenization_utils_base.py, utils/chat_template_utils.py):
-//! which template, and where a final message that goes on ends.
+//! `apply_chat_template` of the Python package `transformers`, version 5
+//! (tokenization_utils_base.py, utils/chat_template_utils.py): which template, and where a final
+//! message that goes on ends.
 
 use super::{Chat, Convention};
 use crate::chat::{Template, Templates};
@@ -9,7 +10,8 @@ use crate::Failure;
 /// Written behind the last message to find where it ends in the text.
 const END_MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// The text of `chat`. INVALID_ARGUMENT: what is no conversation, and what the template refuses, in its words.
+/// The text of `chat`. INVALID_ARGUMENT: what is no conversation, and what the template refuses, in
+/// its words.
 pub fn render(templates: &Templates, convention: &Convention, chat: Chat) -> Result<String, Failure> {
     let own = own_template(templates, convention, chat.chat_template.as_deref())?;
     let template = match &own {

@@ -28,8 +28,9 @@ pub fn read(templates: &Templates, convention: &Convention, path: Path, body: Ma
 
 /// Why the engine's chats of this model are no template's, where they are not.
 ///
-/// config/model.py, ModelConfig.__post_init__ (tokenizer_mode by architecture), tokenizers/registry.py, resolve_tokenizer_args (mistral),
-/// renderers/registry.py (renderer by tokenizer_mode).
+/// config/model.py, ModelConfig.__post_init__ (tokenizer_mode by architecture),
+/// tokenizers/registry.py, resolve_tokenizer_args (mistral), renderers/registry.py (renderer by
+/// tokenizer_mode).
 pub fn own_encoding(convention: &Convention) -> Result<(), Failure> {
     if convention.mistral_tokenizer {
         return Err(Failure::unknown_here("mistral_common encodes this model's prompts, not its tokenizer.json"));
@@ -43,11 +44,13 @@ pub fn own_encoding(convention: &Convention) -> Result<(), Failure> {
     }
 }
 
-/// `truncate_prompt_tokens` and `truncation_side` of a request (renderers/params.py, TokenizeParams).
+/// `truncate_prompt_tokens` and `truncation_side` of a request (renderers/params.py,
+/// TokenizeParams).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Truncation {
     pub tokens: Option<i64>,
-    /// None: the tokenizer's side, which is left for engines that generate (tokenizers/registry.py).
+    /// None: the tokenizer's side, which is left for engines that generate
+    /// (tokenizers/registry.py).
     pub right: Option<bool>,
     /// max_tokens.
     pub output: Option<i64>,

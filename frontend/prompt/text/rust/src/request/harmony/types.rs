@@ -1,11 +1,13 @@
-//! A function's parameters as TypeScript, as `openai_harmony` shows them to gpt-oss (src/encoding.rs, json_schema_to_typescript).
+//! A function's parameters as TypeScript, as `openai_harmony` shows them to gpt-oss
+//! (src/encoding.rs, json_schema_to_typescript).
 
 use crate::json::{Json, Map};
 use crate::python::JsonStyle;
 use super::Package;
 use crate::Failure;
 
-/// The package's JSON reader takes 127 levels (serde_json), of which a conversation has 9 around the parameters of a function.
+/// The package's JSON reader takes 127 levels (serde_json), of which a conversation has 9 around
+/// the parameters of a function.
 const LEVELS_MAX: usize = 118;
 /// Spaces of indentation make deep and wide schemas long; no engine has a context for this.
 const TEXT_BYTES_MAX: usize = 64 << 20;
@@ -125,7 +127,8 @@ fn write_object(package: Package, schema: &Map, indent: usize, out: &mut String)
     Ok(())
 }
 
-/// A property that is one of several types; its description is written once where the first variant has the same.
+/// A property that is one of several types; its description is written once where the first variant
+/// has the same.
 fn write_variants(package: Package, property: &Map, variants: &[Json], indent: usize, out: &mut String, name: &str) -> Result<(), Failure> {
     let description = property.text("description");
     let first = variants.first().and_then(Json::as_map).and_then(|variant| variant.text("description"));
@@ -187,8 +190,9 @@ fn default_note(package: Package, default: &Json, quoted: bool, bare: bool) -> R
     })
 }
 
-/// As Rust's serde_json prints what it read of Python's text: floats and large integers are not Python's. `is_old`: without the + of a
-/// float's exponent, as the crate ryu writes it; later versions of serde_json write it.
+/// As Rust's serde_json prints what it read of Python's text: floats and large integers are not
+/// Python's. `is_old`: without the + of a float's exponent, as the crate ryu writes it; later
+/// versions of serde_json write it.
 pub fn rust_text(value: &Json, style: JsonStyle, is_old: bool) -> Result<String, Failure> {
     let value: serde_json::Value = serde_json::from_str(&value.dump(&style)).map_err(|e| Failure::invalid(e.to_string()))?;
     if !is_old {

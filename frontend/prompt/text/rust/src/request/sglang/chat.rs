@@ -1,4 +1,5 @@
-//! /v1/chat/completions of SGLang 0.5.23: ChatCompletionRequest (srt/entrypoints/openai/protocol.py) and what OpenAIServingChat
+//! /v1/chat/completions of SGLang 0.5.23: ChatCompletionRequest
+//! (srt/entrypoints/openai/protocol.py) and what OpenAIServingChat
 //! (srt/entrypoints/openai/serving_chat.py) makes of it.
 //!
 //!   body ─▶ ChatRequest::of ─▶ validate ─▶ process ─▶ Reading
@@ -207,7 +208,8 @@ fn render(
     transformers::render_in(template, templates, convention, chat)
 }
 
-/// What is an argument of `apply_chat_template` and no variable of the template; the template that the request brings.
+/// What is an argument of `apply_chat_template` and no variable of the template; the template that
+/// the request brings.
 fn arguments(kwargs: &mut Map) -> Result<Option<String>, Failure> {
     const TWICE: [&str; 8] = [
         "self", "conversation", "conversations", "messages", "tools", "tokenize", "return_dict", "add_generation_prompt",
@@ -239,7 +241,8 @@ fn begins_with_bos(text: &str, templates: &Templates) -> bool {
     templates.special_tokens().text("bos_token").is_some_and(|bos| !bos.is_empty() && text.starts_with(bos))
 }
 
-/// normalize_assistant_tool_call_arguments, process_content_for_template_format and normalize_tool_content.
+/// normalize_assistant_tool_call_arguments, process_content_for_template_format and
+/// normalize_tool_content.
 fn shown_message(mut message: Map, lists_stay: bool) -> Result<Map, Failure> {
     if message.text("role") == Some("assistant") {
         if let Some(Json::List(calls)) = message.get_mut("tool_calls") {
@@ -285,7 +288,8 @@ fn parse_arguments(call: &mut Json) -> Result<(), Failure> {
     Ok(())
 }
 
-/// _handle_last_assistant_message: a text of the assistant at the end is taken off to be continued, or is the user's.
+/// _handle_last_assistant_message: a text of the assistant at the end is taken off to be continued,
+/// or is the user's.
 fn last_assistant(messages: &mut Vec<Map>, continues: bool) -> Option<std::sync::Arc<str>> {
     let last = messages.last_mut().filter(|message| message.text("role") == Some("assistant"))?;
     let Some(Json::Str(text)) = last.get("content") else {

@@ -1,4 +1,5 @@
-//! A chat as pydantic reads it: ChatCompletionRequest and what it is made of (SGLang 0.5.23, srt/entrypoints/openai/protocol.py).
+//! A chat as pydantic reads it: ChatCompletionRequest and what it is made of (SGLang 0.5.23,
+//! srt/entrypoints/openai/protocol.py).
 
 use super::lax::{self, bool_of, check, flag, float_of};
 use super::{fields, sampling};
@@ -19,7 +20,8 @@ pub enum ToolChoice {
 /// A request as pydantic has read it.
 #[derive(Clone, Debug)]
 pub struct ChatRequest {
-    /// As `model_dump` gives them, without keys that have no value. Contents are texts, or lists of parts.
+    /// As `model_dump` gives them, without keys that have no value. Contents are texts, or lists of
+    /// parts.
     pub messages: Vec<Map>,
     /// As `model_dump` gives them.
     pub tools: Vec<Map>,
@@ -74,7 +76,8 @@ impl ChatRequest {
     }
 }
 
-/// ChatCompletionMessageParam: ChatCompletionMessageGenericParam, else ChatCompletionMessageUserParam.
+/// ChatCompletionMessageParam: ChatCompletionMessageGenericParam, else
+/// ChatCompletionMessageUserParam.
 pub fn message_of(message: Json) -> Result<Map, Failure> {
     const ROLES: [&str; 7] = ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
     let Json::Map(mut message) = message else {
@@ -124,7 +127,8 @@ fn list(value: Json, name: &str) -> Result<Vec<Json>, Failure> {
     }
 }
 
-/// A text, or parts: those of texts and references to tools. Parts of reasoning are shown to no template.
+/// A text, or parts: those of texts and references to tools. Parts of reasoning are shown to no
+/// template.
 fn content_of(content: Json, is_assistant: bool) -> Result<Json, Failure> {
     let items = match content {
         Json::Null => return Ok("".into()),
@@ -187,8 +191,8 @@ pub fn tools_of(tools: Json) -> Result<Vec<Map>, Failure> {
     list(tools, "tools")?.into_iter().map(tool_of).collect()
 }
 
-/// Tool and Function with Function._serialize: keys in the client's order, those that it left out behind them; `strict` and
-/// `defer_loading` of a function only where they are said.
+/// Tool and Function with Function._serialize: keys in the client's order, those that it left out
+/// behind them; `strict` and `defer_loading` of a function only where they are said.
 pub fn tool_of(tool: Json) -> Result<Map, Failure> {
     let Json::Map(mut tool) = tool else {
         return Err(wrong("tools", "not an array of objects"));
@@ -219,7 +223,8 @@ pub fn tool_of(tool: Json) -> Result<Map, Failure> {
     Ok(Map::from_iter([("type", kind), ("function", Json::Map(function)), ("defer_loading", defer_loading)]))
 }
 
-/// normalize_reasoning_inputs: `reasoning` of the request becomes its effort, and effort two variables of the template.
+/// normalize_reasoning_inputs: `reasoning` of the request becomes its effort, and effort two
+/// variables of the template.
 fn normalize_reasoning(body: &mut Map) -> Result<(), Failure> {
     let mut thinking = None;
     if let Some(Json::Map(reasoning)) = body.get("reasoning") {
@@ -295,7 +300,8 @@ fn tool_choice_of(choice: Option<&Json>, may_call: bool) -> Result<ToolChoice, F
     }
 }
 
-/// Whether a response_format constrains what is generated. INVALID_ARGUMENT: what set_json_schema, ResponseFormat and _validate_request refuse.
+/// Whether a response_format constrains what is generated. INVALID_ARGUMENT: what set_json_schema,
+/// ResponseFormat and _validate_request refuse.
 fn constrains(format: Option<Json>) -> Result<bool, Failure> {
     let format = match format {
         None | Some(Json::Null) => return Ok(false),
@@ -339,7 +345,8 @@ fn ids_of(ids: Option<&Json>) -> Result<Option<Vec<u32>>, Failure> {
     ids.map(Some).ok_or_else(|| wrong("input_ids", "not an array of ids of tokens"))
 }
 
-/// _validate_request and _convert_to_internal_request: what a stream cannot tell, and what needs `return_meta_info`.
+/// _validate_request and _convert_to_internal_request: what a stream cannot tell, and what needs
+/// `return_meta_info`.
 fn refuse_what_excludes(body: &Map) -> Result<(), Failure> {
     let is = |name: &str| flag(body, name);
     let in_meta = is("return_sampling_mask") || is("return_flat_raw_output_top_logprobs");

@@ -1,5 +1,6 @@
-//! /v1/completions (srt/entrypoints/openai/serving_completions.py) and /generate (srt/managers/io_struct.py) of SGLang 0.5.23. Texts are
-//! encoded with special tokens whatever the request says; of several prompts the first is read.
+//! /v1/completions (srt/entrypoints/openai/serving_completions.py) and /generate
+//! (srt/managers/io_struct.py) of SGLang 0.5.23. Texts are encoded with special tokens whatever the
+//! request says; of several prompts the first is read.
 
 use super::fields;
 use super::lax::{check, int_of};

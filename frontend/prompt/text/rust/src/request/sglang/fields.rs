@@ -1,5 +1,5 @@
-//! Types of the fields of SGLang's requests (0.5.23, srt/entrypoints/openai/protocol.py) that do not change the prompt by themselves: a
-//! request with another type in one of them is refused.
+//! Types of the fields of SGLang's requests (0.5.23, srt/entrypoints/openai/protocol.py) that do
+//! not change the prompt by themselves: a request with another type in one of them is refused.
 
 use super::lax::{Field, Type};
 use Type::{Any, Bool, Dict, DictOf, Either, Float, Int, List, Model, Null, OneOf, Str};

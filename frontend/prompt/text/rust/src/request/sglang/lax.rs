@@ -1,4 +1,5 @@
-//! What pydantic (2.14) takes for a type where it is not strict: texts and floats that are integers, and so on.
+//! What pydantic (2.14) takes for a type where it is not strict: texts and floats that are
+//! integers, and so on.
 
 use crate::json::{Json, Map};
 use crate::request::wrong;

@@ -1,5 +1,6 @@
-//! /v1/messages of SGLang 0.5.23: AnthropicMessagesRequest (srt/entrypoints/anthropic/protocol.py), which
-//! AnthropicServing._convert_to_chat_completion_request (srt/entrypoints/anthropic/serving.py) makes a chat of.
+//! /v1/messages of SGLang 0.5.23: AnthropicMessagesRequest (srt/entrypoints/anthropic/protocol.py),
+//! which AnthropicServing._convert_to_chat_completion_request
+//! (srt/entrypoints/anthropic/serving.py) makes a chat of.
 
 use super::chat::{message_of, tool_of, ChatRequest, ToolChoice};
 use super::lax::{check, int_of, Field, Type};
@@ -59,7 +60,8 @@ const CUSTOM_TOOL: &[Field] = &[
     ("strict", Bool, false),
     ("defer_loading", Null(&Bool), false),
 ];
-/// Tools that Anthropic's servers have themselves, by the beginnings of their types, with their names.
+/// Tools that Anthropic's servers have themselves, by the beginnings of their types, with their
+/// names.
 const SERVER_TOOLS: [(&str, &[&str]); 4] = [
     ("web_search_", &["web_search"]),
     ("computer_", &["computer"]),
@@ -204,7 +206,8 @@ fn content(mut parts: Vec<Map>) -> Json {
 }
 
 impl Made<'_> {
-    /// `system`, and the system messages within where the template does not print them there, are one message in front.
+    /// `system`, and the system messages within where the template does not print them there, are
+    /// one message in front.
     fn system(&mut self, system: Option<&Json>, messages: &[Json], merges: bool) {
         let mut texts: Vec<String> = match system {
             Some(Json::Str(text)) if !strip(text, None, true, true).is_empty() => vec![text.to_string()],
@@ -292,7 +295,8 @@ impl Made<'_> {
         Ok(())
     }
 
-    /// _convert_assistant_thinking_blocks: the reasoning of a former turn, as a text that the parser of the engine would find again.
+    /// _convert_assistant_thinking_blocks: the reasoning of a former turn, as a text that the
+    /// parser of the engine would find again.
     fn reasoning(&self, blocks: &[Json]) -> Result<Option<Map>, Failure> {
         let of = |kind: &'static str| blocks.iter().filter_map(Json::as_map).filter(move |block| block.text("type") == Some(kind));
         if of("redacted_thinking").next().is_some() {
@@ -331,7 +335,8 @@ fn call_of(mut block: Map) -> Result<Json, Failure> {
     Ok(Map::from_iter([("id", Json::from(id)), ("type", "function".into()), ("function", function.into())]).into())
 }
 
-/// _convert_tool_result_content: contents of tool messages (references to tools by themselves), and all texts as one.
+/// _convert_tool_result_content: contents of tool messages (references to tools by themselves), and
+/// all texts as one.
 fn result_of(content_given: Option<Json>) -> Result<(Vec<Json>, String), Failure> {
     let blocks = match content_given {
         Some(Json::List(blocks)) => blocks,

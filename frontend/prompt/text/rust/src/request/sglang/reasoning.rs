@@ -1,12 +1,14 @@
-//! How SGLang 0.5.23 turns reasoning on and off, and writes that of former turns: by --reasoning-parser (srt/parser/reasoning_parser.py) and
-//! by what the template's source says (template_facts_sglang.rs).
+//! How SGLang 0.5.23 turns reasoning on and off, and writes that of former turns: by
+//! --reasoning-parser (srt/parser/reasoning_parser.py) and by what the template's source says
+//! (template_facts_sglang.rs).
 
 use super::chat::ChatRequest;
 use crate::request::{wrong, Convention};
 use crate::template_facts_sglang::{Reasoning, Special};
 use crate::Failure;
 
-/// A detector of ReasoningParser.DetectorMap: what begins and ends reasoning in a text, and when a model reasons.
+/// A detector of ReasoningParser.DetectorMap: what begins and ends reasoning in a text, and when a
+/// model reasons.
 struct Detector {
     begin: &'static str,
     end: &'static str,
@@ -35,7 +37,8 @@ fn detector(parser: &str) -> Option<Detector> {
 /// Parsers whose marks depend on more than their names.
 const OTHERS: [&str; 8] = ["auto", "beam", "hunyuan", "inkling", "k2_horizon", "kimi_k3", "muse", "response_template"];
 
-/// wrap_reasoning_history: the reasoning of a former turn as a text; None where no parser tells its marks.
+/// wrap_reasoning_history: the reasoning of a former turn as a text; None where no parser tells its
+/// marks.
 pub fn as_text(convention: &Convention, reasoning: &str) -> Result<Option<String>, Failure> {
     if OTHERS.contains(&convention.reasoning_parser) {
         return Err(unknown(convention));

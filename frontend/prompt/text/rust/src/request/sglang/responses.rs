@@ -1,5 +1,6 @@
-//! /v1/responses of SGLang 0.5.23: ResponsesRequest (srt/entrypoints/openai/protocol.py), which OpenAIServingResponses
-//! (srt/entrypoints/openai/serving_responses.py) makes a chat; gpt-oss in `responses_harmony`.
+//! /v1/responses of SGLang 0.5.23: ResponsesRequest (srt/entrypoints/openai/protocol.py), which
+//! OpenAIServingResponses (srt/entrypoints/openai/serving_responses.py) makes a chat; gpt-oss in
+//! `responses_harmony`.
 //!
 //!   body ─▶ Responses::of ─▶ input items ─▶ messages ─▶ one per turn ─▶ system first ─▶ ChatRequest
 //!           refusals         message_of_item           merge           merge_system
@@ -207,7 +208,8 @@ impl Responses {
         if convention.model_type == "gpt_oss" && (includes_logprobs || is_constrained) {
             return Err(wrong("text.format or include", "what the engine refuses for gpt-oss"));
         }
-        // ResponseReasoningParam: an effort that is left out is medium; normalize_reasoning_to_thinking also reads another name of it.
+        // ResponseReasoningParam: an effort that is left out is medium;
+        // normalize_reasoning_to_thinking also reads another name of it.
         let reasoning = body.get("reasoning").and_then(Json::as_map);
         let effort = reasoning.map(|reasoning| reasoning.get("effort").cloned().unwrap_or_else(|| "medium".into()));
         let is_off = reasoning.is_some_and(|reasoning| {
@@ -357,7 +359,8 @@ pub(super) fn flat_output(output: Option<Json>) -> Result<Json, Failure> {
     Ok(text.into())
 }
 
-/// A reasoning item's texts that say something: its summary's, else its content's. _normalize_response_message_for_chat.
+/// A reasoning item's texts that say something: its summary's, else its content's.
+/// _normalize_response_message_for_chat.
 fn reasoning_of(item: &Map) -> Result<Option<String>, Failure> {
     for field in ["summary", "content"] {
         let parts = match item.get(field).filter(|parts| parts.is_true()) {
@@ -529,7 +532,8 @@ fn merge(messages: Vec<Map>) -> Result<Vec<Map>, Failure> {
     Ok(merged)
 }
 
-/// Texts that are joined when the turn ends, so that the work stays linear; the first of them stands in the message meanwhile.
+/// Texts that are joined when the turn ends, so that the work stays linear; the first of them
+/// stands in the message meanwhile.
 #[derive(Default)]
 struct Turn {
     texts: Vec<Arc<str>>,
@@ -577,7 +581,8 @@ impl Turn {
     }
 }
 
-/// _construct_input_messages: the texts of the system are one message, the first, where the template has no place for others.
+/// _construct_input_messages: the texts of the system are one message, the first, where the
+/// template has no place for others.
 fn merge_system(messages: Vec<Map>) -> Vec<Map> {
     let (system, mut rest): (Vec<Map>, Vec<Map>) = messages.into_iter().partition(|message| message.text("role") == Some("system"));
     let mut texts: Vec<&str> = vec![];

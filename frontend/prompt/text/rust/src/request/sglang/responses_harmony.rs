@@ -1,5 +1,6 @@
-//! /v1/responses of gpt-oss in SGLang 0.5.23: srt/entrypoints/harmony_utils.py, and _make_request_with_harmony and
-//! _construct_input_messages_with_harmony of srt/entrypoints/openai/serving_responses.py.
+//! /v1/responses of gpt-oss in SGLang 0.5.23: srt/entrypoints/harmony_utils.py, and
+//! _make_request_with_harmony and _construct_input_messages_with_harmony of
+//! srt/entrypoints/openai/serving_responses.py.
 
 use super::responses::{custom_input, flat_output, no_state, orjson, Choice, Responses};
 use crate::json::{Json, Map};

@@ -1,4 +1,5 @@
-//! Schemas of tools' parameters: the names of types that SGLang rewrites, which is what the model is shown, and what it refuses.
+//! Schemas of tools' parameters: the names of types that SGLang rewrites, which is what the model
+//! is shown, and what it refuses.
 
 use crate::json::Json;
 use crate::request::wrong;
@@ -14,7 +15,8 @@ const SCHEMA: [&str; 11] = [
 const BY_NAME: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 const LISTED: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
 
-/// normalize_json_schema_types (srt/function_call/utils.py): "varchar(255)" becomes "string", in place.
+/// normalize_json_schema_types (srt/function_call/utils.py): "varchar(255)" becomes "string", in
+/// place.
 pub fn rewrite_types(schema: &mut Json) {
     let map = match schema {
         Json::List(items) => return items.iter_mut().for_each(rewrite_types),
@@ -94,8 +96,9 @@ fn standard_type(name: &str) -> Option<&'static str> {
     })
 }
 
-/// jsonschema's Draft202012Validator.check_schema. INVALID_ARGUMENT: what is no schema of JSON Schema 2020-12. UNIMPLEMENTED: a regular
-/// expression of which it is not known whether Python takes it.
+/// jsonschema's Draft202012Validator.check_schema. INVALID_ARGUMENT: what is no schema of JSON
+/// Schema 2020-12. UNIMPLEMENTED: a regular expression of which it is not known whether Python
+/// takes it.
 pub fn check(schema: &Json) -> Result<(), Failure> {
     let map = match schema {
         Json::Bool(_) => return Ok(()),
@@ -191,7 +194,8 @@ fn is_anchor(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
 }
 
-/// The format "regex": Python's re.compile takes it. Taken is what the crate regex-syntax takes, too, but for where the two differ.
+/// The format "regex": Python's re.compile takes it. Taken is what the crate regex-syntax takes,
+/// too, but for where the two differ.
 fn check_pattern(pattern: &str) -> Result<(), Failure> {
     if foreign_escape(pattern) {
         return refused("a pattern that Python's re refuses");
@@ -214,7 +218,8 @@ fn is_read_otherwise(pattern: &str) -> bool {
     is_twice || has_flags
 }
 
-/// Whether there is an escaped ASCII letter that Python's re does not know: `\p{L}` is "bad escape \p".
+/// Whether there is an escaped ASCII letter that Python's re does not know: `\p{L}` is "bad escape
+/// \p".
 fn foreign_escape(pattern: &str) -> bool {
     let mut rest = pattern.chars();
     while let Some(c) = rest.next() {

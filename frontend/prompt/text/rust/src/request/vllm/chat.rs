@@ -1,4 +1,5 @@
-//! /v1/chat/completions: entrypoints/openai/chat_completion/protocol.py, renderers/online_renderer.py, renderers/hf.py.
+//! /v1/chat/completions: entrypoints/openai/chat_completion/protocol.py,
+//! renderers/online_renderer.py, renderers/hf.py.
 
 use super::fields::{self, Field, Kind, INT};
 use super::params::{check_common, check_sampling};
@@ -10,7 +11,8 @@ use crate::Failure;
 use std::sync::Arc;
 
 pub const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-/// Arguments of transformers' apply_chat_template that are no variables of the template; and those that the engine gives itself.
+/// Arguments of transformers' apply_chat_template that are no variables of the template; and those
+/// that the engine gives itself.
 const NOT_VARIABLES: [&str; 12] = [
     "chat_template",
     "tokenize",
@@ -158,7 +160,8 @@ fn check_tool_choice(body: &Map) -> Result<(), Failure> {
     }
 }
 
-/// Ids that come with the request, which the engine takes as they are, unless the chat is to be echoed.
+/// Ids that come with the request, which the engine takes as they are, unless the chat is to be
+/// echoed.
 pub fn reused_ids(body: &mut Map) -> Option<Json> {
     let is_echo = is_true(body, "echo");
     match body.get_mut("kv_transfer_params") {
@@ -167,8 +170,9 @@ pub fn reused_ids(body: &mut Map) -> Option<Json> {
     }
 }
 
-/// A tool as ChatCompletionToolsParam writes it. entrypoints/generate/base/protocol.py, FunctionDefinition._serialize: known keys alone,
-/// in this order, null where they are missing; strict and defer_loading where they are given.
+/// A tool as ChatCompletionToolsParam writes it. entrypoints/generate/base/protocol.py,
+/// FunctionDefinition._serialize: known keys alone, in this order, null where they are missing;
+/// strict and defer_loading where they are given.
 pub fn tool_as_seen(tool: Json) -> Result<Json, Failure> {
     let bad = || wrong("tools", "not a list of functions");
     let Json::Map(mut tool) = tool else { return Err(bad()) };
@@ -264,8 +268,9 @@ pub fn text_of(templates: &Templates, convention: &Convention, mut request: Chat
 
 /// Leaves in `kwargs` what the template gets; returns its tools.
 ///
-/// ChatCompletionRequest.build_chat_params, OnlineRenderer.preprocess_chat (a kwarg `tools` wins), renderers/params.py, merge_kwargs (null
-/// and "auto" are as not given), renderers/hf.py, resolve_chat_template_kwargs.
+/// ChatCompletionRequest.build_chat_params, OnlineRenderer.preprocess_chat (a kwarg `tools` wins),
+/// renderers/params.py, merge_kwargs (null and "auto" are as not given), renderers/hf.py,
+/// resolve_chat_template_kwargs.
 fn kwargs_of(request: &mut ChatRequest) -> Result<Option<Vec<Json>>, Failure> {
     let kwargs = &mut request.kwargs;
     let thinking = request
@@ -309,8 +314,9 @@ fn kwargs_of(request: &mut ChatRequest) -> Result<Option<Vec<Json>>, Failure> {
     }
 }
 
-/// Messages of developers as the system's where the template does not know the role; then all of the system's are one, the first.
-/// renderers/hf.py, safe_apply_chat_template, _convert_developer_to_system, _consolidate_system_messages.
+/// Messages of developers as the system's where the template does not know the role; then all of
+/// the system's are one, the first. renderers/hf.py, safe_apply_chat_template,
+/// _convert_developer_to_system, _consolidate_system_messages.
 fn for_template(template: &Template, mut messages: Vec<Map>) -> Result<Vec<Map>, Failure> {
     let is = |message: &Map, role: &str| message.text("role") == Some(role);
     if template.facts().knows_developer || !messages.iter().any(|message| is(message, "developer")) {

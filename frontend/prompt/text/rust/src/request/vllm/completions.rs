@@ -1,4 +1,5 @@
-//! /v1/completions: entrypoints/openai/completion/protocol.py, renderers/online_renderer.py, render_completion.
+//! /v1/completions: entrypoints/openai/completion/protocol.py, renderers/online_renderer.py,
+//! render_completion.
 
 use super::fields::{self, Field, Kind, INT};
 use super::params::{check_common, check_sampling};

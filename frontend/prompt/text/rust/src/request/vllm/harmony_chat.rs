@@ -1,4 +1,5 @@
-//! Chats of gpt-oss: no template, openai_harmony. renderers/online_renderer.py, OnlineRenderer._make_request_with_harmony;
+//! Chats of gpt-oss: no template, openai_harmony. renderers/online_renderer.py,
+//! OnlineRenderer._make_request_with_harmony;
 //! entrypoints/openai/parser/harmony_utils.py.
 
 use crate::json::{Json, Map};
@@ -24,7 +25,8 @@ pub fn read_chat(convention: &Convention, messages: Vec<Map>, tools: Option<Vec<
     harmony::render(Package::Vllm, convention, out)
 }
 
-/// A leading message of the system or a developer is the instructions. harmony_utils.py, extract_instructions_from_messages.
+/// A leading message of the system or a developer is the instructions. harmony_utils.py,
+/// extract_instructions_from_messages.
 pub fn peel(messages: &[Map]) -> (Option<String>, &[Map]) {
     match messages.split_first() {
         Some((first, rest)) if matches!(first.text("role"), Some("system" | "developer")) => (flat(first.get("content")), rest),
@@ -47,7 +49,8 @@ pub fn preamble(instructions: Option<String>, functions: Vec<Function>, effort: 
     Ok(out)
 }
 
-/// The text of a content: texts of its parts with nothing between. harmony_utils.py, flatten_input_text_content.
+/// The text of a content: texts of its parts with nothing between. harmony_utils.py,
+/// flatten_input_text_content.
 pub fn flat(content: Option<&Json>) -> Option<String> {
     match content? {
         Json::Str(text) => Some(text.to_string()),
@@ -109,7 +112,8 @@ fn convert(message: &Map, names: &HashMap<String, Option<String>>, out: &mut Vec
             let name = function.and_then(|function| function.text("name")).unwrap_or_default();
             let arguments = match function.and_then(|function| function.get("arguments")) {
                 Some(Json::Str(text)) => text.to_string(),
-                // Of /v1/messages, which writes objects so (entrypoints/anthropic/serving.py, json.dumps of a tool use's input).
+                // Of /v1/messages, which writes objects so (entrypoints/anthropic/serving.py,
+                // json.dumps of a tool use's input).
                 Some(input @ Json::Map(_)) => input.dump(&JsonStyle { ensure_ascii: true, ..JsonStyle::default() }),
                 _ => String::new(),
             };

@@ -1,4 +1,5 @@
-//! /v1/responses of gpt-oss: renderers/online_renderer.py, OnlineRenderer._render_responses_with_harmony;
+//! /v1/responses of gpt-oss: renderers/online_renderer.py,
+//! OnlineRenderer._render_responses_with_harmony;
 //! entrypoints/openai/responses/harmony.py, response_input_to_harmony.
 
 use super::harmony_chat::{contents, flat, preamble};
@@ -19,7 +20,8 @@ pub fn read(convention: &Convention, request: Responses) -> Result<Reading, Fail
     }
     let truncate = request.truncation.resolve(convention, false)?;
     let functions = functions(request.tools)?;
-    // The grammar of the answer, which every request to gpt-oss has, needs the one function that is named.
+    // The grammar of the answer, which every request to gpt-oss has, needs the one function that is
+    // named.
     if request.named.is_some_and(|name| functions.iter().filter(|function| function.name == name).count() != 1) {
         return Err(wrong("tool_choice", "not one function"));
     }
@@ -47,7 +49,8 @@ pub fn read(convention: &Convention, request: Responses) -> Result<Reading, Fail
     Ok(Reading { truncate, ..harmony::render(Package::Vllm, convention, messages)? })
 }
 
-/// get_developer_message of harmony_utils.py. Tools of the engine's own stand in the prompt where it has them.
+/// get_developer_message of harmony_utils.py. Tools of the engine's own stand in the prompt where
+/// it has them.
 fn functions(tools: Vec<Map>) -> Result<Vec<Function>, Failure> {
     let mut functions = vec![];
     let mut other = None;
@@ -62,7 +65,8 @@ fn functions(tools: Vec<Map>) -> Result<Vec<Function>, Failure> {
             "web_search_preview" | "code_interpreter" => {
                 return Err(Failure::unknown_here("which tools of its own the engine has is not known"));
             }
-            // Without effect where it is alone and its label is none of VLLM_GPT_OSS_SYSTEM_TOOL_MCP_LABELS.
+            // Without effect where it is alone and its label is none of
+            // VLLM_GPT_OSS_SYSTEM_TOOL_MCP_LABELS.
             "mcp" if matches!(tool.text("server_label"), Some("container" | "code_interpreter" | "web_search_preview")) => {
                 return Err(Failure::unknown_here("which tools of its own the engine has is not known"));
             }

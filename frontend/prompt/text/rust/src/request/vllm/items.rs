@@ -1,7 +1,9 @@
-//! Items of a response's input as pydantic hands them on: the union of ResponseInputItemParam and ResponseOutputItem of the openai package
-//! (3.57), after ResponsesRequest.input_item_parsing (entrypoints/openai/responses/protocol.py).
+//! Items of a response's input as pydantic hands them on: the union of ResponseInputItemParam and
+//! ResponseOutputItem of the openai package (3.57), after ResponsesRequest.input_item_parsing
+//! (entrypoints/openai/responses/protocol.py).
 //!
-//! Of types that fit, the union takes the one with more of its fields set. Types that no conversion takes are refused at once.
+//! Of types that fit, the union takes the one with more of its fields set. Types that no conversion
+//! takes are refused at once.
 
 use super::fields::{self, Field, Kind};
 use crate::json::{Json, Map};
@@ -13,7 +15,8 @@ const PHASE: Kind = Kind::OneOf(&["commentary", "final_answer"]);
 
 #[derive(Debug, PartialEq)]
 pub enum Item {
-    /// A message as it came, with all of its keys (TypedDicts have the configuration of the model around them, which allows others).
+    /// A message as it came, with all of its keys (TypedDicts have the configuration of the model
+    /// around them, which allows others).
     Message { message: Map, is_unfinished: bool },
     /// ResponseOutputMessage: its parts' texts; None: a refusal.
     Said { texts: Vec<Option<String>>, is_unfinished: bool },
@@ -78,7 +81,8 @@ fn message(mut item: Map) -> Result<Item, Failure> {
     }
     let content = match content {
         Some(Json::Str(text)) if role == "assistant" && is_typed && item.text("id").is_some() && has_status(&item) => {
-            // ResponseOutputMessageParam has more fields then, and a text is no list of parts, unless it is empty.
+            // ResponseOutputMessageParam has more fields then, and a text is no list of parts,
+            // unless it is empty.
             match text.is_empty() {
                 true => Json::List(vec![]),
                 false => return Err(wrong("content", "a text in a message with id and status")),

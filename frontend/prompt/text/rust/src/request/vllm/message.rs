@@ -1,8 +1,10 @@
-//! A message of a chat: what pydantic takes for one, and what becomes of it before a template sees it.
+//! A message of a chat: what pydantic takes for one, and what becomes of it before a template sees
+//! it.
 //!
-//! renderers/chat_utils/types.py, ChatCompletionMessageParam: a union of the message types of the package openai (3.57) by role and of one
-//! for any role (`Custom` here). Pydantic takes of a union's fitting members the one with the most known fields, and of two of them the
-//! first. Contents of the members by role are looked at when they are read, and then by narrower rules.
+//! renderers/chat_utils/types.py, ChatCompletionMessageParam: a union of the message types of the
+//! package openai (3.57) by role and of one for any role (`Custom` here). Pydantic takes of a
+//! union's fitting members the one with the most known fields, and of two of them the first.
+//! Contents of the members by role are looked at when they are read, and then by narrower rules.
 
 use crate::json::{Json, Map};
 use crate::request::wrong;
@@ -32,7 +34,8 @@ const PART_FIELDS: [&str; 18] = [
     "video_embeds",
     "video_url",
 ];
-/// chat_message.py, MM_PARSER_MAP without texts and tool_reference: they need more than a tokenizer.
+/// chat_message.py, MM_PARSER_MAP without texts and tool_reference: they need more than a
+/// tokenizer.
 const MEDIA: [&str; 11] = [
     "input_image",
     "image_url",
@@ -82,7 +85,8 @@ pub fn validate(message: Json) -> Result<Map, Failure> {
 fn rename_reasoning(message: &mut Map) -> Result<(), Failure> {
     let listed = match message.get_mut("tool_calls") {
         None | Some(Json::Null | Json::List(_)) => None,
-        // Python's list() of a text or of an object: what is in them is no call, so that nothing may be in them.
+        // Python's list() of a text or of an object: what is in them is no call, so that nothing
+        // may be in them.
         Some(Json::Str(text)) => Some(text.chars().map(|c| Json::from(c.to_string())).collect::<Vec<_>>()),
         Some(Json::Map(map)) => Some(map.iter().map(|(key, _)| Json::from(key)).collect()),
         Some(_) => return Err(wrong("tool_calls", "no list")),
@@ -136,7 +140,8 @@ fn count_by_role(role: &str, message: &Map) -> Option<usize> {
     }
 }
 
-/// The known fields of a CustomChatCompletionMessageParam, with those in its lists; None: the message is none.
+/// The known fields of a CustomChatCompletionMessageParam, with those in its lists; None: the
+/// message is none.
 fn count_custom(message: &Map) -> Option<usize> {
     let mut fields = 0;
     for (name, value) in message.iter() {
@@ -155,7 +160,8 @@ fn count_custom(message: &Map) -> Option<usize> {
     Some(fields)
 }
 
-/// The known fields of the part type that has the most of them. Some types ask for no field, so that any object is a part.
+/// The known fields of the part type that has the most of them. Some types ask for no field, so
+/// that any object is a part.
 fn count_part(part: &Json) -> Option<usize> {
     let part = match part {
         Json::Str(_) => return Some(0),
@@ -245,7 +251,8 @@ fn check_parts(role: &str, message: &mut Map) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A call with its keys in the order of the types, which templates that print it whole show: id, function (arguments, name), type.
+/// A call with its keys in the order of the types, which templates that print it whole show: id,
+/// function (arguments, name), type.
 fn in_order(call: Json) -> Result<Json, Failure> {
     let refused = || wrong("tool_calls", "not a list of calls of functions");
     let Json::Map(mut call) = call else { return Err(refused()) };
@@ -271,7 +278,8 @@ fn ordered<const N: usize>(first: [(&str, Json); N], rest: Map) -> Map {
     first.into_iter().map(|(key, value)| (Arc::from(key), value)).chain(rest).collect()
 }
 
-/// A message as the template gets it. chat_message.py, parse_chat_message_content and _postprocess_messages.
+/// A message as the template gets it. chat_message.py, parse_chat_message_content and
+/// _postprocess_messages.
 ///
 /// `as_parts`: the template loops over contents.
 pub fn convert(mut message: Map, as_parts: bool) -> Result<Map, Failure> {

@@ -1,4 +1,5 @@
-//! /v1/messages: entrypoints/anthropic/protocol.py, and serving.py, AnthropicServingMessages.to_chat_completion_request.
+//! /v1/messages: entrypoints/anthropic/protocol.py, and serving.py,
+//! AnthropicServingMessages.to_chat_completion_request.
 
 use super::chat::{reused_ids, text_of, tool_as_seen, ChatRequest};
 use super::fields::{self, Field, Kind, INT};
@@ -434,7 +435,8 @@ fn check_tool(tool: &Map) -> Result<(), Failure> {
     }
 }
 
-/// The tools in effect at the end of the conversation, as the template gets them. _resolve_tools and _convert_tools.
+/// The tools in effect at the end of the conversation, as the template gets them. _resolve_tools
+/// and _convert_tools.
 fn tools_of(tools: Option<Json>, messages: &mut [(Arc<str>, Content)]) -> Result<Option<Vec<Json>>, Failure> {
     let mut given = vec![];
     let is_given = matches!(tools, Some(Json::List(_)));
@@ -531,14 +533,16 @@ fn tool_of(mut tool: Map) -> Result<Json, Failure> {
     tool_as_seen(Json::Map(Map::from_iter([("function", function)])))
 }
 
-/// _should_merge_inline_system: of the templates for chats with and without tools, one wants the system's message first.
+/// _should_merge_inline_system: of the templates for chats with and without tools, one wants the
+/// system's message first.
 fn inline_system_is_merged(templates: &Templates) -> bool {
     [false, true]
         .iter()
         .any(|has_tools| templates.choose(*has_tools).map_or(true, |template| template.system_is_first()))
 }
 
-/// DisabledThinkingEffortResolver._probe: "low" where the template refuses "none", or prints another effort's prompt for it.
+/// DisabledThinkingEffortResolver._probe: "low" where the template refuses "none", or prints
+/// another effort's prompt for it.
 fn effort_without_thinking(templates: &Templates, convention: &Convention) -> &'static str {
     // openai_harmony knows no effort "none".
     if convention.model_type == "gpt_oss" {

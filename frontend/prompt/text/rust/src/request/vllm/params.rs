@@ -1,4 +1,5 @@
-//! What the engine refuses in fields that its prompt does not depend on, alike for chats and completions.
+//! What the engine refuses in fields that its prompt does not depend on, alike for chats and
+//! completions.
 
 use super::fields::{self, Field, Kind, I64, INT};
 use super::is_true;
@@ -135,7 +136,8 @@ fn check_response_format(format: &Map) -> Result<(), Failure> {
     }
 }
 
-/// sampling_params.py, SamplingParams._verify_args. `max_tokens`: of the answer, where the request says how many.
+/// sampling_params.py, SamplingParams._verify_args. `max_tokens`: of the answer, where the request
+/// says how many.
 pub fn check_sampling(body: &Map, max_tokens: Option<i128>) -> Result<(), Failure> {
     const RANGES: [(&str, f64, f64); 8] = [
         ("n", 1.0, f64::MAX),

@@ -1,7 +1,9 @@
-//! /v1/responses: entrypoints/openai/responses/protocol.py (ResponsesRequest), utils.py (construct_input_messages), and
-//! renderers/online_renderer.py, OnlineRenderer.render_responses. Of gpt-oss in `harmony_responses`.
+//! /v1/responses: entrypoints/openai/responses/protocol.py (ResponsesRequest), utils.py
+//! (construct_input_messages), and renderers/online_renderer.py, OnlineRenderer.render_responses.
+//! Of gpt-oss in `harmony_responses`.
 //!
-//! Items of the input are read as the `openai` package types them (3.57, types/responses), in `items`.
+//! Items of the input are read as the `openai` package types them (3.57, types/responses), in
+//! `items`.
 
 use super::chat::{self, ChatRequest};
 use super::fields::{self, Field, Kind, I64, INT};
@@ -329,8 +331,8 @@ fn flat_name(namespace: &str, name: &str) -> String {
     format!("{namespace}__{name}")
 }
 
-/// What the template is shown of the tools, as tools of chats; None: no tools. construct_tool_dicts; tool_parsers/utils.py,
-/// get_function_tools.
+/// What the template is shown of the tools, as tools of chats; None: no tools.
+/// construct_tool_dicts; tool_parsers/utils.py, get_function_tools.
 fn functions(tools: Vec<Map>) -> Result<Option<Vec<Json>>, Failure> {
     if tools.is_empty() {
         return Ok(None);
@@ -386,7 +388,8 @@ fn message(role: &str, content: impl Into<Json>) -> Map {
     Map::from_iter([("role", Json::from(role)), ("content", content.into())])
 }
 
-/// _construct_message_from_response_item: an item is a message, or more of the assistant's last one.
+/// _construct_message_from_response_item: an item is a message, or more of the assistant's last
+/// one.
 fn add(item: Item, messages: &mut Vec<Map>) -> Result<(), Failure> {
     let mut last = messages.last_mut().filter(|last| last.text("role") == Some("assistant"));
     let mut assistant = |name: &str, value: Json| match &mut last {

@@ -1,0 +1,44 @@
+#include "frontend/accuracy/sent_memory.h"
+
+#include <tuple>
+
+#include "absl/hash/hash.h"
+
+namespace kvatlas {
+
+uint64_t SentMemory::Key(std::string_view cell, const HolderId& worker, SequenceHash block) {
+  return absl::HashOf(cell, worker.name, worker.rank, Raw(block));
+}
+
+void SentMemory::Sent(std::string_view cell, const HolderId& worker,
+                      std::span<const SequenceHash> leading, Time now) {
+  for (SequenceHash block : leading) {
+    const uint64_t key = Key(cell, worker, block);
+    const auto [at, is_new] = sent_.try_emplace(key, now);
+    at->second = now;
+    if (is_new) by_age_.push_back(key);
+  }
+  while (sent_.size() > blocks_max_) {
+    sent_.erase(by_age_.front());
+    by_age_.pop_front();
+  }
+}
+
+SentMemory::Reach SentMemory::Find(std::string_view cell, const HolderId& worker,
+                                   std::span<const SequenceHash> leading) const {
+  Reach reach;
+  for (SequenceHash block : leading) {
+    const auto found = sent_.find(Key(cell, worker, block));
+    if (found == sent_.end()) break;
+    ++reach.blocks;
+    reach.at = found->second;
+  }
+  return reach;
+}
+
+Time SentMemory::At(std::string_view cell, const HolderId& worker, SequenceHash block) const {
+  const auto found = sent_.find(Key(cell, worker, block));
+  return found == sent_.end() ? Time(0) : found->second;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,41 @@
+// What was begun and has not ended? To be waited for before that which it uses is destroyed.
+//
+// Around calls it is around everything that holds a channel: gRPC 1.51 joins its callback threads
+// where the last channel of a process ends, so that must not be one of them.
+//
+// *Threads*: any.
+
+#ifndef KVATLAS_FRONTEND_CLUSTER_CLIENT_PENDING_CALLS_H_
+#define KVATLAS_FRONTEND_CLUSTER_CLIENT_PENDING_CALLS_H_
+
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+
+namespace kvatlas {
+
+class PendingCalls {
+ public:
+  void Begin() {
+    MutexLock lock(&mutex_);
+    ++count_;
+  }
+  void End() {
+    MutexLock lock(&mutex_);
+    if (--count_ == 0) none_.SignalAll();
+  }
+  void WaitForNone() {
+    MutexLock lock(&mutex_);
+    while (count_ > 0) none_.Wait(&mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar none_;
+  uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_CLUSTER_CLIENT_PENDING_CALLS_H_

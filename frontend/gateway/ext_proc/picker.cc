@@ -1,0 +1,305 @@
+#include "frontend/gateway/ext_proc/picker.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/gateway/errors.h"
+#include "frontend/prompt/discover_engines.h"
+#include "frontend/prompt/error_code.h"
+#include "frontend/prompt/prompt_form.h"
+#include "frontend/prompt/tokenize_readings.h"
+
+namespace kvatlas {
+namespace {
+
+absl::Status EmptySubset() {
+  return absl::UnavailableError(
+      "the gateway's subset of endpoints is empty: no endpoint may be chosen");
+}
+
+}  // namespace
+
+ClientError RefusalOf(const absl::Status& why) {
+  const ClientError error = ToClientError(why);
+  return error.http_status < 500 ? error : ToClientError(absl::UnavailableError(why.message()));
+}
+
+struct Picker::Task {
+  RouteInput input;
+  std::shared_ptr<const Prompt> prompt;  // until it has its tokens
+  std::optional<EndpointSet> subset;
+  bool names_rank = false;
+  bool one_prompt = true;
+  std::vector<std::string> stored = {};
+  std::optional<RouteInput> elsewhere =
+      {};  // where the worker that has what is stored cannot be chosen
+  std::string model = {};
+  absl::Status no_tokens = {};             // why it is routed by load
+  std::vector<ReadingTold> readings = {};  // by `RouteResult::reading`
+  // The route again, once the answers to it have told who is in the gateway's subset, or in the
+  // pool.
+  std::optional<RouteInput> within_subset = {};
+  bool sheddable = false;
+  Callback callback = {};
+};
+
+Picker::Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* tokenizer,
+               Endpoints* endpoints)
+    : options_(options), frontend_(frontend), tokenizer_(tokenizer), endpoints_(endpoints) {}
+
+Picker::~Picker() { WaitIdle(); }
+
+void Picker::WaitIdle() {
+  MutexLock lock(&mutex_);
+  while (under_way_ > 0) idle_.Wait(&mutex_);
+}
+
+std::shared_ptr<Picker::Task> Picker::NewTask() {
+  {
+    MutexLock lock(&mutex_);
+    ++under_way_;
+  }
+  return std::shared_ptr<Task>(new Task, [this](Task* task) {
+    delete task;
+    MutexLock lock(&mutex_);
+    if (--under_way_ == 0) idle_.SignalAll();
+  });
+}
+
+void Picker::Pick(PickInput input, Callback callback) {
+  if (input.subset.has_value() && input.subset->empty()) return callback(RefusalOf(EmptySubset()));
+  const auto may_use = [&input](const std::string& model) {
+    return input.may_use == nullptr ? absl::OkStatus() : input.may_use(model);
+  };
+  if (IsWideText(input.body)) {
+    if (const absl::Status may = may_use(kModelNotRead); !may.ok()) return callback(RefusalOf(may));
+  }
+  absl::StatusOr<PromptRequest> request = PromptRequest();
+  if (input.call.has_value()) {
+    request =
+        ReadPromptRequest(*input.call, std::make_shared<const std::string>(std::move(input.body)));
+  } else {
+    request->model = ReadModel(input.body).value_or("");
+    request->no_prompt = NoPromptOf(input.method, input.path);
+    if (request->model.empty()) {
+      if (const absl::Status may = may_use(kModelNotRead); !may.ok())
+        return callback(RefusalOf(may));
+      const PickResult any = AnyOf(input.subset);
+      const bool meets = std::holds_alternative<ClientError>(any) &&
+                         Meets([this, subset = input.subset, callback, task = NewTask()] {
+                           callback(AnyOf(subset));
+                         });
+      return meets ? void() : callback(any);
+    }
+  }
+  if (request.ok() && request->model.empty())
+    request = absl::InvalidArgumentError("model is missing");
+  if (!request.ok()) return callback(RefusalOf(request.status()));
+  if (const absl::Status may = may_use(request->model); !may.ok()) return callback(RefusalOf(may));
+  const std::shared_ptr<Task> task = NewTask();
+  task->input = {.domain = {.model = std::move(request->model), .tenant = std::move(input.tenant)},
+                 .cache_salt = std::move(request->cache_salt),
+                 .unknown_prompt = !request->no_prompt.ok(),
+                 .cache_not_read = !request->cache_not_read.ok(),
+                 .session_id = std::move(input.session_id),
+                 .tenant = std::move(input.owner),
+                 .expected_output_tokens = static_cast<uint32_t>(
+                     std::min<size_t>(request->output_tokens_max, UINT32_MAX)),
+                 .end_follows = true,
+                 .trace = input.trace};
+  task->input.rank = input.rank.has_value() ? input.rank : request->wishes.rank;
+  task->names_rank = task->input.rank.has_value();
+  const auto objective = options_.objectives.find(input.objective);
+  task->sheddable = objective != options_.objectives.end() && objective->second < 0;
+  // It makes way for those that wait.
+  if (task->sheddable) task->input.queue_wait = Duration(0);
+  task->one_prompt = request->wishes.one_prompt;
+  task->no_tokens = request->no_prompt;
+  task->stored = std::move(request->wishes.stored);
+  task->input.traits = std::move(request->traits);
+  task->subset = std::move(input.subset);
+  task->callback = std::move(callback);
+  if (!task->input.unknown_prompt) {
+    if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
+      task->input.form = PromptForm::kCompletion;
+      task->input.tokens = std::move(*tokens);
+    } else {
+      task->prompt =
+          std::make_shared<const Prompt>(std::get<BodyPrompt>(std::move(request->prompt)));
+      task->input.form = FormOf(*task->prompt);
+    }
+  }
+  if (options_.served_name == nullptr ||
+      options_.served_name(&task->input, [this, task] { Tokenize(task); }))
+    Tokenize(task);
+}
+
+void Picker::CountNoTokens(const Task& task, const absl::Status& why) const {
+  if (options_.on_no_tokens != nullptr) options_.on_no_tokens(task.model, why);
+}
+
+void Picker::Tokenize(std::shared_ptr<Task> task) {
+  task->model = task->input.domain.model;
+  if (!options_.pool.HasModel(task->model))
+    return task->callback(RefusalOf(UnknownModelError(task->model)));
+  if (task->prompt == nullptr) return Route(task);
+  if (tokenizer_ == nullptr) {
+    return ByLoad(task, absl::NotFoundError("no tokenizer for model \"" + task->model +
+                                            "\": this frontend has none"));
+  }
+  const std::string& model = task->input.domain.model;
+  TokenizeReadings(
+      options_.conventions == nullptr ? nullptr : options_.conventions->Of(model),
+      std::exchange(task->prompt, nullptr), &task->input,
+      [this, task](std::shared_ptr<const Prompt> prompt, PromptTokenizer::Callback answer) {
+        TokenizeMeetingEngines(frontend_, tokenizer_, task->input.domain, std::move(prompt),
+                               options_.tokenize_deadline, std::move(answer));
+      },
+      [this, task](const absl::StatusOr<std::vector<ReadingTold>>& told) {
+        if (!told.ok()) return ByLoad(task, told.status());
+        task->readings = *told;
+        Route(task);
+      });
+}
+
+void Picker::ByLoad(std::shared_ptr<Task> task, absl::Status why) {
+  if (IsUnknownModel(why)) return task->callback(RefusalOf(why));
+  task->input.no_tokens = std::string(why.message());
+  task->input.unknown_prompt = true;
+  task->no_tokens = std::move(why);
+  Route(std::move(task));
+}
+
+void Picker::Route(std::shared_ptr<Task> task) {
+  if (const absl::Status hashed = ForgetTokensBeyondBlocksMax(frontend_, &task->input);
+      !hashed.ok()) {
+    task->no_tokens = hashed;
+    task->readings.clear();
+  }
+  if (IsLimited(*task)) {
+    const std::vector<std::string> there = NamesWithin(*task);
+    if (there.empty()) {
+      task->within_subset = task->input;
+    } else {
+      AllowOnly(there, &task->input);
+    }
+  }
+  for (const std::string& id : task->stored) {
+    const std::optional<KnownEngine> maker = stored_.Of(id);
+    if (!maker.has_value()) continue;
+    task->elsewhere = task->input;
+    AllowOnly({maker->worker.name}, &task->input);
+    break;
+  }
+  RouteNow(std::move(task));
+}
+
+bool Picker::IsLimited(const Task& task) const {
+  return task.subset.has_value() || options_.pool.divides_models();
+}
+
+std::vector<std::string> Picker::NamesWithin(const Task& task) const {
+  return task.subset.has_value() ? endpoints_->NamesAt(*task.subset) : endpoints_->Names();
+}
+
+void Picker::RouteNow(std::shared_ptr<Task> task) {
+  frontend_->RouteAsync(std::move(task->input), [this, task](absl::StatusOr<RouteResult> result) {
+    if (!result.ok() && task->elsewhere.has_value()) {
+      task->input = *std::exchange(task->elsewhere, std::nullopt);
+      return RouteNow(task);
+    }
+    const bool routed = result.ok();
+    PickResult picked = Choose(*task, std::move(result));
+    if (routed && std::holds_alternative<ClientError>(picked) && task->within_subset.has_value()) {
+      const std::vector<std::string> there = NamesWithin(*task);
+      task->input = *std::exchange(task->within_subset, std::nullopt);
+      if (!there.empty()) {
+        AllowOnly(there, &task->input);
+        return RouteNow(task);
+      }
+    }
+    task->callback(std::move(picked));
+  });
+}
+
+PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) {
+  if (!result.ok()) {
+    // A typo is 404, which no client asks again; that no worker is there may pass.
+    const bool no_worker = absl::IsNotFound(result.status()) && !IsUnknownModel(result.status());
+    return RefusalOf(no_worker ? absl::UnavailableError(result.status().message())
+                               : result.status());
+  }
+  if (observe_) observe_(*result);
+  absl::Status no_tokens = task.no_tokens;
+  if (result->reading < task.readings.size()) no_tokens = task.readings[result->reading].no_tokens;
+  if (!no_tokens.ok()) CountNoTokens(task, no_tokens);
+  if (task.sheddable && 2 * result->receipt.overloaded >= result->receipt.candidates_considered &&
+      result->receipt.overloaded > 0) {
+    frontend_->Report(result->decision_id, {.abandoned = true});
+    return RefusalOf(WithRetryAfter(
+        absl::ResourceExhaustedError("half of the workers are over their thresholds, and this "
+                                     "request's objective is shed first"),
+        std::chrono::seconds(1)));
+  }
+  const bool split = result->decode.has_value();
+  if (options_.pool.empty()) {
+    if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
+    if (split && !result->decode->url.empty())
+      endpoints_->Learn(result->decode->worker, result->decode->url);
+  }
+  Picked picked;
+  const auto add = [&](const std::string& cell, const HolderId& worker) {
+    if (picked.endpoints.size() == std::max<uint32_t>(options_.endpoints_best, 1)) return;
+    std::optional<std::string> address = endpoints_->Of(worker);
+    if (!address.has_value()) return;
+    if (task.subset.has_value() && !task.subset->Contains(*address)) return;
+    picked.endpoints.push_back({.address = *std::move(address), .worker = {cell, worker}});
+  };
+  add(result->destination_cell(), result->destination());
+  const bool as_chosen = !picked.endpoints.empty();
+  picked.decodes = split && as_chosen;
+  if (picked.decodes) picked.prefiller = endpoints_->Of(result->worker).value_or("");
+  // The header that says who prefills goes with the first endpoint alone: no other one is named
+  // beside it.
+  if (!picked.decodes) {
+    for (const ReceiptCandidate& candidate : result->receipt.candidates)
+      if (!(candidate.worker == result->worker) && !candidate.prefill_only)
+        add(candidate.cell, candidate.worker);
+  }
+  if (as_chosen) {
+    picked.decision_id = result->decision_id;
+    picked.one_prompt = task.one_prompt;
+    picked.no_tokens = std::string(no_tokens.message());
+    picked.names_stored = task.stored;
+    if (!task.names_rank) picked.rank = result->engine_rank;
+    return picked;
+  }
+  // The chosen worker gets nothing: nothing is in flight to it.
+  frontend_->Report(result->decision_id, {.abandoned = true});
+  if (!picked.endpoints.empty()) return picked;
+  return RefusalOf(absl::UnavailableError("the endpoint of worker " + ToString(result->worker) +
+                                          " is not known, or not one that the gateway allows"));
+}
+
+std::variant<std::string, ClientError> Picker::PickAny(const std::optional<EndpointSet>& subset) {
+  if (subset.has_value() && subset->empty()) return RefusalOf(EmptySubset());
+  std::optional<std::string> next =
+      endpoints_->Next(frontend_->draining(), subset.has_value() ? &*subset : nullptr);
+  if (next.has_value()) return *std::move(next);
+  return RefusalOf(absl::UnavailableError("no endpoint of an engine that takes requests is known"));
+}
+
+PickResult Picker::AnyOf(const std::optional<EndpointSet>& subset) {
+  std::variant<std::string, ClientError> any = PickAny(subset);
+  if (auto* const refusal = std::get_if<ClientError>(&any)) return std::move(*refusal);
+  return Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}};
+}
+
+bool Picker::Meets(std::function<void()> then) {
+  return options_.meet_engines != nullptr && !options_.meet_engines(std::move(then));
+}
+
+}  // namespace kvatlas

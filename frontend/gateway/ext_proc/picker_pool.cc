@@ -1,0 +1,34 @@
+#include "frontend/gateway/ext_proc/picker_pool.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+
+namespace kvatlas {
+
+absl::StatusOr<PickerPool> PickerPool::Parse(const std::vector<std::string>& entries) {
+  PickerPool pool;
+  for (const std::string& entry : entries) {
+    const size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == entry.size()) {
+      return absl::InvalidArgumentError("'" + entry +
+                                        "' is no model=MODEL, cell=CELL or LABEL=VALUE");
+    }
+    const std::string name = entry.substr(0, equals);
+    std::set<std::string>& values = name == "model"  ? pool.models_
+                                    : name == "cell" ? pool.cells_
+                                                     : pool.labels_[name];
+    values.insert(entry.substr(equals + 1));
+  }
+  return pool;
+}
+
+bool PickerPool::HasLabels(const Labels* labels) const {
+  return std::all_of(labels_.begin(), labels_.end(), [labels](const auto& wanted) {
+    if (labels == nullptr) return false;
+    const auto found = labels->find(wanted.first);
+    return found != labels->end() && wanted.second.contains(found->second);
+  });
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,556 @@
+#include "frontend/gateway/ext_proc/picker_stream.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "frontend/gateway/errors.h"
+#include "frontend/gateway/ext_proc/endpoints.h"
+#include "frontend/gateway/http/header_text.h"
+#include "frontend/gateway/session_header.h"
+#include "frontend/prompt/request/prompt_request.h"
+#include "indexer/telemetry/tracing/trace_context.h"
+#include "indexer/telemetry/tracing/tracer.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr char kByEngine[] = "via_upstream";
+
+std::string Joined(const std::vector<PickedEndpoint>& endpoints) {
+  std::string text;
+  for (const PickedEndpoint& endpoint : endpoints)
+    text += (text.empty() ? "" : ",") + endpoint.address;
+  return text;
+}
+
+}  // namespace
+
+PickerStream::PickerStream(const PickerStreamOptions& options, Picker* picker,
+                           PickerStreamStats* stats, HeldBodies* bodies, Wire* wire)
+    : options_(options),
+      picker_(picker),
+      stats_(stats),
+      wire_(wire),
+      request_mode_(options.mode_unsaid),
+      response_mode_(options.mode_unsaid),
+      held_(bodies) {}
+
+// One message of the proxy, under the lock but for the pick: `Pick` may answer before it returns,
+// and `OnPicked` takes the lock itself. What comes while a pick is under way is judged by `state_`.
+void PickerStream::OnMessage(ext_proc::ProcessingRequest message) {
+  using Kind = ext_proc::ProcessingRequest::RequestCase;
+  bool whole = false;
+  PickInput input;
+  {
+    MutexLock lock(&mutex_);
+    if (wire_ == nullptr) return;
+    if (std::exchange(first_, false)) OnFirst(message);
+    if (watching_) return;
+    if (state_ == Request::kMeeting) return KeepEarly(std::move(message));
+    ReadMetadata(message.metadata_context());
+    switch (message.request_case()) {
+      case Kind::kRequestHeaders:
+        OnRequestHeaders(message.request_headers());
+        break;
+      case Kind::kRequestBody:
+        whole = OnRequestBody(message.mutable_request_body());
+        break;
+      case Kind::kRequestTrailers:
+        whole = OnRequestTrailers();
+        break;
+      case Kind::kResponseHeaders:
+        ReadAttributes(message);
+        OnResponseHeaders(message.response_headers());
+        break;
+      case Kind::kResponseBody:
+        OnResponseBody(message.mutable_response_body());
+        break;
+      case Kind::kResponseTrailers:
+        OnResponseTrailers();
+        break;
+      case Kind::REQUEST_NOT_SET:
+        break;  // something that did not exist when this was written
+    }
+    if (whole) input = TakeInput();
+  }
+  // Without the lock: the answer may come at once.
+  if (!whole) return;
+  picker_->Pick(std::move(input), [self = shared_from_this()](PickResult result) {
+    self->OnPicked(std::move(result));
+  });
+}
+
+void PickerStream::OnFirst(const ext_proc::ProcessingRequest& message) {
+  watching_ = message.observability_mode();
+  if (!message.has_protocol_config()) return;
+  request_mode_ = message.protocol_config().request_body_mode();
+  response_mode_ = message.protocol_config().response_body_mode();
+}
+
+void PickerStream::ReadMetadata(const ext_proc::Metadata& metadata) {
+  if (const google::protobuf::Value* const subset = Find(metadata, kSubsetSpace, kSubsetKey))
+    input_.subset = EndpointsIn(*subset);
+  if (const google::protobuf::Value* const served = Find(metadata, kEndpointSpace, kServedKey))
+    served_ = served->string_value();
+}
+
+// Proxies that are configured so (`response_attributes`) say with the response who was asked last
+// and why they answered by themselves. A failed connection marks that endpoint for requests without
+// a prompt, an answer of the engine clears it; every other reason says nothing of the engine.
+void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
+  const auto attributes = message.attributes().find(kFilterName);
+  if (attributes == message.attributes().end()) return;
+  const auto text = [&](const char* key) {
+    const auto value = attributes->second.fields().find(key);
+    return value == attributes->second.fields().end() ? "" : value->second.string_value();
+  };
+  reply_details_ = text(kReplyDetails);
+  const absl::StatusOr<std::string> upstream = EndpointOf(text(kUpstreamAddress));
+  if (!upstream.ok()) return;
+  upstream_ = *upstream;
+  const bool reached = !NeverConnected(reply_details_);
+  if (!reached || reply_details_ == kByEngine) picker_->endpoints().Reached(upstream_, reached);
+  const bool picked =
+      std::any_of(picked_.endpoints.begin(), picked_.endpoints.end(),
+                  [&](const PickedEndpoint& one) { return one.address == *upstream; });
+  if (picked && served_.empty()) served_ = upstream_;
+}
+
+// ---- The request ----
+
+void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
+  if (state_ != Request::kHeaders) return End(absl::InvalidArgumentError("headers twice"));
+  said_routes_ = RoutingHeadersIn(headers.headers());
+  const std::string rank = ValueIn(headers.headers(), kDataParallelRankHeader);
+  says_rank_ = !rank.empty();
+  if (uint32_t named = 0; absl::SimpleAtoi(rank, &named)) input_.rank = named;
+  BeginSpan(headers.headers());
+  const std::string method = ValueIn(headers.headers(), ":method");
+  const std::string path = ValueIn(headers.headers(), ":path");
+  error_shape_ = ErrorShapeOf(path);
+  const std::optional<RequestPath> call = RequestPathOf(method, path);
+  if (method != "POST" || headers.end_of_stream()) return PassWithoutPrompt();
+  const bool unread =
+      request_mode_ == ext_proc::NONE ||
+      absl::StartsWithIgnoreCase(ValueIn(headers.headers(), "content-type"), "multipart/");
+  input_.tenant = ValueIn(headers.headers(), kTenantHeader);
+  if (options_.tenant_of != nullptr) {
+    absl::StatusOr<PickerStreamOptions::Tenants> tenants =
+        options_.tenant_of(input_.tenant, method, path);
+    absl::Status may = tenants.status();
+    if (may.ok() && unread) may = tenants->may_use(kModelNotRead);
+    if (!may.ok()) return Refuse(ToClientError(may));
+    input_.owner = std::move(tenants->tenant);
+    input_.tenant = std::move(tenants->pool);
+    input_.may_use = std::move(tenants->may_use);
+  }
+  if (unread) return PassWithoutPrompt();
+  if (!duplex() && request_mode_ != ext_proc::BUFFERED) {
+    return End(absl::FailedPreconditionError(
+        "request_body_mode must be FULL_DUPLEX_STREAMED or BUFFERED: the endpoint is chosen by the "
+        "whole body, before the headers go on"));
+  }
+  makes_response_ = call == RequestPath::kResponses;
+  input_.call = call;
+  input_.method = method;
+  input_.path = path.substr(0, path.find('?'));
+  rewrite_ = ValueIn(headers.headers(), kRewriteHeaders);
+  input_.objective = ValueIn(headers.headers(), kObjectiveHeaders);
+  if (input_.owner.empty()) input_.owner = ValueIn(headers.headers(), kFairnessHeaders);
+  input_.session_id =
+      SessionBy([&](std::string_view name) { return ValueIn(headers.headers(), name); });
+  input_.trace = span_.context();
+  state_ = Request::kCollecting;
+  if (duplex()) return;
+  // The endpoint comes with the body: until then nothing of the client's may route it.
+  ext_proc::ProcessingResponse response;
+  ext_proc::HeadersResponse* const answer = response.mutable_request_headers();
+  for (const std::string_view header : said_routes_)
+    answer->mutable_response()->mutable_header_mutation()->add_remove_headers(std::string(header));
+  // Envoy takes no body of another length than that header says, and compares them before it takes
+  // the headers that come with the body.
+  if (!rewrite_.empty())
+    answer->mutable_response()->mutable_header_mutation()->add_remove_headers(kContentLength);
+  wire_->Send(std::move(response));
+}
+
+// A request that came without a context is the root of a trace, and the engine is told of it.
+void PickerStream::BeginSpan(const ext_proc::HeaderMap& headers) {
+  const TraceContext parent = Tracer::ParentOf(ValueIn(headers, kTraceparent));
+  span_ = Tracer::OfProcess()->Begin("ext_proc", SpanKind::kServer, parent);
+  if (!parent.valid()) traceparent_ = ToTraceparent(span_.context());
+  span_.Set("http.request.method", ValueIn(headers, ":method"));
+  span_.Set("url.path", ValueIn(headers, ":path"));
+}
+
+// GET, multipart bodies, and calls whose body the proxy does not send:
+//   1. Any endpoint of the pool takes it, by turns.
+//   2. While none is known, engines are looked for once (`Picker::Meets`). The stream waits in
+//      kMeeting, and what the proxy sends meanwhile is kept in order, within the bound of bodies.
+//   3. `OnMet` tries again and hands over what was kept. If there is still none, the answer is 503.
+void PickerStream::PassWithoutPrompt() {
+  const std::variant<std::string, ClientError> any = picker_->PickAny(input_.subset);
+  if (const auto* const refusal = std::get_if<ClientError>(&any)) {
+    if (!std::exchange(met_, true) &&
+        picker_->Meets([self = shared_from_this()] { self->OnMet(); })) {
+      state_ = Request::kMeeting;
+      return;
+    }
+    return Refuse(*refusal);
+  }
+  state_ = Request::kPassing;
+  stats_->Picked(/*by_prompt=*/false);
+  ext_proc::ProcessingResponse response;
+  ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
+  picked_.endpoints = {{.address = std::get<std::string>(any)}};
+  SetEndpoints(std::get<std::string>(any), headers->mutable_response(), &response);
+  SetOtherHeaders(headers->mutable_response());
+  span_.End();
+  wire_->Send(std::move(response));
+}
+
+// Of a request whose endpoint is looked for, what a proxy sends without waiting for the answer to
+// its headers.
+void PickerStream::KeepEarly(ext_proc::ProcessingRequest message) {
+  const size_t bytes = message.request_body().body().size();
+  early_bytes_ += bytes;
+  if (early_bytes_ > options_.body_bytes_max || !held_.Add(bytes))
+    return Refuse(RefusalOf(absl::UnavailableError("no engine is known yet: try again")));
+  early_.push_back(std::move(message));
+}
+
+void PickerStream::OnMet() {
+  MutexLock lock(&mutex_);
+  if (wire_ == nullptr || state_ != Request::kMeeting) return;
+  PassWithoutPrompt();
+  for (ext_proc::ProcessingRequest& message : std::exchange(early_, {})) {
+    if (wire_ == nullptr) return;
+    if (message.has_request_body()) OnRequestBody(message.mutable_request_body());
+    if (message.has_request_trailers()) OnRequestTrailers();
+  }
+  held_.Clear();
+}
+
+bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
+  // Envoy 1.35.13, 1.36.9 and 1.37.5 may send the last piece of a body above 1 MB twice
+  // (kubernetes-sigs/gateway-api-inference-extension#2988).
+  if (body_ended_) return false;
+  body_ended_ = body->end_of_stream();
+  if (state_ == Request::kPassing) {
+    ext_proc::ProcessingResponse response;
+    ext_proc::BodyResponse* const answer = response.mutable_request_body();
+    if (duplex()) PassOn(body, StreamedBody(answer));
+    wire_->Send(std::move(response));
+    return false;
+  }
+  if (state_ != Request::kCollecting) {
+    End(absl::InvalidArgumentError("a body out of turn"));
+    return false;
+  }
+  if (body->body().size() > options_.body_bytes_max - body_.size()) {
+    Refuse(RefusalOf(absl::ResourceExhaustedError(
+        "the body has more than " + std::to_string(options_.body_bytes_max) + " bytes")));
+    return false;
+  }
+  if (!held_.Add(body->body().size())) {
+    Refuse(RefusalOf(absl::UnavailableError("too many long requests at once: try again")),
+           kSaturated);
+    return false;
+  }
+  body_ += body->body();
+  // What a proxy has buffered comes in one piece.
+  return body->end_of_stream() || !duplex();
+}
+
+bool PickerStream::OnRequestTrailers() {
+  if (state_ == Request::kCollecting) {
+    trailers_ = true;
+    return true;
+  }
+  if (state_ == Request::kHeaders) {
+    End(absl::InvalidArgumentError("trailers out of turn"));
+    return false;
+  }
+  ext_proc::ProcessingResponse response;
+  response.mutable_request_trailers();
+  wire_->Send(std::move(response));
+  return false;
+}
+
+// A body is kept for sending back where the proxy has given it up: in full duplex always, buffered
+// only when the model's name in it was changed.
+PickInput PickerStream::TakeInput() {
+  state_ = Request::kPicking;
+  RewriteModel();
+  input_.body = body_;
+  if (!rewrite_.empty()) body_length_ = body_.size();
+  if (!duplex() && !names_.has_value()) body_.clear();
+  return std::exchange(input_, {});
+}
+
+// From here on it is a request for that model. One that is no JSON object, or names no model, goes
+// on as it is.
+void PickerStream::RewriteModel() {
+  if (rewrite_.empty()) return;
+  std::string before;
+  absl::StatusOr<std::string> changed = WithModel(body_, rewrite_, &before);
+  if (!changed.ok() || before == rewrite_) return;
+  body_ = *std::move(changed);
+  names_.emplace(rewrite_, before);
+}
+
+void PickerStream::OnPicked(PickResult result) {
+  auto* const picked = std::get_if<Picked>(&result);
+  MutexLock lock(&mutex_);
+  if (wire_ == nullptr) {
+    // The client is gone, and with it what it wanted.
+    if (picked == nullptr || picked->decision_id == 0) return;
+    stats_->EndedEarly();
+    return picker_->frontend()->Report(picked->decision_id, {.abandoned = true});
+  }
+  if (picked == nullptr) return Refuse(std::get<ClientError>(result));
+  picked_ = std::move(*picked);
+  stats_->Picked(/*by_prompt=*/picked_.decision_id != 0);
+  SendPicked();
+}
+
+// The order that Envoy demands. Buffered: endpoint, headers and a changed body are in the one
+// answer to the body. Full duplex: the answer to the headers, which was held back until now, then
+// the body in pieces, then the trailers if some came.
+void PickerStream::SendPicked() {
+  state_ = Request::kPassing;
+  span_.End();
+  const std::string endpoints = Joined(picked_.endpoints);
+  ext_proc::ProcessingResponse response;
+  if (!duplex()) {
+    ext_proc::BodyResponse* const body = response.mutable_request_body();
+    SetEndpoints(endpoints, body->mutable_response(), &response);
+    SetOtherHeaders(body->mutable_response());
+    if (body_length_.has_value()) {
+      SetHeader(kContentLength, std::to_string(*body_length_),
+                body->mutable_response()->mutable_header_mutation());
+    }
+    if (names_.has_value())
+      body->mutable_response()->mutable_body_mutation()->set_body(std::exchange(body_, {}));
+    return wire_->Send(std::move(response));
+  }
+  ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
+  SetEndpoints(endpoints, headers->mutable_response(), &response);
+  SetOtherHeaders(headers->mutable_response());
+  if (names_.has_value()) {
+    SetHeader(kContentLength, std::to_string(body_.size()),
+              headers->mutable_response()->mutable_header_mutation());
+  }
+  wire_->Send(std::move(response));
+  SendBody();
+  if (!trailers_) return;
+  ext_proc::ProcessingResponse trailers;
+  trailers.mutable_request_trailers();
+  wire_->Send(std::move(trailers));
+}
+
+// Beside the endpoint's, which is set. Of what a client says of where its request is to go nothing
+// stays.
+void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
+  if (!picked_.prefiller.empty())
+    SetHeader(kPrefillerHeader, picked_.prefiller, common->mutable_header_mutation());
+  for (const std::string_view header : said_routes_) {
+    const bool set =
+        header == kEndpointKey || (header == kPrefillerHeader && !picked_.prefiller.empty());
+    if (!set) common->mutable_header_mutation()->add_remove_headers(std::string(header));
+  }
+  if (picked_.rank.has_value() && !says_rank_) {
+    SetHeader(kDataParallelRankHeader, std::to_string(*picked_.rank),
+              common->mutable_header_mutation());
+  }
+  if (!traceparent_.empty()) {
+    SetHeader(kTraceparent, traceparent_, common->mutable_header_mutation());
+    common->mutable_header_mutation()->add_remove_headers(kTracestate);
+  }
+}
+
+void PickerStream::SendBody() {
+  const std::string body = std::exchange(body_, {});
+  size_t at = 0;
+  do {
+    ext_proc::ProcessingResponse response;
+    ext_proc::StreamedBodyResponse* const chunk = StreamedBody(response.mutable_request_body());
+    chunk->set_body(body.substr(at, kBodyChunkMax));
+    at += chunk->body().size();
+    chunk->set_end_of_stream(at == body.size() && !trailers_);
+    wire_->Send(std::move(response));
+  } while (at < body.size());
+}
+
+void PickerStream::Refuse(const ClientError& refusal, std::string_view dropped) {
+  if (dropped.empty() && refusal.http_status == 429) dropped = kSaturated;
+  if (dropped.empty() && refusal.http_status == 503) dropped = kNoEndpoints;
+  span_.Fail(refusal.message);
+  span_.End();
+  stats_->Refused(refusal.http_status);
+  wire_->Send(ToImmediateResponse(refusal, error_shape_, dropped));
+  End(absl::OkStatus());
+}
+
+void PickerStream::End(const absl::Status& status) {
+  state_ = Request::kEnded;
+  body_ = {};
+  held_.Clear();
+  std::exchange(wire_, nullptr)->End(status);
+}
+
+// ---- The response ----
+
+void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
+  held_.Clear();
+  const std::string status_text = ValueIn(headers.headers(), ":status");
+  int http_status = 0;
+  std::from_chars(status_text.data(), status_text.data() + status_text.size(), http_status);
+  usage_.emplace(ValueIn(headers.headers(), "content-type"));
+  ReportAccepted(http_status);
+  if (makes_response_ && http_status >= 200 && http_status < 300) {
+    ids_.emplace();
+    NoteStored(picked_.names_stored);
+  }
+  if (headers.end_of_stream()) ReportFinished();
+  ext_proc::ProcessingResponse response;
+  ext_proc::HeadersResponse* const answer = response.mutable_response_headers();
+  // Its length is known with the last piece of the body.
+  if (names_.has_value())
+    answer->mutable_response()->mutable_header_mutation()->add_remove_headers(kContentLength);
+  if (!picked_.no_tokens.empty()) {
+    SetHeader(kFallbackHeader, HeaderText("no_tokens: " + picked_.no_tokens),
+              answer->mutable_response()->mutable_header_mutation());
+  }
+  wire_->Send(std::move(response));
+}
+
+void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
+  if (usage_.has_value()) usage_->Add(body->body());
+  if (ids_.has_value()) NoteStored(ids_->Add(body->body()));
+  if (reads_reply_) LookAtReply(body->body());
+  if (body->end_of_stream()) ReportFinished();
+  ext_proc::ProcessingResponse response;
+  ext_proc::BodyResponse* const answer = response.mutable_response_body();
+  const bool streamed = response_mode_ == ext_proc::FULL_DUPLEX_STREAMED;
+  if (names_.has_value()) {
+    // What a proxy has buffered comes in one piece.
+    const bool last = body->end_of_stream() || response_mode_ == ext_proc::BUFFERED;
+    body->set_body(names_->Add(body->body(), last));
+    if (!streamed) answer->mutable_response()->mutable_body_mutation()->set_body(body->body());
+  }
+  if (streamed) PassOn(body, StreamedBody(answer));
+  wire_->Send(std::move(response));
+}
+
+void PickerStream::OnResponseTrailers() {
+  ReportFinished();
+  if (const std::string rest = names_.has_value() ? names_->Add("", /*last=*/true) : "";
+      !rest.empty() && response_mode_ == ext_proc::FULL_DUPLEX_STREAMED) {
+    ext_proc::ProcessingResponse body;
+    StreamedBody(body.mutable_response_body())->set_body(rest);
+    wire_->Send(std::move(body));
+  }
+  ext_proc::ProcessingResponse response;
+  response.mutable_response_trailers();
+  wire_->Send(std::move(response));
+}
+
+// The response's status, in three cases:
+//   - Below 400: the engine works on it, and the choice counts until the stream's end.
+//   - 400 and more: the choice is over. It is the engine's fault only if the engine was asked,
+//     which `reply_details_` says; without these, a 503 is looked into for Envoy's words
+//     (`LookAtReply`).
+//   - The proxy never connected: the worker that was tried last is avoided.
+void PickerStream::ReportAccepted(int http_status) {
+  const PickedEndpoint* const not_reached = NotReached();
+  if (not_reached != nullptr) Avoid(*not_reached);
+  const bool unsaid = reply_details_.empty() && picked_.endpoints.size() == 1;
+  reads_reply_ = unsaid && http_status == 503;
+  if (unsaid && http_status < 500)
+    picker_->endpoints().Reached(picked_.endpoints.front().address, true);
+  if (picked_.decision_id == 0) return;
+  if (http_status < 400)
+    return picker_->frontend()->Report(picked_.decision_id, {.accepted = true});
+  const bool by_engine = reply_details_.empty() || reply_details_ == kByEngine;
+  const std::string error = (by_engine ? "the engine answered " : "the gateway answered ") +
+                            std::to_string(http_status) + (by_engine ? "" : ": " + reply_details_);
+  // The request goes to who decodes, where another one prefills: of that one nothing is known.
+  const bool as_chosen = not_reached == picked_.endpoints.data();
+  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0),
+                              {.finished = true,
+                               .error = error,
+                               .decode_unreachable = not_reached != nullptr && as_chosen});
+}
+
+// The endpoint that the proxy tried last and could not reach; null: it did not say so, or none that
+// was picked.
+const PickedEndpoint* PickerStream::NotReached() const {
+  if (!NeverConnected(reply_details_)) return nullptr;
+  for (const PickedEndpoint& endpoint : picked_.endpoints) {
+    const bool tried =
+        upstream_.empty() ? picked_.endpoints.size() == 1 : endpoint.address == upstream_;
+    if (tried) return endpoint.worker.second.name.empty() ? nullptr : &endpoint;
+  }
+  return nullptr;
+}
+
+void PickerStream::Avoid(const PickedEndpoint& endpoint) {
+  stats_->NotReached();
+  picker_->endpoints().Reached(endpoint.address, false);
+  if (!endpoint.worker.second.name.empty())
+    picker_->frontend()->Avoid(endpoint.worker.first, endpoint.worker.second);
+}
+
+void PickerStream::LookAtReply(const std::string& piece) {
+  reply_.append(piece, 0, kReplyTextMax - reply_.size());
+  if (SaysNeverConnected(reply_)) Avoid(picked_.endpoints.front());
+  reads_reply_ = reply_.size() < kReplyTextMax && !SaysNeverConnected(reply_);
+}
+
+// At the worker that answers: a later request that names them goes there.
+void PickerStream::NoteStored(const std::vector<std::string>& ids) {
+  if (picked_.endpoints.empty()) return;
+  std::optional<HolderId> worker = picked_.endpoints.front().worker.second;
+  if (!served_.empty() && served_ != picked_.endpoints.front().address)
+    worker = picker_->endpoints().At(served_);
+  if (!worker.has_value() || worker->name.empty()) return;
+  for (const std::string& id : ids)
+    picker_->stored().Note(id, {.domain = {}, .cell = {}, .worker = *worker, .url = {}});
+}
+
+// Once a choice: with the figures of its usage, for the worker that really served it, which the
+// proxy may have changed by a retry.
+void PickerStream::ReportFinished() {
+  if (picked_.decision_id == 0) return;
+  RouteReport report{.finished = true};
+  const bool elsewhere = !served_.empty() && served_ != picked_.endpoints.front().address;
+  if (elsewhere && !picked_.decodes) report.served_by = picker_->endpoints().At(served_);
+  const std::optional<OpenAiUsage> usage =
+      usage_.has_value() ? usage_->Finish() : std::optional<OpenAiUsage>();
+  // Figures of an unknown worker say nothing.
+  if (usage.has_value() && picked_.one_prompt && (!elsewhere || report.served_by.has_value())) {
+    // What who decodes had cached, or was sent, says nothing of who prefilled.
+    if (!picked_.decodes) report.cached_tokens = usage->cached_tokens;
+    report.prompt_tokens = usage->prompt_tokens;
+  }
+  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0), report);
+}
+
+void PickerStream::Closed() {
+  MutexLock lock(&mutex_);
+  wire_ = nullptr;
+  state_ = Request::kEnded;
+  body_ = {};
+  held_.Clear();
+  if (picked_.decision_id == 0) return;
+  stats_->EndedEarly();
+  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0),
+                              {.finished = usage_.has_value(), .abandoned = !usage_.has_value()});
+}
+
+}  // namespace kvatlas

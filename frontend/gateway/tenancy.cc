@@ -1,0 +1,120 @@
+#include "frontend/gateway/tenancy.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "frontend/prompt/request/prompt_request.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kSaltDigits = 32;
+
+absl::Status NotAllowed() {
+  return absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size()));
+}
+
+std::string Hmac(const std::string& key, const std::string& text) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+       reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest, &size);
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size))
+      .substr(0, kSaltDigits);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> Tenancy::Admit(const Identity& identity, const Claim& claim) const {
+  const std::shared_ptr<const AccessPolicy> policy = security_->policy();
+  std::string tenant(claim.tenant);
+  if (policy == nullptr) return tenant;
+  if (tenant.empty()) {
+    const std::vector<std::string> tenants = policy->TenantsOf(identity, verb_);
+    if (tenants.size() == 1 && tenants[0].find('*') == std::string::npos) tenant = tenants[0];
+    if (!identity.tenant.empty()) tenant = identity.tenant;
+  }
+  PolicyTarget target;
+  target.model = claim.model;
+  target.tenant = tenant;
+  if (!security_->Check(identity, verb_, target, "", "refusal").ok()) return NotAllowed();
+  if (!claim.no_salt.empty() && Salted(tenant, "")) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("prompts of this tenant are salted: ",
+                     absl::string_view(claim.no_salt.data(), claim.no_salt.size())));
+  }
+  return tenant;
+}
+
+Tenancy::MayUse Tenancy::MayUseOf(std::shared_ptr<const Identity> identity,
+                                  std::string tenant) const {
+  if (!enforces()) return nullptr;
+  return
+      [this, identity = std::move(identity), tenant = std::move(tenant)](const std::string& model) {
+        return Admit(*identity, {.tenant = tenant, .model = model}).status();
+      };
+}
+
+std::string Tenancy::PoolOf(const std::string& tenant) const {
+  const std::shared_ptr<const AccessPolicy> policy = security_->policy();
+  const PolicyTenant* const found = policy == nullptr ? nullptr : policy->Tenant(tenant);
+  return found == nullptr ? tenant : found->pool.value_or(tenant);
+}
+
+bool Tenancy::Allowed(const Identity& identity, Verb verb, const PolicyTarget& target) const {
+  const std::shared_ptr<const AccessPolicy> policy = security_->policy();
+  return policy == nullptr || policy->Decide(identity, verb, target).allowed;
+}
+
+bool Tenancy::MayRoute(const Identity& identity, const std::string& tenant,
+                       const std::string& model) const {
+  return Allowed(identity, verb_, {.model = model, .tenant = tenant});
+}
+
+bool Tenancy::Sees(const Identity& identity, const std::string& tenant) const {
+  return Allowed(identity, Verb::kFeedback, {.tenant = tenant});
+}
+
+bool Tenancy::Salted(std::string_view tenant, std::string_view callers_salt) const {
+  const std::shared_ptr<const AccessPolicy> policy = security_->policy();
+  const PolicyTenant* const found = policy == nullptr ? nullptr : policy->Tenant(tenant);
+  if (found == nullptr || found->salt.empty()) return false;
+  return !(found->public_prefixes && callers_salt.empty());
+}
+
+std::string Tenancy::SaltOf(std::string_view tenant, std::string_view model,
+                            std::string_view callers_salt) const {
+  const std::shared_ptr<const AccessPolicy> policy = security_->policy();
+  const PolicyTenant* const found = policy == nullptr ? nullptr : policy->Tenant(tenant);
+  if (found == nullptr || found->salt.empty() || (found->public_prefixes && callers_salt.empty())) {
+    return std::string(callers_salt);
+  }
+  std::string text = "kvatlas-tenant";
+  for (const std::string_view part : {tenant, model, callers_salt}) {
+    text.push_back('\0');
+    text.append(part);
+  }
+  return Hmac(found->salt, text);
+}
+
+absl::StatusOr<std::string> Tenancy::PutSalt(std::string_view tenant,
+                                             std::shared_ptr<const std::string>* body) const {
+  if (!MaySalt(tenant)) return std::string();
+  std::string salt;
+  absl::StatusOr<std::string> salted = WithSalt(
+      **body,
+      [&](const std::string& model, const std::string& callers) -> std::optional<std::string> {
+        if (!Salted(tenant, callers)) return std::nullopt;
+        return salt = SaltOf(tenant, model, callers);
+      });
+  if (!salted.ok()) return salted.status();
+  *body = std::make_shared<const std::string>(*std::move(salted));
+  return salt;
+}
+
+}  // namespace kvatlas

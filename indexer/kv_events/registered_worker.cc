@@ -1,0 +1,28 @@
+#include "indexer/kv_events/registered_worker.h"
+
+#include <optional>
+
+#include "indexer/base/tier.h"
+
+namespace kvatlas {
+
+void SetRegistered(const EngineRegistration& registration, EngineWorkerOptions* worker) {
+  worker->name = registration.instance;
+  worker->lora_name = registration.lora_name;
+  worker->additional_salt = registration.additional_salt;
+  worker->image_token = registration.image_token;
+  worker->counts_copies = registration.counts_copies;
+  worker->drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
+  worker->chunk_tokens = registration.chunk_tokens;
+  worker->window_tokens = registration.window_tokens;
+  worker->hybrid = registration.hybrid;
+  worker->offload_chunk_tokens = registration.offload_chunk_tokens;
+  worker->silent_blocks = registration.silent_blocks;
+  worker->silent_time = std::chrono::seconds(registration.silent_seconds);
+  worker->shares_store = !registration.store.empty();
+  worker->store_tiers = StoreTiersOf(registration);
+  worker->silent_tiers =
+      ParseSilentTiers(registration.silent_tiers).value_or(TierMask()) & ~worker->store_tiers;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,97 @@
+#include "indexer/kv_events/zmq_shared.h"
+
+#include <algorithm>
+
+#include "indexer/kv_events/zmq_stream.h"
+
+namespace kvatlas {
+
+void ZmqShared::Add(const std::string& topic, std::shared_ptr<ZmqStream> stream) {
+  MutexLock lock(&mutex_);
+  Topic& of = topics_[topic];
+  of.stream = std::move(stream);
+  of.arrived = of.origin.known();
+}
+
+void ZmqShared::Remove(const std::string& topic) {
+  MutexLock lock(&mutex_);
+  const auto found = topics_.find(topic);
+  if (found == topics_.end()) return;
+  for (const auto& [number, payload] : found->second.waiting) waiting_bytes_ -= payload.size();
+  topics_.erase(found);
+}
+
+bool ZmqShared::IsKnown(std::string_view topic, const ZmqFrames& frames) const {
+  MutexLock lock(&mutex_);
+  const auto found = topics_.find(topic);
+  return found != topics_.end() && found->second.origin.IsOf(frames);
+}
+
+void ZmqShared::Take(ZmqLaneState* lane, const std::string& topic, uint64_t number,
+                     const ZmqHeld& held, Time now) {
+  MutexLock lock(&mutex_);
+  if (topics_.size() >= kTopicsMax && !topics_.contains(topic)) return;
+  Topic& of = topics_[topic];
+  if (!of.origin.IsOf(lane->frames)) {
+    of.origin.Take(lane->frames);
+    // What a connection that has ended left behind is still read.
+    of.descriptor = held.Has(lane->frames.descriptor()) ? lane->frames.descriptor() : -1;
+    of.arrived = true;
+  }
+  if (of.stream == nullptr) return Keep(topic, &of, number, lane->frames.payload(), now);
+  FeedWaiting(lane, &of, now);
+  Feed(lane, &of, number, lane->frames.payload(), now);
+}
+
+void ZmqShared::Feed(ZmqLaneState* lane, Topic* topic, uint64_t number, std::string_view payload,
+                     Time now) {
+  topic->stream->Feed(lane, number, payload, std::exchange(topic->arrived, false), now);
+  if (topic->descriptor < 0) topic->stream->Depart(lane, now);
+}
+
+void ZmqShared::FeedWaiting(ZmqLaneState* lane, Topic* topic, Time now) {
+  for (const auto& [number, payload] : std::exchange(topic->waiting, {})) {
+    waiting_bytes_ -= payload.size();
+    Feed(lane, topic, number, payload, now);
+  }
+}
+
+void ZmqShared::FeedWaiting(ZmqLaneState* lane, Time now) {
+  MutexLock lock(&mutex_);
+  if (waiting_bytes_ == 0) return;
+  for (auto& [name, topic] : topics_)
+    if (topic.stream != nullptr) FeedWaiting(lane, &topic, now);
+}
+
+void ZmqShared::Keep(const std::string& name, Topic* topic, uint64_t number,
+                     std::string_view payload, Time now) {
+  topic->waiting.emplace_back(number, payload);
+  waiting_bytes_ += payload.size();
+  while (waiting_bytes_ > kWaitingBytesMax && !topic->waiting.empty()) {
+    waiting_bytes_ -= topic->waiting.front().second.size();
+    topic->waiting.pop_front();
+  }
+  if (topic->told != Time(0) && now - topic->told < kTellAgainAfter) return;
+  topic->told = now;
+  socket_.on_topic(socket_.endpoint, name);
+}
+
+void ZmqShared::Departed(ZmqLaneState* lane, std::span<const int> descriptors, Time now) {
+  if (descriptors.empty()) return;
+  MutexLock lock(&mutex_);
+  for (auto at = topics_.begin(); at != topics_.end();) {
+    Topic& topic = at->second;
+    const bool departed = topic.descriptor >= 0 && std::find(descriptors.begin(), descriptors.end(),
+                                                             topic.descriptor) != descriptors.end();
+    if (departed) topic.descriptor = -1;
+    if (departed && topic.stream != nullptr) topic.stream->Depart(lane, now);
+    if (departed && topic.stream == nullptr) {
+      for (const auto& [number, payload] : topic.waiting) waiting_bytes_ -= payload.size();
+      at = topics_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
+}  // namespace kvatlas

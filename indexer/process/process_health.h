@@ -1,0 +1,62 @@
+// What do probes hear of this process? Whether it lives, and whether it should get work, for the
+// HTTP servers of the process to answer alike.
+//
+//   GET /livez     200, or 503 when a listener of this process takes no connections: restart it. Loading, restoring and draining
+//                  processes live.
+//   GET /ready     200 {"ready":true}, or 503 {"ready":false,"reason":"…"}: send it nothing now
+//   GET /healthz   both in one, for probes of earlier releases: 200 while it lives and is ready, else 503
+//
+// *Place*: the process sets it, an `AdminHttp` dials the listeners (`SetDeaf`) and answers, and so
+// do other servers by `AddRoutes`.
+// *Truth*: kStopping is final: whatever is set later changes nothing.
+// *Threads*: any. *Lifetime*: outlives the servers it was added to.
+
+#ifndef KVATLAS_INDEXER_PROCESS_PROCESS_HEALTH_H_
+#define KVATLAS_INDEXER_PROCESS_PROCESS_HEALTH_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+#include "indexer/net/http_server.h"
+#include "indexer/telemetry/health.h"
+
+namespace kvatlas {
+
+class ProcessHealth {
+ public:
+  ProcessHealth() = default;
+  ProcessHealth(const ProcessHealth&) = delete;
+  ProcessHealth& operator=(const ProcessHealth&) = delete;
+
+  // `reason` is told while the process is not ready.
+  void Set(Health health, std::string reason = "");
+  // What must hold besides kServing, asked at every probe, so quick. Before a server starts.
+  void SetGate(std::function<Readiness()> gate);
+  // Which listener takes no connections, and why; empty: all do.
+  void SetDeaf(std::string reason);
+
+  Health health() const;
+  // Empty: it lives.
+  std::string deaf() const;
+  Readiness readiness() const;
+
+  // The paths above, where `server` has not started.
+  void AddRoutes(HttpServer* server) const;
+
+ private:
+  void AnswerLive(HttpResponse* response) const;
+  void AnswerReady(HttpResponse* response) const;
+  void AnswerBoth(HttpResponse* response) const;
+
+  std::function<Readiness()> gate_;  // immutable once a server has started
+  mutable Mutex mutex_;
+  Health health_ ABSL_GUARDED_BY(mutex_) = Health::kLoading;
+  std::string reason_ ABSL_GUARDED_BY(mutex_) = "loading";
+  std::string deaf_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_PROCESS_PROCESS_HEALTH_H_

@@ -1,0 +1,220 @@
+#include "indexer/security/audit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
+#include "indexer/telemetry/log.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kWaitingMax = 8192;  // lines
+constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr Duration kRetryEvery = std::chrono::milliseconds(50);  // of a FIFO that takes nothing
+
+std::string TimeNow() {
+  const uint64_t ns = Clock::Real().WallNs();
+  const auto seconds = static_cast<time_t>(ns / 1'000'000'000u);
+  tm parts = {};
+  gmtime_r(&seconds, &parts);
+  char text[64];
+  const size_t size = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text + size, sizeof(text) - size, ".%03uZ",
+                static_cast<unsigned>(ns / 1'000'000u % 1000u));
+  return text;
+}
+
+// Does not wait for the reader of a FIFO: ENXIO.
+int OpenToAppend(const std::string& path) {
+  return open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+              0600);
+}
+
+class NoAudit final : public AuditLog {
+ public:
+  void Write(const AuditLine&) override {}
+  uint64_t lines() const override { return 0; }
+  uint64_t dropped() const override { return 0; }
+};
+
+class FileAudit final : public AuditLog {
+ public:
+  FileAudit(std::string path, std::string process, int fd)
+      : path_(std::move(path)), process_(std::move(process)), fd_(fd), thread_([this] { Run(); }) {}
+
+  ~FileAudit() override {
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+      wake_.Signal();
+    }
+    thread_.join();
+    if (fd_ >= 0) close(fd_);
+  }
+
+  void Write(const AuditLine& line) override {
+    lines_.fetch_add(1, std::memory_order_relaxed);
+    {
+      MutexLock lock(&mutex_);
+      if (waiting_.size() >= kWaitingMax) {
+        dropped_.fetch_add(1, std::memory_order_relaxed);
+        ++lost_;
+        return;
+      }
+    }
+    // Made outside of the lock; a few lines too many may wait.
+    std::string text = TextOf(line);
+    MutexLock lock(&mutex_);
+    waiting_.push_back(std::move(text));
+    if (waiting_.size() == 1) wake_.Signal();
+  }
+
+  uint64_t lines() const override { return lines_.load(std::memory_order_relaxed); }
+  uint64_t dropped() const override { return dropped_.load(std::memory_order_relaxed); }
+
+ private:
+  std::string TextOf(const AuditLine& line) const {
+    nlohmann::ordered_json json;
+    json["time"] = TimeNow();
+    json["process"] = process_;
+    json["event"] = line.event;
+    json["allowed"] = line.allowed;
+    json["identity"] = line.identity;
+    for (const auto& [name, value] :
+         {std::pair("peer", line.peer), std::pair("verb", line.verb),
+          std::pair("target", line.target), std::pair("reason", line.reason)}) {
+      if (!value.empty()) json[name] = value;
+    }
+    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+
+  // What was taken from the queue is written before more is taken.
+  void Run() {
+    for (bool stop = false; !stop;) {
+      std::deque<std::string> lines;
+      uint64_t lost = 0;
+      {
+        MutexLock lock(&mutex_);
+        const bool stuck = !text_.empty();
+        if (!stopping_ && (stuck || waiting_.empty()))
+          wake_.WaitFor(&mutex_, stuck ? kRetryEvery : kLookEvery);
+        if (!stuck) lines.swap(waiting_);
+        if (!stuck) lost = std::exchange(lost_, 0);
+        stop = stopping_;
+      }
+      ReopenIfRenamed();
+      if (text_.empty() && within_line_ && (lost > 0 || !lines.empty())) text_ += '\n';
+      if (lost > 0) {
+        lost_in_text_ = lost;
+        text_ += TextOf({.event = "lost",
+                         .allowed = false,
+                         .identity = "",
+                         .reason = std::to_string(lost) + " lines had no room"});
+      }
+      for (const std::string& line : lines) text_ += line;
+      lines_in_text_ += lines.size();
+      WriteText();
+      MutexLock lock(&mutex_);
+      if (stop && text_.empty() && !waiting_.empty()) stop = false;
+      if (stop) dropped_.fetch_add(lines_in_text_ + waiting_.size(), std::memory_order_relaxed);
+    }
+  }
+
+  void ReopenIfRenamed() {
+    struct stat named = {};
+    struct stat opened = {};
+    if (fd_ >= 0 && stat(path_.c_str(), &named) == 0 && fstat(fd_, &opened) == 0 &&
+        named.st_ino == opened.st_ino && named.st_dev == opened.st_dev) {
+      return;
+    }
+    const int fd = OpenToAppend(path_);
+    if (fd < 0) return;  // on into the old one, whatever its name
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+    within_line_ = false;
+  }
+
+  // What a FIFO does not take stays. What a file does not take is lost: the next line begins anew
+  // and says how many.
+  void WriteText() {
+    while (!text_.empty()) {
+      if (fd_ < 0) return;
+      const ssize_t wrote = write(fd_, text_.data(), text_.size());
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0 && (errno == EAGAIN || errno == EPIPE)) return;
+      if (wrote <= 0) return LoseText(errno);
+      within_line_ = text_[static_cast<size_t>(wrote) - 1] != '\n';
+      text_.erase(0, static_cast<size_t>(wrote));
+    }
+    lines_in_text_ = 0;
+    lost_in_text_ = 0;
+  }
+
+  void LoseText(int error) {
+    // An end alone at the start is that of a line which stands in the file.
+    const auto from = text_.begin() + (text_.front() == '\n' ? 1 : 0);
+    const auto ends = static_cast<size_t>(std::count(from, text_.end(), '\n'));
+    const size_t lines = std::min(ends, lines_in_text_);
+    dropped_.fetch_add(lines, std::memory_order_relaxed);
+    LogEvery(limiter_, LogLevel::kError, "audit log cannot be written",
+             {{"path", path_}, {"reason", strerror(error)}, {"lines_lost", lines}});
+    {
+      MutexLock lock(&mutex_);
+      lost_ += lines + (ends > lines ? lost_in_text_ : 0);
+    }
+    text_.clear();
+    lines_in_text_ = 0;
+    lost_in_text_ = 0;
+  }
+
+  const std::string path_;
+  const std::string process_;
+  std::atomic<uint64_t> lines_{0};
+  std::atomic<uint64_t> dropped_{0};
+  Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::string> waiting_ ABSL_GUARDED_BY(mutex_);
+  uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the thread.
+  std::string text_;          // not written yet
+  size_t lines_in_text_ = 0;  // of the queue, besides the one that says how many were lost
+  uint64_t lost_in_text_ = 0;
+  bool within_line_ = false;  // the file ends there
+  int fd_;                    // negative: a FIFO has no reader yet
+  LogLimiter limiter_{std::chrono::seconds(10)};
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path,
+                                                         std::string process) {
+  if (path.empty()) return std::unique_ptr<AuditLog>(std::make_unique<NoAudit>());
+  const int fd = OpenToAppend(path);
+  if (fd < 0 && errno == ENXIO) {
+    Log(LogLevel::kWarning, "the audit log waits for a reader", {{"path", path}});
+  } else if (fd < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot open the audit log ", path, ": ", strerror(errno)));
+  }
+  return std::unique_ptr<AuditLog>(std::make_unique<FileAudit>(path, std::move(process), fd));
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,123 @@
+// Open calls: what each was allowed is checked again when files change and when a credential
+// expires.
+
+#include "absl/strings/str_cat.h"
+#include "indexer/security/open_security.h"
+#include "indexer/security/real_security.h"
+#include "indexer/telemetry/log.h"
+
+namespace kvatlas {
+namespace {
+
+// A target that a call was allowed a thousand times is one.
+constexpr size_t kTargetsMax = 1024;
+
+}  // namespace
+
+// What is checked again of one call. `mutex` is held while `cut` runs, so that it does not run once
+// the call is over; `cutter` lets the call end within `cut` itself.
+struct RealSecurity::Entry {
+  std::shared_ptr<const Identity> identity;  // when it began
+  std::string chain_pem;
+  std::string bearer;
+  Verb verb;
+  std::string peer;
+  std::function<void()> cut;
+  std::atomic<std::thread::id> cutter{};
+  Mutex mutex;
+  bool over ABSL_GUARDED_BY(mutex) = false;
+  std::vector<std::pair<Verb, PolicyTarget>> allowed ABSL_GUARDED_BY(mutex);
+};
+
+class RealSecurity::Call final : public OpenCall {
+ public:
+  Call(RealSecurity* owner, std::shared_ptr<Entry> entry)
+      : owner_(owner), entry_(std::move(entry)) {}
+  ~Call() override {
+    {
+      MutexLock lock(&owner_->calls_mutex_);
+      owner_->calls_.erase(entry_);
+    }
+    if (entry_->cutter.load() == std::this_thread::get_id()) return;  // within `cut`
+    MutexLock lock(&entry_->mutex);
+    entry_->over = true;
+  }
+  void Allowed(Verb verb, PolicyTarget target) override {
+    MutexLock lock(&entry_->mutex);
+    if (entry_->allowed.size() < kTargetsMax) {
+      entry_->allowed.emplace_back(verb, std::move(target));
+    }
+  }
+
+ private:
+  RealSecurity* const owner_;
+  const std::shared_ptr<Entry> entry_;
+};
+
+std::unique_ptr<Security::OpenCall> RealSecurity::AddCall(std::shared_ptr<const Identity> identity,
+                                                          std::string chain_pem, std::string bearer,
+                                                          Verb verb, std::string peer,
+                                                          std::function<void()> cut) {
+  if (!enforces()) return MakeOpenCall();
+  auto entry = std::make_shared<Entry>();
+  entry->identity = std::move(identity);
+  entry->chain_pem = std::move(chain_pem);
+  entry->bearer = std::move(bearer);
+  entry->verb = verb;
+  entry->peer = std::move(peer);
+  entry->cut = std::move(cut);
+  {
+    MutexLock lock(&calls_mutex_);
+    calls_.insert(entry);
+  }
+  return std::make_unique<Call>(this, std::move(entry));
+}
+
+void RealSecurity::CheckCalls(bool changed) {
+  std::vector<std::shared_ptr<Entry>> calls;
+  {
+    MutexLock lock(&calls_mutex_);
+    calls.assign(calls_.begin(), calls_.end());
+  }
+  for (const std::shared_ptr<Entry>& entry : calls) {
+    const absl::Status status = StillAllowed(*entry, changed);
+    if (!status.ok()) Cut(*entry, status);
+  }
+}
+
+absl::Status RealSecurity::StillAllowed(Entry& entry, bool changed) {
+  const absl::StatusOr<std::shared_ptr<const Identity>> identity =
+      Authenticate(entry.chain_pem, entry.bearer);
+  if (!identity.ok()) return identity.status();
+  // A certificate that has expired beside a token that says nothing is no identity.
+  if (!changed && (*identity)->role != IdentityRole::kAnonymous) return absl::OkStatus();
+  const std::shared_ptr<const AccessPolicy> policy = this->policy();
+  PolicyDecision decision = policy->DecideMethod(**identity, entry.verb);
+  MutexLock lock(&entry.mutex);
+  for (const auto& [verb, target] : entry.allowed) {
+    if (!decision.allowed) break;
+    decision = policy->Decide(**identity, verb, target);
+  }
+  return decision.allowed ? absl::OkStatus() : absl::PermissionDeniedError(decision.reason);
+}
+
+void RealSecurity::Cut(Entry& entry, const absl::Status& why) {
+  MutexLock lock(&entry.mutex);
+  if (std::exchange(entry.over, true)) return;
+  cut_.fetch_add(1, std::memory_order_relaxed);
+  const std::string identity = entry.identity->Text();
+  const std::string reason = WhyRefused(why).reason;
+  Log(LogLevel::kWarning, "call ended: its credential is not allowed any more",
+      {{"identity", identity}, {"peer", entry.peer}, {"reason", reason}});
+  audit_->Write({.event = "revoked",
+                 .allowed = false,
+                 .identity = identity,
+                 .peer = entry.peer,
+                 .verb = VerbName(entry.verb),
+                 .reason = reason});
+  entry.cutter.store(std::this_thread::get_id());
+  entry.cut();
+  entry.cutter.store({});
+}
+
+}  // namespace kvatlas
