@@ -327,7 +327,7 @@ int Main(int argc, char** argv) {
   if (bad.ok()) {
     // Its own files and listeners, questions to leaves and nodes, requests to each engine, and then
     // some clients.
-    bad = CheckDescriptors(96 + 4 * engines->size(),
+    bad = CheckDescriptors(64 + 4 * engines->size(),
                            absl::StrCat("with ", engines->size(), " engines"));
   }
   if (const std::optional<int> exit = service.Checked(bad)) return *exit;

@@ -103,7 +103,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("parents_overlap", &f->parents_overlap,
             "how long former parents are still told when --parents=@FILE changes");
   flags.Group("Index");
-  flags.AddChoice("index", &r.index_name, IndexFlagHelp(), indexes);
+  flags.AddChoice("index", &r.index_name, "structure of the index", indexes);
   flags.Add(
       "index_shards", &f->index_shards,
       "indexes that share the cells of a domain, each with a writer of its own; more than 1 where "

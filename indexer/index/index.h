@@ -239,6 +239,16 @@ struct IndexKind {
   std::string_view about;
 };
 
+struct IndexMaker {
+  IndexKind kind;
+  std::unique_ptr<Index> (*make)(const IndexOptions&);
+};
+
+// Adds structures behind those that are known: `atlas` and `reference`, and those of
+// `field/field.h` in benchmarks and tests, which link it. For static initialization: REQUIRES that
+// no other thread runs and that no span of `IndexKinds` is kept. Returns true.
+bool AddIndexMakers(std::span<const IndexMaker> makers);
+
 // A structure by its name; NAME*N: N of them, each with a part of the holders (`sharded_index.h`).
 // INVALID_ARGUMENT names those that exist; RESOURCE_EXHAUSTED: there is no memory for it.
 absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
@@ -257,9 +267,6 @@ const IndexKind* FindIndexKind(std::string_view name);
 
 // The names of those that serve a leaf, the default first.
 std::vector<std::string_view> WholeIndexNames();
-
-// What a flag that chooses one says: also which there are that cannot be chosen.
-std::string IndexFlagHelp();
 
 }  // namespace kvatlas
 

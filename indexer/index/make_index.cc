@@ -1,8 +1,8 @@
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "indexer/index/atlas/atlas.h"
-#include "indexer/index/field/field.h"
 #include "indexer/index/index.h"
 #include "indexer/index/reference.h"
 #include "indexer/index/sharded_index.h"
@@ -10,108 +10,43 @@
 namespace kvatlas {
 namespace {
 
-using Make = std::unique_ptr<Index> (*)(const IndexOptions&);
+// Two vectors in step: `IndexKinds` hands the first one out.
+struct Known {
+  std::vector<IndexKind> kinds;
+  std::vector<IndexMaker> makers;
 
-// One row a structure, the default first.
-struct Row {
-  IndexKind kind;
-  Make make;
+  void Add(const IndexMaker& maker) {
+    kinds.push_back(maker.kind);
+    makers.push_back(maker);
+  }
 };
 
-constexpr Row kRows[] = {
-    {{.name = "atlas",
-      .whole = true,
-      .exact = true,
-      .about = "runs of blocks and one table of names; readers take no lock, one writer at a time"},
-     MakeAtlasIndex},
-    {{.name = "reference",
-      .whole = true,
-      .exact = true,
-      .about = "maps under one mutex: slow and plainly right"},
-     MakeReferenceIndex},
-    {{.name = "nested_map",
-      .about = "Flash Indexer 1, holder -> local hash -> sequences; over-counts equal content "
-               "elsewhere; a "
-               "query walks every holder, a removal scans one"},
-     MakeNestedMapIndex},
-    {{.name = "nested_map_exact",
-      .whole = true,
-      .exact = true,
-      .about = "nested_map asked by sequence hash, removals by name"},
-     MakeExactNestedMapIndex},
-    {{.name = "actor",
-      .about =
-          "Flash Indexer 2, radix behind one lane of an executor: reads queue behind writes; wrong "
-          "where radix is"},
-     [](const IndexOptions& options) { return MakeActorIndex(options); }},
-    {{.name = "inverted",
-      .about = "Flash Indexer 3, local hash -> sequences -> holders; over-counts equal content "
-               "elsewhere"},
-     MakeInvertedIndex},
-    {{.name = "inverted_exact",
-      .whole = true,
-      .exact = true,
-      .about = "inverted asked by sequence hash"},
-     MakeExactInvertedIndex},
-    {{.name = "radix",
-      .about = "Flash Indexer 4, a tree by content; refuses stores after a parent not held, "
-               "forgets what "
-               "lay behind a hole"},
-     MakeRadixIndex},
-    {{.name = "radix_exact",
-      .exact = true,
-      .about =
-          "radix that keeps empty nodes and parks tails; a wrong parent from one sender hides the "
-          "block from all"},
-     MakeExactRadixIndex},
-    {{.name = "concurrent_radix",
-      .about = "Flash Indexer 5, radix with a lock per node, writes on a lane per holder; drops "
-               "stores after a "
-               "parent not held, else exact"},
-     MakeConcurrentRadixIndex},
-    {{.name = "positional",
-      .about = "Flash Indexer 6, (position, local hash) -> sequences; jumps of 32 counted, not "
-               "compared: "
-               "over-counts with holes"},
-     MakePositionalIndex},
-    {{.name = "positional_binary",
-      .about =
-          "positional that bisects a jump for every holder lost in it; over-counts with holes"},
-     MakePositionalBinaryIndex},
-    {{.name = "positional_verified",
-      .exact = true,
-      .about = "positional that looks at every position; blocks stored with local hashes are found "
-               "by queries "
-               "with local hashes only"},
-     MakePositionalVerifiedIndex},
-    {{.name = "host_bitmap",
-      .holders_max = kHostBitmapHolders,
-      .about = "Modular, 256 bits a block, bisection over positions, a map per tier; over-counts "
-               "with holes, "
-               "256 holders"},
-     MakeHostBitmapIndex},
-    {{.name = "host_bitmap_exact",
-      .exact = true,
-      .holders_max = kHostBitmapHolders,
-      .about = "host_bitmap that intersects at every position; 256 holders"},
-     MakeHostBitmapExactIndex},
-};
-
-constexpr size_t kRowCount = std::size(kRows);
-
-struct Kinds {
-  IndexKind kinds[kRowCount];
-};
-
-constexpr Kinds AllKinds() {
-  Kinds all;
-  for (size_t i = 0; i < kRowCount; ++i) all.kinds[i] = kRows[i].kind;
-  return all;
+// Never destroyed: an index may be made while others end.
+Known& AllKnown() {
+  static Known& known = *[] {
+    auto* all = new Known;
+    all->Add({{.name = "atlas",
+               .whole = true,
+               .exact = true,
+               .about = "runs of blocks and one table of names; readers take no lock, one writer "
+                        "at a time"},
+              MakeAtlasIndex});
+    all->Add({{.name = "reference",
+               .whole = true,
+               .exact = true,
+               .about = "maps under one mutex: slow and plainly right"},
+              MakeReferenceIndex});
+    return all;
+  }();
+  return known;
 }
 
-constexpr Kinds kKinds = AllKinds();
-
 }  // namespace
+
+bool AddIndexMakers(std::span<const IndexMaker> makers) {
+  for (const IndexMaker& maker : makers) AllKnown().Add(maker);
+  return true;
+}
 
 absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
                                                  const IndexOptions& options) {
@@ -125,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
     name = name.substr(0, star);
   }
   std::string known;
-  for (const Row& row : kRows) {
+  for (const IndexMaker& row : AllKnown().makers) {
     if (row.kind.name == name) {
       std::unique_ptr<Index> index =
           shards == 1 ? row.make(options) : MakeShardedIndex(shards, options, row.make);
@@ -146,7 +81,7 @@ std::string WithShards(std::string_view name, uint32_t shards) {
   return all;
 }
 
-std::span<const IndexKind> IndexKinds() { return kKinds.kinds; }
+std::span<const IndexKind> IndexKinds() { return AllKnown().kinds; }
 
 const IndexKind* FindIndexKind(std::string_view name) {
   for (const IndexKind& kind : IndexKinds()) {
@@ -161,15 +96,6 @@ std::vector<std::string_view> WholeIndexNames() {
     if (kind.whole) names.push_back(kind.name);
   }
   return names;
-}
-
-std::string IndexFlagHelp() {
-  std::string help =
-      "structure of the index; these lack part of the interface and serve benchmarks only:";
-  for (const IndexKind& kind : IndexKinds()) {
-    if (!kind.whole) help += " " + std::string(kind.name);
-  }
-  return help;
 }
 
 }  // namespace kvatlas

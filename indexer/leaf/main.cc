@@ -189,7 +189,7 @@ void Declare(FlagSet& flags, Flags* f) {
            "waypoints that parents are told, as in their --schedule and the frontends'")
       .Check([](const std::string& name) { return WaypointSchedule::Parse(name).status(); });
   flags.Group("Index");
-  flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
+  flags.AddChoice("index", &registry.index_name, "structure of the index", indexes);
   flags.Add("index_shards", &f->index_shards,
             "indexes that share the workers of a domain, each with a writer of its own; more than "
             "1 where "
