@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "frontend/gateway/ext_proc/ext_proc_test_util.h"
@@ -252,6 +253,31 @@ TEST_F(ExtProcServiceTest, ABufferedBodyIsWholeAlsoWhenTrailersFollow) {
   EXPECT_EQ(BodyEndpoint(stream.Read()), "10.0.0.1:8000");
   stream.Write(RequestTrailers());
   EXPECT_TRUE(stream.Read().has_request_trailers());
+}
+
+// One such request of any client, and no copy that is counted of its blocks is right any more.
+TEST_F(ExtProcServiceTest, NoEngineIsAskedToAnnounceWhatItHoldsAlready) {
+  const std::string member = R"(,"vllm_xargs":{"kv_cache_report_mode":"full"}})";
+  std::string body = kIds;
+  body.replace(body.rfind('}'), 1, member);
+  std::string wanted = body;
+  const std::string_view mode = R"("kv_cache_report_mode":"full")";
+  wanted.replace(wanted.find(mode), mode.size(), mode.size(), ' ');
+  for (const auto how : {ext_proc::BUFFERED, ext_proc::FULL_DUPLEX_STREAMED}) {
+    Stream stream = Open();
+    stream.Write(Mode(how, Completion()));
+    if (how == ext_proc::BUFFERED) {
+      stream.Read();
+      stream.Write(Body(body, true));
+      EXPECT_EQ(stream.Read().request_body().response().body_mutation().body(), wanted);
+    } else {
+      stream.Write(Body(body, true));
+      EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+      EXPECT_EQ(
+          stream.Read().request_body().response().body_mutation().streamed_response().body(),
+          wanted);
+    }
+  }
 }
 
 TEST_F(ExtProcServiceTest, AProxyThatDoesNotSayItsModeHasTheConfiguredOne) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -282,13 +284,17 @@ bool PickerStream::OnRequestTrailers() {
 }
 
 // A body is kept for sending back where the proxy has given it up: in full duplex always, buffered
-// only when the model's name in it was changed.
+// only when something in it was changed.
 PickInput PickerStream::TakeInput() {
   state_ = Request::kPicking;
   RewriteModel();
+  if (std::optional<std::string> without = WithoutFullReports(body_)) {
+    body_ = *std::move(without);
+    changed_ = true;
+  }
   input_.body = body_;
   if (!rewrite_.empty()) body_length_ = body_.size();
-  if (!duplex() && !names_.has_value()) body_.clear();
+  if (!duplex() && !changed_) body_.clear();
   return std::exchange(input_, {});
 }
 
@@ -300,6 +306,7 @@ void PickerStream::RewriteModel() {
   absl::StatusOr<std::string> changed = WithModel(body_, rewrite_, &before);
   if (!changed.ok() || before == rewrite_) return;
   body_ = *std::move(changed);
+  changed_ = true;
   names_.emplace(rewrite_, before);
 }
 
@@ -334,7 +341,7 @@ void PickerStream::SendPicked() {
       SetHeader(kContentLength, std::to_string(*body_length_),
                 body->mutable_response()->mutable_header_mutation());
     }
-    if (names_.has_value())
+    if (changed_)
       body->mutable_response()->mutable_body_mutation()->set_body(std::exchange(body_, {}));
     return wire_->Send(std::move(response));
   }

@@ -163,6 +163,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   std::string rewrite_ ABSL_GUARDED_BY(mutex_);  // the model that the engine is to be asked for
   std::optional<size_t> body_length_ ABSL_GUARDED_BY(mutex_);  // as it goes on, with `rewrite_`
   std::optional<ModelNames> names_ ABSL_GUARDED_BY(mutex_);    // the body was changed so
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;               // or otherwise
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
   bool body_ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string_view> said_routes_

@@ -66,6 +66,21 @@ TEST_F(ProxyTest, TheEngineGetsTheVeryBytesAndTheClientItsAnswer) {
             HasSubstr("x-kvatlas-overlap-blocks: 7\r\n")));  // of 8: the last token is computed
 }
 
+// One such request of any client, and no copy that is counted of its blocks is right any more.
+TEST_F(ProxyTest, NoEngineIsAskedToAnnounceWhatItHoldsAlready) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    got.ReadFrom(connection);
+    connection.Send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+  });
+  Start({engine.url()});
+  const std::string member = R"("kv_cache_report_mode":"full")";
+  const std::string begin = R"({"model":"m","prompt":"hello","vllm_xargs":{)";
+  Ask(Post("/v1/completions", begin + member + R"(}, "n": 1})"));
+  EXPECT_THAT(got.text(),
+              EndsWith("\r\n\r\n" + begin + std::string(member.size(), ' ') + R"(}, "n": 1})"));
+}
+
 TEST_F(ProxyTest, EachPieceOfAStreamGoesOutBeforeTheNextIsThere) {
   Gate gates[3];
   TestEngine engine([&](TestSocket& connection) {

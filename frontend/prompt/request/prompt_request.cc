@@ -121,6 +121,49 @@ absl::Status ForEachField(std::string_view body, Field field) {
   return status;
 }
 
+constexpr std::string_view kReportMode = "kv_cache_report_mode";
+constexpr std::string_view kBlank = " \t\r\n";
+
+struct ByteRange {
+  size_t begin = 0;
+  size_t size = 0;
+};
+
+// Members of `value` whose name is `kReportMode` and whose value is "full", from the quote before
+// the name to the one behind the value. `text`: where the body begins.
+void FullReportsIn(ondemand::value value, const char* text, std::vector<ByteRange>* members) {
+  ondemand::object object;
+  if (value.get_object().get(object) != simdjson::SUCCESS) return;
+  for (auto each : object) {
+    ondemand::field one;
+    if (std::move(each).get(one) != simdjson::SUCCESS) return;
+    const char* const name_begin = one.key().raw() - 1;
+    std::string_view name, mode;
+    if (one.unescaped_key().get(name) != simdjson::SUCCESS) return;
+    if (name != kReportMode) continue;
+    const char* const mode_begin = one.value().raw_json_token().data();
+    if (one.value().get_string().get(mode) != simdjson::SUCCESS || mode != "full") continue;
+    const char* mode_end = mode_begin + 1;
+    while (*mode_end != '"') mode_end += *mode_end == '\\' ? 2 : 1;
+    members->push_back({static_cast<size_t>(name_begin - text),
+                        static_cast<size_t>(mode_end + 1 - name_begin)});
+  }
+}
+
+// White space in the place of a member of an object, and of the comma behind it; of the last
+// member the comma before it.
+void BlankMember(size_t begin, size_t size, std::string* body) {
+  size_t end = begin + size;
+  const size_t next = body->find_first_not_of(kBlank, end);
+  const size_t before = body->find_last_not_of(kBlank, begin - 1);
+  if (next != body->npos && (*body)[next] == ',') {
+    end = next + 1;
+  } else if (before != body->npos && (*body)[before] == ',') {
+    begin = before;
+  }
+  body->replace(begin, end - begin, end - begin, ' ');
+}
+
 // Reads the fields of one body. A field that is null counts as one that is not there.
 class Reader {
  public:
@@ -469,6 +512,34 @@ absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
   if (bad.ok()) bad = reader.Finish(std::move(body));
   if (!bad.ok()) return bad;
   return request;
+}
+
+std::optional<std::string> WithoutFullReports(std::string_view body) {
+  if (body.find(kReportMode) == body.npos || IsWideText(body)) return std::nullopt;
+  const size_t mark = body.starts_with(kMark) ? kMark.size() : 0;
+  std::vector<ByteRange> members;
+  const absl::Status bad =
+      ForEachField(body, [&](std::string_view key, ondemand::value value, const char* text) {
+        if (key == "vllm_xargs") FullReportsIn(value, text, &members);
+        if (key == "sampling_params") {
+          ondemand::object parameters;
+          if (value.get_object().get(parameters) != simdjson::SUCCESS) return absl::OkStatus();
+          for (auto each : parameters) {
+            ondemand::field one;
+            std::string_view name;
+            if (std::move(each).get(one) != simdjson::SUCCESS ||
+                one.unescaped_key().get(name) != simdjson::SUCCESS)
+              return NotJson();
+            if (name == "extra_args" || name == "vllm_xargs")
+              FullReportsIn(one.value(), text, &members);
+          }
+        }
+        return absl::OkStatus();
+      });
+  if (!bad.ok() || members.empty()) return std::nullopt;
+  std::string without(body);
+  for (const ByteRange& member : members) BlankMember(mark + member.begin, member.size, &without);
+  return without;
 }
 
 absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest& salt) {

@@ -104,6 +104,13 @@ absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest&
 absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view model,
                                       std::string* before);
 
+// The body without members `"kv_cache_report_mode": "full"` of `vllm_xargs`, or of what
+// `sampling_params` has for it: white space stands in their place, so that the length stays. An
+// engine that gets one announces blocks that it holds already as if they were stored again
+// (vLLM 0.33.0, v1/request.py), after which no count of their copies is right. Nothing: it has
+// none, or is no JSON object in UTF-8. *Cost*: of a body without that name a search for it.
+std::optional<std::string> WithoutFullReports(std::string_view body);
+
 // `model` of any other call's body; empty: it names none. INVALID_ARGUMENT: no JSON object, or a
 // model that is no text.
 absl::StatusOr<std::string> ReadModel(std::string_view body);

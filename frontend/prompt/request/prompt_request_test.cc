@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,7 @@ TEST(PathsTest, OnlyWhatIsKnownToLeaveNoBlocksDoes) {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr auto kText = RequestPath::kCompletions;
 constexpr auto kChat = RequestPath::kChat;
@@ -319,6 +321,45 @@ TEST(RequestWishesTest, SglangsRankHasTwoNames) {
   EXPECT_EQ(rank(R"("routed_dp_rank":-1)"), std::nullopt);
   EXPECT_EQ(rank(R"("routed_dp_rank":"1")"), std::nullopt);
   EXPECT_EQ(rank(R"("n":1)"), std::nullopt);
+}
+
+// vLLM announces blocks again that it holds already (vllm_xargs of chats and completions, extra
+// arguments of /inference/v1/generate).
+TEST(WithoutFullReportsTest, TheMemberBecomesWhiteSpaceAndNothingElseChanges) {
+  const auto blanks = [](size_t count) { return std::string(count, ' '); };
+  const std::string member = R"("kv_cache_report_mode": "full")";
+  const auto of = [](const std::string& body) { return WithoutFullReports(body).value_or("none"); };
+  EXPECT_EQ(of(R"({"vllm_xargs": {)" + member + R"(}, "model": "m"})"),
+            R"({"vllm_xargs": {)" + blanks(member.size()) + R"(}, "model": "m"})");
+  EXPECT_EQ(of(R"({"vllm_xargs": {)" + member + R"( , "a": 1}})"),
+            R"({"vllm_xargs": {)" + blanks(member.size() + 2) + R"( "a": 1}})");
+  EXPECT_EQ(of(R"({"vllm_xargs": {"a": "full", )" + member + R"( }})"),
+            R"({"vllm_xargs": {"a": "full")" + blanks(member.size() + 2) + R"( }})");
+  // Names and values as JSON may spell them, and named twice.
+  for (const char* body :
+       {R"({"vllm_xargs":{"kv_cache_report_mode":"\u0066ull"}})",
+        R"({"vllm_xargs":{"kv_cache_report_mode":"full","kv_cache_report_mode":"full"}})",
+        "\xef\xbb\xbf{\"vllm_xargs\":{\"kv_cache_report_mode\":\"full\"}}",
+        R"({"token_ids":[1],"sampling_params":{"n":1,"extra_args":{"kv_cache_report_mode":"full"}}})",
+        R"({"sampling_params":{"vllm_xargs":{"kv_cache_report_mode":"full"},"n":1}})"}) {
+    const std::string without = of(body);
+    EXPECT_EQ(without.size(), std::string_view(body).size());
+    EXPECT_THAT(without, Not(HasSubstr("kv_cache_report_mode"))) << without;
+    EXPECT_EQ(of(without), "none");
+    EXPECT_TRUE(ReadModel(without).ok()) << without;
+  }
+}
+
+TEST(WithoutFullReportsTest, WhatAsksForNothingStaysAsItIs) {
+  for (const char* body :
+       {R"({"messages":[{"content":"\"kv_cache_report_mode\": \"full\""}]})",
+        R"({"kv_cache_report_mode":"full"})",
+        R"({"vllm_xargs":{"kv_cache_report_mode":"incremental"}})",
+        R"({"vllm_xargs":{"kv_cache_report_mode":["full"]}})",
+        R"({"vllm_xargs":{"a":{"kv_cache_report_mode":"full"}}})",
+        R"({"vllm_xargs":"kv_cache_report_mode"})", R"({"vllm_xargs":null})",
+        R"({"vllm_xargs":{"kv_cache_report_mode":"full"})", "kv_cache_report_mode", ""})
+    EXPECT_EQ(WithoutFullReports(body), std::nullopt) << body;
 }
 
 TEST(RequestWishesTest, SeveralPromptsOrChoicesAreNotOne) {
