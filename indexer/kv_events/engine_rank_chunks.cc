@@ -1,4 +1,4 @@
-// What becomes of blocks that a tier beside the device stores and loads only together?
+// Blocks that a tier beside the device stores and loads only together (chunks):
 //
 //   a store there                            its blocks                                    names in that tier
 //   one event a chunk, all its blocks        as any                                        the engine's own
@@ -27,6 +27,8 @@
 
 namespace kvatlas {
 
+// Called for each store beside the device, before it applies: a connector shows by its events how
+// it works.
 void EngineRank::NoteOffload(const EngineEvent& event, Tier tier) {
   // Connectors that never say that a block left spell the medium so and know no kinds: LMCache
   // 0.5.6 (v1/cache_engine.py) and vLLM 0.33's MooncakeStoreConnector (mooncake/store/worker.py),
@@ -44,7 +46,8 @@ void EngineRank::NoteOffload(const EngineEvent& event, Tier tier) {
     NoteChunk(event.hashes.size());
 }
 
-// A removal shows that the connector is not silent, however it spells the medium.
+// A removal shows that the connector is not silent, whatever its stores look like: `removes_` keeps
+// `NoteOffload` from taking the tier for silent again, until the engine restarts.
 void EngineRank::NoteRemoval(const EngineEvent& event, Tier tier) {
   if (event.medium != "cpu" || options_.silent_tiers.Has(tier)) return;
   removes_ = removes_ | TierMask(tier);
@@ -52,7 +55,8 @@ void EngineRank::NoteRemoval(const EngineEvent& event, Tier tier) {
   UpdateTrust();
 }
 
-// The most that was seen: too little is promised of smaller ones.
+// Chunks of this size were seen. The largest one counts for all: too little is promised of smaller
+// ones.
 void EngineRank::NoteChunk(size_t blocks) {
   if (blocks <= described_blocks_ || blocks > UINT32_MAX / std::max(1u, options_.block_size))
     return;
@@ -65,6 +69,9 @@ void EngineRank::UpdateChunks() {
   if (std::exchange(chunk_blocks_, std::max(1u, blocks)) != chunk_blocks_) UpdateLayout();
 }
 
+// Collects where named chunks of this batch end. Every end is a multiple of the chunk's size, so
+// that the greatest common divisor of all ends approaches it from above. A divisor of 1 is final: a
+// name stands for its own block alone.
 void EngineRank::NoteEnd(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                          Tier tier) {
   if (told_chunk_blocks_ > 1 || named_blocks_ == 1) return;
@@ -73,9 +80,17 @@ void EngineRank::NoteEnd(size_t group, const EngineBlockHash& name, const BlockP
   ends_.emplace_back(ParkedName(group, name), tier);
 }
 
-// Where chunks end tells their size: a connector stores all chunks of a request, from its first
-// block on, and says so together. While every end is a multiple of several blocks a name stands for
-// so many; what was taken for more of a chunk goes when one is not.
+// Runs at the end of a batch that had chunk ends.
+//
+// 1. Takes the new divisor. If it is smaller than before, the chunks were taken for too large:
+//    members beyond the new size go, for every name beside the device.
+// 2. The first time that names stand for several blocks, `before_` is filled from the writer; from
+//    then on `Place` keeps it.
+// 3. Each end of this batch whose members are fewer copies than the name's own gets them
+//    (`PlaceMembers`).
+//
+// A connector stores all chunks of a request, from its first block on, and says so together: hence
+// the batch as the unit.
 void EngineRank::FindChunks() {
   const uint32_t before = std::exchange(named_blocks_, next_named_blocks_);
   if (before > named_blocks_) {
@@ -122,6 +137,10 @@ void EngineRank::FindChunks() {
   }
 }
 
+// A name of our own for the block that is `back` blocks before a chunk's last one. It has the
+// length of the engine's names, so that it lies in the same table, and follows from the chunk's
+// name, so that a removal finds it. That it equals another name is as unlikely as a collision of
+// the hash.
 EngineBlockHash EngineRank::MemberName(const EngineBlockHash& chunk, uint32_t back) {
   const auto hash = [](std::string_view bytes, uint64_t seed) {
     return Xxh3(bytes, seed * 0x9e3779b97f4a7c15);
@@ -141,6 +160,13 @@ EngineBlockHash EngineRank::MemberName(const EngineBlockHash& chunk, uint32_t ba
   return {.value = FromBigEndian(bytes), .bytes = bytes};
 }
 
+// A store whose blocks are a multiple of the domain's: each is cut into blocks of the domain.
+//
+// 1. Refuse what cannot be cut: extra keys, which do not say in which part an object is, and a
+//    chain whose start is not known. Nothing is parked: only blocks of the domain's size are.
+// 2. Per chunk, hash its blocks one behind the other and place them: the last under the chunk's
+//    name, others under `MemberName`.
+// 3. The look-up of parked blocks (`LinkAll`) follows as for any store.
 void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
   const size_t blocks = event.block_size / options_.block_size;
   const size_t whole = std::min(event.hashes.size(), event.tokens.size() / event.block_size);
@@ -203,6 +229,9 @@ void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
   ++counters_->stores;
 }
 
+// Counts `count` copies of the other blocks of the chunk that `name` ends. Nothing happens where
+// the chunk is not complete: its end is no multiple of the size, or a block before it is not in
+// `before_`.
 void EngineRank::PlaceMembers(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                               Tier tier, uint32_t count, AliasTable::Copies copies) {
   const uint32_t others = named_blocks_ - 1;
@@ -226,6 +255,9 @@ void EngineRank::PlaceMembers(size_t group, const EngineBlockHash& name, const B
   places_members_ = false;
 }
 
+// Takes a copy of each member of a chunk, or with `all` every copy, from the one that is `from`
+// blocks before the last on. Members are placed together, so that the first one that is missing
+// ends the loop.
 void EngineRank::RemoveMembers(size_t group, const EngineBlockHash& name, Tier tier, bool all,
                                uint32_t from) {
   for (uint32_t back = from; back < chunk_blocks_; ++back) {
