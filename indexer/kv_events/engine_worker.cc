@@ -1,3 +1,10 @@
+// A worker's ranks and the lock over them. What an event means is `EngineRank`'s; here events find
+// their rank, losses of a stream find all ranks that it publishes, and names that no rank knows are
+// asked of other workers.
+//
+// *Lock order*: this worker's mutex, then a writer's and the index's. `options.resolve` locks other
+// workers: it runs without this mutex, else two workers that ask each other would deadlock.
+
 #include "indexer/kv_events/engine_worker.h"
 
 #include <algorithm>
@@ -18,9 +25,9 @@ namespace {
 constexpr size_t kEventsAhead = 16;    // whose names are loaded together
 constexpr size_t kResolvesMax = 1024;  // a call
 
-// The block size that a store on the device tells; 0: none. One name alone may stand for a part of
-// a block: the tail of a prompt, whose parent is a part, too, or no block at all (vLLM 0.33's
-// prefix_match_unit, of models with recurrent states). What connectors say is their own chunks'
+// The block size that a store on the device tells; 0: none. A single name may stand for a part of a
+// block: the tail of a prompt, whose parent is a part, too, or no block at all (vLLM 0.33's
+// prefix_match_unit, of models with recurrent states). Connectors tell the size of their own chunks
 // (LMCache), or nothing.
 uint32_t SizeToldBy(const EngineEvent& event, bool has_states) {
   const bool whole = event.kind == EngineEvent::Kind::kStored && event.block_size != 0 &&
@@ -107,6 +114,12 @@ struct EngineWorker::State {
   EngineScratch scratch ABSL_GUARDED_BY(mutex);
 };
 
+// Looks in a batch for the block size while it is unknown.
+//
+// 1. The first whole block of the main class tells it. Only a batch without any event of the main
+//    class lets the finest size of the others count: an engine with windows alone.
+// 2. `learn_block_size` decides, since the domain may have another one already. It is called once.
+// 3. Losses that came before are told to their ranks, which can exist only now.
 bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch, Time now) {
   if (!Learns()) return true;
   const bool has_states =
@@ -133,6 +146,10 @@ bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch, Time now) {
   return true;
 }
 
+// The rank `number`, made with its writer at the first event, loss or restored entry that names it.
+// Notes that the stream publishes it. Null: beyond `ranks_max`, or no writer could be made; the
+// entry is kept without a rank until the next `Tick`, so that a writer that fails is not asked for
+// with every event.
 EngineRank* EngineWorker::State::RankOf(uint32_t number, std::optional<uint32_t> stream_rank) {
   const auto note_stream = [&](RankState& state) {
     if (!stream_rank.has_value() || (!state.streams.empty() && IsOf(state, *stream_rank))) return;
@@ -164,12 +181,15 @@ void EngineWorker::State::Doubt(uint32_t stream_rank, const EngineBatch& batch, 
   if (batch.lost_before == before) Lose(stream_rank, EngineRank::LossKind::kUnreadable, now);
 }
 
+// Computes the mask anew, after a rank went. While batches apply it only grows (`Finish`).
 void EngineWorker::State::NoteLookAheads() {
   uint32_t all = 0;
   for (const auto& [number, state] : ranks) all |= state.rank ? state.rank->look_aheads() : 0;
   look_aheads.store(all, std::memory_order_relaxed);
 }
 
+// Names to ask other workers for, collected under the lock. At most `kResolvesMax` a call;
+// `Orphans::WithoutTokens` lets each have its turn.
 std::vector<EngineWorker::State::Unresolved> EngineWorker::State::UnresolvedNames() {
   std::vector<Unresolved> names;
   if (options.resolve == nullptr) return names;
@@ -181,6 +201,8 @@ std::vector<EngineWorker::State::Unresolved> EngineWorker::State::UnresolvedName
   return names;
 }
 
+// Asks without the lock, then takes it to place what is known. The rank or the name may be gone by
+// then: both are looked up again.
 void EngineWorker::State::Resolve(const std::vector<Unresolved>& names) {
   std::vector<std::pair<const Unresolved*, KnownBlock>> known;
   for (const Unresolved& name : names)
@@ -210,6 +232,16 @@ bool EngineWorker::Learn(const EngineBatch& batch, Time now) {
   return state_->KnowsBlockSize(batch, now);
 }
 
+// A batch, under one lock:
+//
+// 1. Each event finds its rank: its own `rank`, else the batch's, else that of the stream. Where
+//    the rank changes, the rank before hands over what is pending (`Finish`): a batch whose events
+//    alternate between ranks costs a hand-over each time.
+// 2. A rank without a main group learns of one from the events to come, before the first applies.
+// 3. Where events were refused by the decoder, what was held before that place is put in doubt
+//    (`Doubt`) between the same two events, so that stores behind it stay certain.
+// 4. `EngineRank::Apply` for each event; at the end everything pending goes to the writers.
+// 5. If blocks without content were parked, other workers are asked, without the lock.
 void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time now) {
   std::vector<State::Unresolved> unresolved;
   {
@@ -228,6 +260,7 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
       if (doubtful) state_->Doubt(stream_rank, batch, i, now);
       const int64_t given = event.rank.value_or(batch.rank.value_or(stream_rank));
       const uint32_t of_event = static_cast<uint32_t>(given);
+      // Ranks are 32 bits; a negative one that fits is taken as its bit pattern.
       if (given != static_cast<int64_t>(of_event) && given != static_cast<int32_t>(of_event)) {
         ++counters
               .refused[static_cast<size_t>(Refusal::kMalformed)];  // no rank that anybody can have
@@ -258,6 +291,8 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
   if (!unresolved.empty()) state_->Resolve(unresolved);
 }
 
+// Ranks that this stream alone publishes are empty now. Of a rank with several streams it is not
+// known which blocks came over which: it is in doubt.
 void EngineWorker::Restarted(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
   state_->early_losses.erase(stream_rank);
@@ -302,6 +337,7 @@ void EngineWorker::Doubt(uint32_t rank, Time now) {
     found->second.rank->Lose(EngineRank::LossKind::kUnreadable, now);
 }
 
+// Undoes one gap of each rank of the stream, and of its early ones.
 void EngineWorker::Repaired(uint32_t stream_rank) {
   MutexLock lock(&state_->mutex);
   const auto early = state_->early_losses.find(stream_rank);
@@ -315,6 +351,7 @@ void EngineWorker::RemoveRank(uint32_t rank) {
   state_->NoteLookAheads();
 }
 
+// The ranks returned stay in `ranks`, empty: the caller calls `RemoveRank` for those that shall go.
 std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now) {
   std::vector<uint32_t> gone;
   MutexLock lock(&state_->mutex);
@@ -336,6 +373,7 @@ std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now)
   return gone;
 }
 
+// A rank without a writer is erased here: its next event makes another attempt.
 void EngineWorker::Tick(Time now) {
   std::vector<State::Unresolved> unresolved;
   {
