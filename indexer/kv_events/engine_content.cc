@@ -106,7 +106,7 @@ std::string_view AdapterOf(const EngineEvent& event, StoredContent* content) {
 
 }  // namespace
 
-// Beyond every vocabulary, and 30 bits of the object's hash: the value that SGLang puts there.
+// 1,000,000 and 30 bits of the object's hash: the value that SGLang publishes there.
 TokenId PadValue(uint64_t object) {
   constexpr uint64_t kMask = (uint64_t{1} << 30) - 1;
   return static_cast<TokenId>(1'000'000 + (object & kMask));

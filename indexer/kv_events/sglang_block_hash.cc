@@ -450,7 +450,7 @@ PageNamesStats SglangBlockHashes::Stats() const {
 
 // ---- One rank ----
 
-// Made with the first block that needs it: a rank of SGLang alone never hashes.
+// Made with the first block that needs it: a rank that is registered as SGLang never hashes.
 PageHasher* PageNamer::hasher() {
   if (hasher_ == nullptr) hasher_ = std::make_unique<PageHasher>();
   return hasher_.get();

@@ -1,3 +1,6 @@
+// What libzmq holds = bytes that the system says were read of the connections, less bytes of
+// messages that were taken. Both only grow while the socket lives.
+
 #include "indexer/kv_events/zmq_held.h"
 
 #include <algorithm>
@@ -24,8 +27,11 @@ bool ZmqHeld::Has(int fd) const {
                      [fd](const Connection& connection) { return connection.socket.fd == fd; });
 }
 
+// Nothing waits: all that ended connections brought was taken or dropped by libzmq.
 void ZmqHeld::Emptied() { taken_ = std::max(taken_, gone_bytes_); }
 
+// The time since the last call counts as taken for heartbeats, in whole seconds. `taken_` never
+// exceeds what was read: a surplus would hide bytes to come.
 uint64_t ZmqHeld::Bytes(Time now) {
   uint64_t read = gone_bytes_;
   for (Connection& connection : connections_) {
