@@ -1,5 +1,5 @@
-// Which engines dial in? Those whose topics have messages at a socket of this leaf: llm-d's central
-// one, which all pods dial.
+// Engines that dial in: their topics have messages at a socket of this leaf, such as llm-d's
+// central one, which all pods dial.
 //
 //   kv@=tcp://0.0.0.0:5557[;ranks=N][;model=NAME][;http=PORT][;OPTION=VALUE…]
 //
@@ -45,7 +45,7 @@ namespace kvatlas {
 
 inline constexpr std::string_view kPodTopics = "kv@";
 
-// Of "kv@POD@MODEL"; a topic without a model is a pod alone.
+// The parts of "kv@POD@MODEL"; a topic without a model is a pod alone.
 struct PodTopic {
   std::string pod;
   std::string model;
@@ -66,7 +66,7 @@ class DialedTopics {
   // It goes to `ZmqIngestOptions::shared`.
   ZmqSharedSocket Socket(const std::string& endpoint);
 
-  // Of the first of these pods that has one there.
+  // The topic of the first of these pods that has one there.
   std::optional<std::string> Find(const std::string& endpoint,
                                   const std::vector<std::string>& pods) const;
   // Waits up to `timeout` for topics that came since the last call: endpoints and topics.

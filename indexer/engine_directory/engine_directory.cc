@@ -1,6 +1,5 @@
-// Registering, listing and removing engines, and the tick. What these share is in
-// `engine_directory_state.h`, with the locks and who may hold them; restart and replicas are in
-// `engine_directory_recovery.cc`.
+// Registering, listing and removing engines, and the tick. Their shared state and its locks are in
+// `engine_directory_state.h`; restart and replicas are in `engine_directory_recovery.cc`.
 
 #include "indexer/engine_directory/engine_directory.h"
 

@@ -1,4 +1,4 @@
-// What a replica or a checkpoint knew of engines is taken up here. The order of a start:
+// Takes up what a replica or a checkpoint knew of engines. The order of a start:
 //
 // 1. The directory starts hidden, the ingest's gate is closed: engines of flags are registered,
 //    their sockets receive.
@@ -33,7 +33,8 @@ absl::StatusOr<std::shared_ptr<EngineWorker>> EngineDirectory::Adopt(
   const absl::StatusOr<InstancePtr> begun =
       state_->Begin(registration, domain, /*may_have_rank=*/true);
   if (!begun.ok()) return begun.status();
-  // What is restored needs ranks now: one that is to learn its size has the one that it had.
+  // Restored names need ranks now: an instance that was to learn its block size gets the one that
+  // it had.
   const bool says_size = registration.block_size != kBlockSizeAuto;
   if (says_size) (*begun)->worker->SetBlockSize(registration.block_size);
   MutexLock lock(&state_->mutex);
@@ -126,7 +127,7 @@ size_t EngineDirectory::Unsettled() {
           state_->IsBehind(listener->second, awaited.contains(rank), since_opened))
         behind.insert(rank);
     }
-    // What its replay did not reach back to may have removed some of what the checkpoint had.
+    // A replay that began too late may have missed removals of blocks that the checkpoint had.
     const std::vector<EngineRankStats> ranks = instance->worker->Stats().ranks;
     const bool in_doubt = std::any_of(ranks.begin(), ranks.end(),
                                       [](const EngineRankStats& rank) { return rank.settling; });
@@ -159,8 +160,8 @@ bool EngineDirectory::recovering() const {
 }
 
 // 1. Under the mutex, collect the restored ranks that nothing vouches for: no stream goes on from
-//    where they were (`settled`). Of an `unconfirmed` source only ranks with a replay are doubted,
-//    since only a replay tells better.
+//    where they were (`settled`). Where the source was `unconfirmed`, only ranks with a replay are
+//    doubted, since only a replay tells better.
 // 2. Without it, tell the workers: `Lost` where the rank has a stream, which a replay may repair,
 //    `Doubt` where it has none.
 // 3. Open the gate: from now on messages apply.

@@ -124,7 +124,7 @@ struct FoundWorkers::Place {
   PodWorkers pods;
   std::vector<ServiceRecord> records;  // as the directory has them; the owner's mutex
   bool began = false;                  // likewise
-  // Of the owner's thread.
+  // The thread of `FoundWorkers::Run` alone:
   std::map<std::string, Pod> known;  // by name
   std::vector<EngineRegistration> now;
   bool took_over = false;
@@ -164,7 +164,7 @@ struct FoundWorkers::Place {
     }
   }
 
-  // A checkpoint or a peer may have brought back pods of this place. Those that are there as before
+  // A checkpoint or a peer may have brought back pods of this place. Pods that are there as before
   // keep their registration and what they hold; others have gone meanwhile and are unregistered.
   void TakeOver(const std::vector<EngineRegistration>& after, EngineDirectory* registry) {
     for (const EngineEntry& entry : registry->Registrations()) {

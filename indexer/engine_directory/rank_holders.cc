@@ -105,7 +105,7 @@ void RankHolders::RemoveAll() {
 }
 
 // First half of a change of the block size: all handles of the domain's holders go, so that the
-// domain can come again with another size. What each rank was stays in the map.
+// domain can come again with another size. The map keeps the state of each rank.
 void RankHolders::Drop() {
   MutexLock lock(&mutex_);
   for (auto& [number, rank] : ranks_) {

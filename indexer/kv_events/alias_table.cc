@@ -56,7 +56,7 @@ void AliasTable::Prefetch(std::span<const EngineBlockHash> names) const {
   }
 }
 
-// Names of at most 8 bytes are equal when their keys are. Of longer ones the key is the last 8
+// Names of at most 8 bytes are equal when their keys are. The key of a longer name is its last 8
 // bytes, and the rest is compared in the row.
 size_t AliasTable::Find(const EngineBlockHash& name) const {
   if (rest_bytes_ == 0) return rows_.Find(name.value);

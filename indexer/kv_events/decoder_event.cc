@@ -277,8 +277,8 @@ bool EventReader::ReadTail(uint32_t values) {
   return true;
 }
 
-// Reads the value of a field, or skips it and notes why. What the failed attempt took from the
-// arena is given back. False: where the value ends cannot be known.
+// Reads the value of a field, or skips it and notes why. Memory of the failed attempt goes back to
+// the arena. False: where the value ends cannot be known.
 bool EventReader::ReadField(EventField field) {
   if (field == EventField::kUnknown) return in_.Skip();
   const MsgpackReader::Position start = in_.position();
@@ -371,12 +371,12 @@ DecodeResult EventReader::DecodeTokenIds() {
   return result;
 }
 
-// [[the tokens behind block 0 that its hash covers], …]. What has another form says nothing.
+// [[the tokens behind block 0 that its hash covers], …]. A value of another form is ignored.
 DecodeResult EventReader::DecodeLookahead() {
   choices_.lookahead_blocks = 0;
   uint32_t blocks = 0;
   if (in_.Peek() != MsgpackType::kArray || !in_.ReadArray(&blocks)) return DecodeResult::kMalformed;
-  // Those of the last block are kept: the others' are tokens of the event.
+  // The tokens behind the last block are kept; those behind the others are tokens of the event.
   uint32_t of_each = 0;
   for (uint32_t i = 0; i < blocks; ++i) {
     uint32_t tokens = 0;
@@ -399,8 +399,8 @@ DecodeResult EventReader::DecodeLookahead() {
   return DecodeResult::kOk;
 }
 
-// Blocks whose hashes cover tokens behind them are told with those of the last block behind their
-// own. False: no room.
+// Appends the tokens behind the last block to the event's own, so that every block has the tokens
+// that its hash covers. False: no room.
 bool EventReader::AddLookahead() {
   const std::span<const TokenId> tokens = event_->tokens;
   if (choices_.lookahead_blocks == 0 || choices_.lookahead_blocks != event_->hashes.size() ||

@@ -137,7 +137,7 @@ std::array<RawKey, kEventFields> KeyReader::MakeRawKeys() {
 
 const std::array<RawKey, kEventFields> KeyReader::kRawKeys = KeyReader::MakeRawKeys();
 
-// Any key. One that is no text is skipped, and is `kUnknown`.
+// Any key. A key that is no text is skipped, and is `kUnknown`.
 bool KeyReader::ReadAny(MsgpackReader* in, EventField* field) {
   std::string_view key;
   const bool is_text = in->Peek() == MsgpackType::kText;

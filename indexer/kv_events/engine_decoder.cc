@@ -46,7 +46,7 @@ struct EngineDecoder::State {
   absl::Status DecodeEvents(MsgpackReader* in, EngineBatch* batch);
   bool ReadTime(MsgpackReader* in, EngineBatch* batch);
   bool ReadRank(MsgpackReader* in, EngineBatch* batch);
-  // What is behind the events read so far is unknown, whose they are included.
+  // The events behind those read so far are unknown, and so is the rank of all of them.
   static void RefuseRest(EngineBatch* batch) {
     batch->refused.push_back(Refusal::kMalformed);
     batch->lost_before = batch->events.size();

@@ -142,7 +142,7 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
                                                          event.block_size, options_.chunk_tokens);
       kind = {.role = side.has_value() ? Role::kSide : Role::kOther,
               .side = side.value_or(CacheClass{})};
-      // Without a number it cannot be told apart in removals.
+      // Without a number removals could not name it.
       if (!event.group.has_value()) kind.role = Role::kOther;
       if (event.spec_kind == "unknown" && !side_unknown_) {
         side_unknown_ = true;
@@ -158,7 +158,7 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
       if (!std::exchange(side_unknown_, true)) UpdateTrust();
       return std::nullopt;
     }
-    // What a part of a block is named by (fine-grained hits) has the class's kind and another size.
+    // A name of a part of a block (fine-grained hits) has the class's kind and a smaller size.
     if (known != kinds_.end() && known->second.role == Role::kSide && kind.role == Role::kSide &&
         event.block_size < known->second.side.block_size) {
       if (known->second.side.kind == CacheKind::kState && kind.side.kind == CacheKind::kState)
@@ -322,16 +322,16 @@ void EngineRank::Unrequire(size_t group) {
 //
 // A block size on the device that is not the domain's degrades the rank while nothing ever had the
 // right one (`refused_size_`): the registration is wrong, and answers would be empty for ever. More
-// tokens than hashes is refused as a whole: some block between has no hash, and which one cannot be
-// told.
+// tokens than hashes is refused as a whole: some block between has no hash, and which one is not
+// known.
 bool EngineRank::SpansBlocks(const EngineEvent& event, Tier tier, size_t* blocks) {
   const size_t hashes = event.hashes.size();
   if (event.tokens_opaque) {
     Refuse(Refusal::kOpaqueTokens, hashes, "tokens");
     return false;
   }
-  // Of an engine that names kinds one smaller name alone may be the first that is told of any
-  // group.
+  // A single smaller name of an engine that names kinds may be of a side group that is not known
+  // yet.
   const bool may_be_part = !sides_.empty() || (hashes == 1 && !event.spec_kind.empty());
   if (may_be_part && event.block_size < options_.block_size) {
     Refuse(Refusal::kPartBlock, hashes);

@@ -2,8 +2,8 @@
 // much such a tier keeps, or for how long (`EngineWorkerOptions::silent_blocks`, `silent_time`):
 // the names that were stored there longest ago go first, as if they were removed. A name that is
 // stored again is young again. A cache may keep a block longer because it was read, which no event
-// says: too little is promised then. Of a cache that keeps less than was said too much is promised,
-// so that such a tier is never exact.
+// says: too little is promised then. If a cache keeps less than was said, too much is promised:
+// such a tier is never exact.
 //
 // `ages_` is a queue of stores in the order in which they came; `youngest_` says which store of a
 // name counts. An entry that is not the youngest is skipped, so that a repeated store costs O(1).

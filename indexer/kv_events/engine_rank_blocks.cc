@@ -103,8 +103,8 @@ void EngineRank::Left(size_t group, const EngineBlockHash& name, const BlockPlac
   if (groups_[group].side != 0) SideUnheld(group, name, place, tier);
 }
 
-// The name stands for other content now. All its copies go, since which of them are of the old
-// content cannot be told, and so do its side names and chunk members. Where the two contents are of
+// The name stands for other content now. All its copies go, since nothing says which of them are of
+// the old content, and so do its side names and chunk members. Where the two contents are of
 // different namespaces, the name is ambiguous until a clear: which one a child means is unknown,
 // and children are refused (`StartOf`, `LinkAll`).
 void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const EngineBlockHash& name,
@@ -236,8 +236,8 @@ void EngineRank::Flush() {
 //    everything. Events behind it are handed over in the next round.
 // 2. A store that changed fewer blocks than it names: the names of this rank are first copies, so
 //    that the block has another name here. Names are counted from now on (`CountNames`), `held_`
-//    loses what was counted twice, and what is left is told again as if names had been counted
-//    before (`CountPending`).
+//    loses what was counted twice, and the events that are left are rewritten as if names had been
+//    counted before (`CountPending`).
 // 3. Else all was taken.
 void EngineRank::FlushMain() {
   for (std::span<const Event> left = pending_.events(); !left.empty();) {

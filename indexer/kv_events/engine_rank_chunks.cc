@@ -139,8 +139,7 @@ void EngineRank::FindChunks() {
 
 // A name of our own for the block that is `back` blocks before a chunk's last one. It has the
 // length of the engine's names, so that it lies in the same table, and follows from the chunk's
-// name, so that a removal finds it. That it equals another name is as unlikely as a collision of
-// the hash.
+// name, so that a removal finds it. It equals another name only if the hash collides.
 EngineBlockHash EngineRank::MemberName(const EngineBlockHash& chunk, uint32_t back) {
   const auto hash = [](std::string_view bytes, uint64_t seed) {
     return Xxh3(bytes, seed * 0x9e3779b97f4a7c15);

@@ -67,8 +67,8 @@ void EngineRank::LearnMain(const EngineEvent& event) {
 // Makes a group a side group of class `of`, which may have other groups already. REQUIRES: the
 // group has no names.
 //
-// A block of the class needs every group of it. The new group has none, so that all that the class
-// holds is told as gone first, while `HeldByClass` still ignores the new group. Beyond
+// A block of the class needs every group of it. The new group has none: all that the class holds is
+// removed from the index first, while `HeldByClass` still ignores the new group. Beyond
 // `kSideClassesMax` classes the group is of no class: its events have no effect, and the rank is
 // degraded.
 void EngineRank::MakeSide(size_t group, const CacheClass& of) {
@@ -82,7 +82,7 @@ void EngineRank::MakeSide(size_t group, const CacheClass& of) {
     }
     sides_.push_back({.of = of, .tag = SideTag(of), .groups = 0});
   }
-  // What the class holds without this group is not held by all of it.
+  // Blocks that the class holds lack this group.
   FlushSides();
   for (size_t other = 0; other < groups_.size(); ++other) {
     if (groups_[other].side != side + 1) continue;
@@ -386,7 +386,7 @@ void EngineRank::JoinInner(size_t group, const EngineBlockHash& name, const Bloc
     if (Raw(old.block) == 0) {
       Join(group, inner, place);
     } else if (old.block != place.block) {
-      // Another chain shares the block. Its tiers are told under the second name, too.
+      // Another chain shares the block: its tiers are passed on under the second name, too.
       std::vector<SequenceHash>& others = more_names_[before];
       if (others.size() < kNamesPerBlockMax &&
           std::find(others.begin(), others.end(), place.block) == others.end()) {
@@ -400,7 +400,7 @@ void EngineRank::JoinInner(size_t group, const EngineBlockHash& name, const Bloc
     }
     key = std::move(before);
   }
-  // What is before has a twin of its own.
+  // The name before has a twin of its own.
   links_.erase(key);
 }
 

@@ -102,7 +102,7 @@ void EngineRank::ClearAll() {
   unjoined_ = 0;
   links_ = {};
   more_names_ = {};
-  // What was not known is gone with the rest; a window whose size is not known stays so.
+  // Side blocks that were not known are gone with the rest; a window of unknown size stays unknown.
   side_unknown_ = std::any_of(sides_.begin(), sides_.end(), [](const Side& side) {
     return side.groups != 0 && side.of.window_tokens == kWholePrefix;
   });
@@ -327,7 +327,7 @@ void EngineRank::Heal() {
 
 // ---- What it knows ----
 
-// What a name stands for, for another worker (`EngineWorkerOptions::resolve`). A number is also
+// Answers another worker that asks for a name (`EngineWorkerOptions::resolve`). A number is also
 // compared with the last 8 bytes of digests: an engine and a store may spell one hash in two ways.
 std::optional<KnownBlock> EngineRank::Find(const EngineBlockHash& hash) const {
   for (size_t group = 0; group < groups_.size(); ++group) {
@@ -402,7 +402,7 @@ EngineRankStats EngineRank::Stats() const {
 // ---- Names written and restored ----
 //
 // Order of a restore: `RestoreMark` for each mark of the rank, before any name, then `Restore` for
-// each name and tier in any order. What is restored came over a network or from a disk:
+// each name and tier in any order. Names and marks come over a network or from a disk:
 // contradictions are refused with INVALID_ARGUMENT, and bounds hold as for stores.
 
 // Visits every name with the parent and local hash that the writer keeps for its block. The
@@ -454,7 +454,7 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
   }
 }
 
-// What names alone do not tell. The first mark has everything but long lists; each further one
+// The rank's state beside its names. The first mark has everything but long lists; each further one
 // repeats it with the next names of a list, so that the reader merges marks in any order.
 void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   EngineRankMark mark;

@@ -1,6 +1,6 @@
-// A worker's ranks and the lock over them. What an event means is `EngineRank`'s; here events find
-// their rank, losses of a stream find all ranks that it publishes, and names that no rank knows are
-// asked of other workers.
+// A worker's ranks and the lock over them. `EngineRank` knows the meaning of an event; here events
+// find their rank, losses of a stream find all ranks that it publishes, and names that no rank
+// knows are asked of other workers.
 //
 // *Lock order*: this worker's mutex, then a writer's and the index's. `options.resolve` locks other
 // workers: it runs without this mutex, else two workers that ask each other would deadlock.
@@ -48,8 +48,8 @@ struct EngineWorker::State {
 
   struct RankState {
     std::unique_ptr<EngineRank> rank;  // null: no writer could be made
-    // That published it, in the order they came; empty: restored, of unknown origin. At most one a
-    // rank of ours.
+    // Streams that published it, in the order in which they came, at most `ranks_max`. Empty:
+    // restored, of unknown origin.
     std::vector<uint32_t> streams;
   };
   struct Unresolved {
@@ -64,7 +64,7 @@ struct EngineWorker::State {
     return state.streams.empty() || std::find(state.streams.begin(), state.streams.end(),
                                               stream_rank) != state.streams.end();
   }
-  // Those that this stream published, or may have.
+  // Visits the ranks that this stream published, or may have.
   template <typename Visit>
   void OfStream(uint32_t stream_rank, Visit visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (auto& [number, state] : ranks)
@@ -74,7 +74,8 @@ struct EngineWorker::State {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     OfStream(stream_rank, [&](RankState& state) { state.rank->Lose(kind, now); });
   }
-  // What `batch` had between event `before - 1` and event `before` could not be read.
+  // Puts ranks of the stream in doubt if an event of `batch` just before event `before` could not
+  // be read.
   void Doubt(uint32_t stream_rank, const EngineBatch& batch, size_t before, Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // The rank has its events of this batch; may be null.
@@ -104,7 +105,8 @@ struct EngineWorker::State {
 
   mutable Mutex mutex;
   std::map<uint32_t, RankState> ranks ABSL_GUARDED_BY(mutex);
-  // Of a stream while the block size was unknown: what its rank is told as soon as it exists.
+  // Losses of a stream while the block size was unknown, by stream: its rank gets them as soon as
+  // it exists.
   struct EarlyLoss {
     uint64_t gaps = 0;
     bool unreadable = false;
@@ -119,7 +121,7 @@ struct EngineWorker::State {
 // 1. The first whole block of the main class tells it. Only a batch without any event of the main
 //    class lets the finest size of the others count: an engine with windows alone.
 // 2. `learn_block_size` decides, since the domain may have another one already. It is called once.
-// 3. Losses that came before are told to their ranks, which can exist only now.
+// 3. Losses that came before go to their ranks, which can exist only now.
 bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch, Time now) {
   if (!Learns()) return true;
   const bool has_states =
@@ -263,7 +265,7 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
       // Ranks are 32 bits; a negative one that fits is taken as its bit pattern.
       if (given != static_cast<int64_t>(of_event) && given != static_cast<int32_t>(of_event)) {
         ++counters
-              .refused[static_cast<size_t>(Refusal::kMalformed)];  // no rank that anybody can have
+              .refused[static_cast<size_t>(Refusal::kMalformed)];  // no number that ranks can have
         continue;
       }
       if (rank == nullptr || of_event != number) {
@@ -291,14 +293,14 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
   if (!unresolved.empty()) state_->Resolve(unresolved);
 }
 
-// Ranks that this stream alone publishes are empty now. Of a rank with several streams it is not
-// known which blocks came over which: it is in doubt.
+// Ranks that this stream alone publishes are empty now. A rank with several streams does not know
+// which blocks came over which: it is in doubt.
 void EngineWorker::Restarted(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
   state_->early_losses.erase(stream_rank);
   for (auto& [number, state] : state_->ranks) {
     if (state.rank == nullptr || !State::IsOf(state, stream_rank)) continue;
-    // One that was restored with unknown origin is its own stream's.
+    // A rank that was restored with unknown origin counts as published by its own stream.
     const bool is_alone =
         state.streams.size() == 1 || (state.streams.empty() && number == stream_rank);
     if (is_alone) {
@@ -315,7 +317,7 @@ void EngineWorker::Lost(uint32_t stream_rank, Time now) {
     ++state_->early_losses[stream_rank].gaps;
     return;
   }
-  // What was lost may be all that there was of the rank.
+  // The lost batches may be all that named the rank.
   state_->RankOf(stream_rank, stream_rank);
   state_->Lose(stream_rank, EngineRank::LossKind::kGap, now);
 }

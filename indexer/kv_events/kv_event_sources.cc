@@ -1,5 +1,5 @@
-// Asks an engine's HTTP server where its ranks publish events. What is not understood is left out:
-// a server of another engine answers something else.
+// Asks an engine's HTTP server where its ranks publish events. Values that are not understood are
+// left out: a server of another engine answers something else.
 
 #include "indexer/kv_events/kv_event_sources.h"
 

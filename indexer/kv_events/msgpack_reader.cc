@@ -11,7 +11,7 @@ struct Extent {
   uint8_t fixed = 1;        // bytes of the first byte and of what always follows
   uint8_t length_size = 0;  // bytes of a length or count after the first byte
   uint8_t nested = 0;       // values inside, as the first byte alone says
-  // What that length counts.
+  // The unit of that length.
   enum class Counts : uint8_t {
     kNothing,
     kBytes,
@@ -21,8 +21,8 @@ struct Extent {
   } counts = Counts::kNothing;
 };
 
-// All first bytes of msgpack's specification. Those that are not named here take one byte: small
-// integers, nil and bools.
+// All first bytes of msgpack's specification. First bytes that are not named here are one-byte
+// values: small integers, nil and bools.
 constexpr std::array<Extent, 256> MakeExtents() {
   using Counts = Extent::Counts;
   std::array<Extent, 256> extents{};

@@ -95,7 +95,8 @@ std::optional<PageDigest> PageHasher::Hash(const PageDigest* prior, std::span<co
 
 // ---- Names ----
 
-// What writers need, in cache lines of its own, so that writers of different shards do not contend.
+// Writers' part of a shard, in cache lines of its own, so that writers of different shards do not
+// contend.
 struct alignas(64) SglangBlockHashes::Shard {
   Head* head = nullptr;  // immutable
   mutable Mutex mutex;

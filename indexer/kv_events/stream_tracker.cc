@@ -67,7 +67,7 @@ struct StreamTracker::State {
     kRebuild,  // asked for everything from 0, not answered yet; live messages go on
   };
 
-  // What became of a live message.
+  // How `TakeLive` ended.
   enum class Step : uint8_t { kDone, kAsked };
 
   struct Message {
@@ -88,7 +88,7 @@ struct StreamTracker::State {
   void Push(Kind kind) { out->push_back({.kind = kind}); }
 
   // The only place where `last` advances. A message that applies verifies the stream: either its
-  // number followed, or the loss was told.
+  // number followed, or a kLost was pushed.
   void Apply(const Message& message) {
     out->push_back({.kind = Kind::kApply, .number = message.number, .payload = message.payload});
     last = message.number;
@@ -338,9 +338,8 @@ struct StreamTracker::State {
     if (!held.empty() && held.front().number <= Next()) Finish(now);
   }
 
-  // The server said that nothing more comes. What live messages show to exist behind that is
-  // missing (`early`); the first held message is applied with its gap, so that the others follow
-  // it.
+  // The server said that nothing more comes. Numbers up to the first live message are missing then
+  // (`early`); the first held message is applied with its gap, so that the others follow it.
   void ReplayEnded(Time now) {
     if (mode == Mode::kLive || replay.waiting) return;
     silent = false;
@@ -418,7 +417,7 @@ struct StreamTracker::State {
     ++tries;
   }
 
-  // What to ask for depends on what is open: verify, rebuild, or only what comes next.
+  // Verifies, rebuilds or asks for the next number, by what is open.
   void Retry(Time now) {
     retry_at.reset();
     if (unverified) {
@@ -472,7 +471,7 @@ struct StreamTracker::State {
       lost_told = true;
     }
     if (!last) {
-      // Whose they are cannot be verified; the replay has them if they are the same engine's.
+      // Nothing says of which incarnation they are; the replay has them if it is the same.
       DropHeld(held.size());
       last_live.reset();
     }

@@ -1,4 +1,4 @@
-// What libzmq holds = bytes that the system says were read of the connections, less bytes of
+// libzmq holds the bytes that the system says were read of its connections, less the bytes of
 // messages that were taken. Both only grow while the socket lives.
 
 #include "indexer/kv_events/zmq_held.h"
@@ -44,7 +44,7 @@ uint64_t ZmqHeld::Bytes(Time now) {
     if (freed_at_ != Time(0)) taken_ += static_cast<uint64_t>(seconds) * kBytesPerSecondFree;
     freed_at_ = now;
   }
-  // What was taken counts for more than it was.
+  // `taken_` counts more than was taken (`kFrameBytes`).
   taken_ = std::min(taken_, read);
   return read - taken_;
 }

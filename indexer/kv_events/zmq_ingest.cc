@@ -1,5 +1,5 @@
 // Streams and the lanes that read them: which lane, which checks, and the calls of other threads.
-// What a stream does is in zmq_stream.cc, its thread in zmq_lane.cc.
+// Streams themselves are in zmq_stream.cc, their threads in zmq_lane.cc.
 //
 // *Lock order*: `mutex_`, then a lane's, a shared socket's, a stream's. `Remove` and `Stop` wait
 // for lanes without `mutex_`.

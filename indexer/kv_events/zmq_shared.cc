@@ -48,7 +48,7 @@ void ZmqShared::Take(ZmqLaneState* lane, const std::string& topic, uint64_t numb
   Topic& of = topics_[topic];
   if (!of.origin.IsOf(lane->frames)) {
     of.origin.Take(lane->frames);
-    // What a connection that has ended left behind is still read.
+    // Messages of a connection that has ended are still read.
     of.descriptor = held.Has(lane->frames.descriptor()) ? lane->frames.descriptor() : -1;
     of.arrived = true;
   }

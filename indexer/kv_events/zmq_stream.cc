@@ -5,8 +5,8 @@
 // A message of a stream with a socket of its own:
 //
 // 1. libzmq's descriptor is readable; the lane marks the stream (`MarkReady`) and calls `Serve`.
-// 2. `ServeLocked` looks at the monitor first (`ServeMonitor`): who came and who went is known
-//    before what they sent is read.
+// 2. `ServeLocked` looks at the monitor first (`ServeMonitor`): connections that came and went are
+//    known before their messages are read.
 // 3. `ServeReplay`, then `ServeLive`, each at most `kTurnMessages` and `kTurnBytes`, pass messages
 //    to the tracker.
 // 4. `Perform` carries out the tracker's actions after every message: the payload that they point
@@ -232,8 +232,8 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
     tracker_.OnDisconnected(now, &lane->actions);
     Perform(lane, now);
   }
-  // An arrival is told after what came over the connection before was read: the live socket is read
-  // even if nothing new came.
+  // The tracker hears of an arrival after the messages of the connection before were read: the live
+  // socket is read even if nothing new came.
   if (arrivals_ > 0) ready_ |= ZmqPoller::kLive;
   bool more = false;
   if ((ready_ & ZmqPoller::kReplay) != 0) {
@@ -257,8 +257,8 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
   return more ? Turn::kMore : Turn::kIdle;
 }
 
-// Takes what the monitor saw into the fields below; the tracker is told later, in order
-// (`departed_`, `arrivals_`). A shared socket passes the ends of connections to its topics instead.
+// Takes what the monitor saw into fields; the tracker hears of it later, in order (`departed_`,
+// `arrivals_`). A shared socket passes the ends of connections to its topics instead.
 void ZmqStream::ServeMonitor(ZmqLaneState* lane) {
   if (!live_) return;  // `LookAtHeld` closed it
   const ZmqMonitor::Changes changes = monitor_.Poll();
@@ -331,9 +331,9 @@ bool ZmqStream::ServeReplay(ZmqLaneState* lane, Time now) {
 // Reads the live socket. A message is [topic, number, payload]; other forms are counted and
 // skipped.
 //
-// While connections wait to be told (`arrivals_`), each message is looked at for its connection
-// (`ZmqOrigin`): the first one of another connection is the place where the tracker has to hear of
-// it. Once the socket is empty all of them are told.
+// While the tracker has not heard of a connection (`arrivals_`), each message is checked for its
+// connection (`ZmqOrigin`): the tracker hears of the new one before its first message, and of all
+// once the socket is empty.
 bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
   constexpr size_t kFrames = 3;  // topic, number, payload
   if (shared_ != nullptr) shared_->FeedWaiting(lane, now);
@@ -452,8 +452,8 @@ bool ZmqStream::HoldsTooMuch(ZmqMonitor* monitor, bool replay) {
   return true;
 }
 
-// What a closed live socket means is told as if the engine had gone: `departed_` for the tracker,
-// and `gave_up_at_`, by which `Tick` opens a new socket a second later. A bound socket stays, since
+// Closing the live socket counts as if the engine had gone: `departed_` for the tracker, and
+// `gave_up_at_`, by which `Tick` opens a new socket a second later. A bound socket stays, since
 // other engines use it: its connections are cut.
 void ZmqStream::LookAtHeld(ZmqLaneState* lane) {
   if (replay_) {
