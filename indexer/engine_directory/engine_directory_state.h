@@ -45,7 +45,7 @@ struct Instance {
   // Guarded by the directory's mutex.
   std::atomic<uint32_t> block_size{0};  // `kBlockSizeAuto`: the domain does not know it yet
   std::map<uint32_t, Listener> listeners;
-  bool busy = false;         // someone registers or removes it, outside the mutex
+  bool busy = false;         // it is registered or removed, outside the mutex
   bool restored = false;     // a peer told what it holds, at `adopted`
   bool unconfirmed = false;  // and knew no positions
   Time adopted{0};

@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
 absl::StatusOr<EngineRegistration> WithWorkerOptions(const EngineRegistration& of_all,
                                                      const std::vector<std::string>& options);
 
-// The difference of two lists: one that is otherwise than before goes, and comes.
+// The difference of two lists: a worker that differs from before goes, and comes again.
 struct WorkerChanges {
   std::vector<EngineRegistration> gone;
   std::vector<EngineRegistration> come;

@@ -53,9 +53,9 @@ class ZmqShared {
   // Nothing more is fed to its stream.
   void Remove(const std::string& topic);
 
-  // ---- The lane's thread ---- Its last message came over this connection too. Else the socket's
-  // monitor has to be read before `Take`: the end of a connection must be known before its
-  // descriptor is in use again.
+  // ---- The lane's thread ----
+  // Its last message came over this connection too. Else the socket's monitor has to be read before
+  // `Take`: the end of a connection must be known before its descriptor is in use again.
   bool IsKnown(std::string_view topic, const ZmqFrames& frames) const;
   // `held`: the socket's connections.
   void Take(ZmqLaneState* lane, const std::string& topic, uint64_t number, const ZmqHeld& held,

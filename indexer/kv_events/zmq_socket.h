@@ -41,7 +41,7 @@ struct ZmqSocketOptions {
   Duration reconnect_min = std::chrono::milliseconds(100);
   Duration reconnect_max = std::chrono::seconds(5);
   int64_t message_bytes_max = -1;  // a peer that sends a larger one is disconnected
-  CurveKeys curve = {};            // of who connects; used with a server's key
+  CurveKeys curve = {};            // of the side that connects; used with a server's key
 };
 
 class ZmqSocket {

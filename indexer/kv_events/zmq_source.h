@@ -38,8 +38,8 @@ namespace kvatlas {
 struct ZmqSharedSocket {
   std::string endpoint;       // bound, as flags name it: tcp://0.0.0.0:5557
   std::string topic = "kv@";  // prefix
-  // Called for a topic that has messages and no stream, Called in a lane's thread: it must neither
-  // wait nor call the ingest. A source that binds this endpoint, with that topic, takes it.
+  // Called for a topic that has messages and no stream, in a lane's thread: it must neither wait
+  // nor call the ingest. A source that binds this endpoint, with that topic, takes it.
   std::function<void(const std::string& endpoint, const std::string& topic)> on_topic;
 };
 
@@ -97,7 +97,7 @@ struct ZmqStreamStats {
   ConnectionStatus connection;
   std::optional<ConnectionStatus> replay;
   bool connected = false;  // a peer is there (`bind`: at least one)
-  bool arrived = false;    // and the worker was told what that means for what it holds
+  bool arrived = false;    // and the worker knows what that means for what it holds
   Duration silent{0};      // since the last message; since the start when there was none
   uint64_t bytes = 0;
   uint64_t bad_frames = 0;   // not [topic, number, payload]

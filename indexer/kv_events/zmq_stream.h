@@ -231,7 +231,7 @@ class ZmqStream {
   uint64_t restarts_said_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t lost_said_ ABSL_GUARDED_BY(mutex_) = 0;
   bool restart_said_ ABSL_GUARDED_BY(mutex_) = false;  // and not yet the loss that comes with it
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;       // the tracker was told something
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;       // the tracker has got something
   std::string last_error_ ABSL_GUARDED_BY(mutex_);
   Time heard_at_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
