@@ -146,6 +146,8 @@ struct EngineDirectory::State {
     return absl::OkStatus();
   }
 
+  // Enters an instance. The first known block size is the domain's; a domain whose instances are
+  // all to learn theirs has none yet (`learns`).
   void List(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     instances[instance->of.instance] = instance;
     InDomain& domain = domains[instance->domain];
@@ -174,7 +176,8 @@ struct EngineDirectory::State {
     }
   }
 
-  // Called by a worker, with its lock: its engine has stored blocks of `found` tokens.
+  // Called by a worker, with its lock: its engine has stored blocks of `found` tokens. The first
+  // engine of the domain decides; returns the domain's size.
   uint32_t LearnBlockSize(const Domain& name, const std::string& instance, uint32_t found)
       ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(&mutex);
@@ -188,6 +191,7 @@ struct EngineDirectory::State {
     return it->second.block_size;
   }
 
+  // Takes an instance out, and with the last one its domain, from the registry too.
   void Unlist(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     instances.erase(instance->of.instance);
     const auto it = domains.find(instance->domain);
@@ -213,6 +217,8 @@ struct EngineDirectory::State {
 
   // ---- Outside it ----
 
+  // An instance with its worker and holders, marked busy. Its callbacks run in a lane's thread:
+  // `learn_block_size` with the worker's lock, `resolve` without it, the writer's maker with it.
   InstancePtr Make(const EngineRegistration& registration, const Domain& domain, bool hide)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     auto instance = std::make_shared<Instance>();
@@ -438,7 +444,11 @@ struct EngineDirectory::State {
     return open;
   }
 
-  // Which of its ranks are alive, and is it to be forgotten?
+  // One look at an instance, in `Tick`. 1. An instance without a stream that no registration took
+  // over is forgotten after `adopted_ttl`. 2. For each rank with a stream: `heard` while it is
+  // connected and read, `alive` until it has not been heard for a lease; a rank of a checkpoint
+  // (`awaited`) is neither before its engine is there. 3. Ranks that only batches named follow the
+  // instance's streams.
   void LookAt(const InstancePtr& instance, Time now) {
     std::map<uint32_t, Listener> listeners;
     std::set<uint32_t> awaited;

@@ -76,7 +76,7 @@ std::vector<EngineRegistration> PodWorkers::Of(const ServiceRecord& pod,
     EngineRegistration& one = of_ranks.emplace_back(of_all);
     one.instance = pod.name;
     one.rank = rank;
-    // An address that another process named: it is looked whether it is within --engine_addresses.
+    // Another process named the address: it is checked against --engine_addresses.
     one.from_flags = false;
     one.source = pods.place;
     one.endpoint = at(pods.events != 0 ? pods.events : EnginePods::kEventsPort);

@@ -126,8 +126,8 @@ bool RemovesNothing(std::string_view tag) {
 
 }  // namespace
 
-// Field by field: for a structure as long as this one compilers fill memory with an instruction
-// that starts slowly.
+// Field by field: for a whole structure of this size compilers use a fill instruction with a high
+// start-up cost.
 void EventReader::Choices::Reset() {
   type.reset();
   event_type.reset();
@@ -453,7 +453,7 @@ EventReader::Outcome EventReader::Finish() {
   const Doubt doubt = event_->kind == EngineEvent::Kind::kRemoved ? Doubt::kLost : Doubt::kNone;
   if ((too_large_ & needed) != 0) return Refuse(Refusal::kTooLarge, doubt);
   if ((malformed_ & needed) != 0) return Refuse(Refusal::kMalformed, doubt);
-  // An engine's own name, or where it gave none (Mooncake for keys of other origin) the sequence
+  // The engine's own name counts; without one (Mooncake, for keys of other origin) the sequence
   // hash.
   const bool has_own =
       choices_.has_block_hashes && (!choices_.block_hashes.empty() || !choices_.has_seq_hashes);

@@ -132,7 +132,7 @@ DecodeResult DecodeByBlock(const ValueReader& reader, std::span<const std::span<
   return DecodeResult::kOk;
 }
 
-// Runs `read(key)` for every key of a map, which reads the value.
+// Calls `read(key)` for every key of a map; `read` reads the value.
 template <typename Read>
 DecodeResult DecodeMap(const ValueReader& reader, Read read) {
   uint32_t pairs = 0;

@@ -20,7 +20,7 @@ bool IsPaddedIdentifier(std::string_view text) {
          text.find_first_not_of('0', 16) == std::string_view::npos;
 }
 
-// Reads the extra keys of one block; false: they say what cannot be hashed.
+// Reads the extra keys of one block; false: they name content that cannot be hashed.
 class BlockKeys {
  public:
   BlockKeys(const EngineEvent& event, StoredContent* content) : event_(event), content_(content) {}
@@ -63,7 +63,7 @@ class BlockKeys {
   bool Text(std::string_view text, size_t block, bool is_last) {
     if (text.substr(0, kTag.size()) == kTag) {
       text.remove_prefix(kTag.size());
-      // Engines say it in a chain's first block.
+      // Engines write it in a chain's first block.
       if (block == 0) tagged_ = text;
       return block == 0 || text == tagged_.value_or(event_.cache_salt.value_or(text));
     }

@@ -127,7 +127,7 @@ absl::Status EngineDecoder::State::DecodeMap(MsgpackReader* in, EngineBatch* bat
 absl::Status EngineDecoder::State::DecodeEvents(MsgpackReader* in, EngineBatch* batch) {
   if (in->Peek() != MsgpackType::kArray) return NotABatch("its events are no array");
   uint32_t events = 0;
-  // An array of more values than there are bytes is cut off somewhere: what is there is read.
+  // An array with more values than bytes is cut off somewhere: the values that are there are read.
   const bool whole = in->ReadArray(&events);
   if (!whole && events == 0) return NotABatch("its events are cut off");
   if (events > options.events_max) {

@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kAhead = 32;    // names that are loaded together
 constexpr size_t kFewNames = 8;  // of an event, are loaded with those of other events
 
-// The beginning of what an event says, for words about it.
+// The beginning of a text of an event, for messages about it.
 std::string Text(std::string_view text) { return std::string(text.substr(0, 64)); }
 
 }  // namespace
@@ -65,7 +65,7 @@ void EngineRank::Prefetch(std::span<const EngineEvent> events) const {
     for (const EngineBlockHash& name : event.hashes) add(name);
     if (event.parent.has_value()) add(*event.parent);
   }
-  // One alone waits as long either way.
+  // A single name waits for memory as long either way.
   if (count > 1) PrefetchNames(0, std::span(names).first(count));
 }
 
@@ -248,7 +248,7 @@ void EngineRank::Require(size_t group, Tier tier) {
   uint32_t& groups = required_[static_cast<int>(tier)];
   if (groups >> group & 1) return;
   if (groups != 0) {
-    // None of those passed on has it.
+    // No block that was passed on has this group.
     Flush();
     SendCleared(tier);
     held_[static_cast<int>(tier)] = 0;
@@ -295,7 +295,7 @@ void EngineRank::Unrequire(size_t group) {
     names_[t].clear();
     ResendSides(tier);
     if (required_[t] == 0) continue;
-    // Whatever the others have by themselves.
+    // Pass on the blocks that the other groups have by themselves.
     const size_t first = static_cast<size_t>(std::countr_zero(required_[t]));
     const auto hold_all = [&] {
       for (const std::unique_ptr<AliasTable>& table : groups_[first].tables)
@@ -308,8 +308,8 @@ void EngineRank::Unrequire(size_t group) {
     const bool counted = counts_names_;
     hold_all();
     if (counts_names_ == counted) continue;
-    // A block with two names showed on the way, when those to come were counted already: again from
-    // the start.
+    // A block with two names showed on the way; `CountNames` then counted the names still to come
+    // as well: begin again.
     held_[t] = 0;
     names_[t].clear();
     hold_all();
@@ -362,7 +362,7 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, Tier tier, size_t* blocks
   if (full != hashes)
     Refuse(Refusal::kNotDense, full > hashes ? hashes : hashes - full,
            absl::StrCat(event.tokens.size(), " tokens for ", hashes, " blocks"));
-  // Blocks are missing in between; which ones is not known.
+  // Some block between has no hash; which one is not known.
   if (full > hashes) return false;
   *blocks = std::min(*blocks, full);
   return *blocks != 0;
@@ -400,8 +400,8 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
     if (!ApplyComponents(event, *tier)) return;
   } else if ((options_.window_tokens != 0 || options_.hybrid) && event.spec_kind.empty() &&
              !side_unknown_) {
-    // Windows or states that the engine says nothing of, as SGLang 0.5.23: what is held is an upper
-    // bound.
+    // The engine announces nothing of its windows or states, as SGLang 0.5.23: holdings are an
+    // upper bound.
     side_unknown_ = true;
     UpdateTrust();
   }
@@ -680,7 +680,7 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   const StoredContent& content = scratch_->content;
   const std::optional<EngineBlockHash> parent =
       i == 0 ? event.parent : std::optional<EngineBlockHash>(event.hashes[i - 1]);
-  // Nothing will ever have that parent's name.
+  // No block will ever have that parent's name.
   if (with_tokens && store.tier != Tier::kDevice && parent == EngineBlockHash() && !zero_named_)
     return Refuse(Refusal::kNoContent, 1, "a parent of 0");
   ParkedBlock block;

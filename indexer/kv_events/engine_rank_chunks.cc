@@ -122,7 +122,7 @@ void EngineRank::FindChunks() {
   for (const auto& [key, tier] : std::exchange(ends_, {})) {
     const size_t group = GroupOfKey(key);
     const EngineBlockHash name = NameOfKey(key);
-    // It may have gone since, or have its blocks already.
+    // The name may have gone since, or have its members already.
     const auto copies_of = [&](const EngineBlockHash& of) -> uint32_t {
       const AliasTable* const table = Table(group, of.bytes.size());
       const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(of);
@@ -177,7 +177,7 @@ void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
   StoredContent& content = scratch_->content;
   ReadContent(event, chunks, IsRoot(event, tier), &content);
   extras_seen_ = extras_seen_ || content.has_extras;
-  // Which of its blocks an object is in is not said.
+  // Extra keys do not say which of the blocks an object is in.
   if (content.has_extras || content.blocks < chunks)
     return Refuse(Refusal::kOpaqueTokens, chunks, "extra keys of larger blocks");
   if (std::max(content.lora_name.size(), event.additional_salt.size()) > kEngineTextBytesMax)
@@ -214,8 +214,8 @@ void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
       Place(*group, back == 0 ? event.hashes[i] : MemberName(event.hashes[i], back), place,
             at == 0 ? before : members[at - 1], std::nullopt, tier, 1, store.copies);
     };
-    // A name that stood for something else takes its members with it: before new ones have their
-    // names.
+    // If the name stood for another chunk, it takes that chunk's members with it: place it before
+    // the new members get the same names.
     const std::optional<BlockPlace> known = FindPlace(*group, event.hashes[i]);
     const bool is_renamed = known.has_value() && known->block != members.back();
     if (is_renamed) place_at(blocks - 1);
@@ -235,7 +235,7 @@ void EngineRank::PlaceMembers(size_t group, const EngineBlockHash& name, const B
                               Tier tier, uint32_t count, AliasTable::Copies copies) {
   const uint32_t others = named_blocks_ - 1;
   if (count == 0 || (place.position + 1) % named_blocks_ != 0) return;
-  // From the last one back.
+  // From the last block back.
   std::vector<SequenceHash>& members = scratch_->members;
   members.assign(1, place.block);
   while (members.size() <= others + 1) {

@@ -32,7 +32,7 @@
 namespace kvatlas {
 namespace {
 
-// Groups that SGLang's components stand for: no engine numbers its groups so.
+// Group numbers for SGLang's components: no engine uses such numbers.
 constexpr uint32_t kWindowComponent = 0xfffffff0;
 constexpr uint32_t kStateComponent = 0xfffffff1;
 
@@ -282,7 +282,7 @@ bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
       const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
       const bool held = slot != AliasTable::kNone && table->tiers(slot).Has(tier);
       if (stores && !held) StoreSide(*group, name, tier, AliasTable::Copies::kSome);
-      // A snapshot without it, or a removal.
+      // A snapshot that does not name the component, or a removal: all copies go.
       while (!stores && RemoveOne(*group, name, tier)) {
       }
     }

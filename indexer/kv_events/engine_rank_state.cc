@@ -64,8 +64,8 @@ void EngineRank::Refuse(Refusal refusal, uint64_t count, const std::string& deta
 // a clear), blocks that the index shed, side classes that are not fully known, a block size that is
 // not the domain's, tiers that blocks leave without an event.
 void EngineRank::UpdateTrust() {
-  // A hybrid model's first events may be of its main class alone: so far what that holds is an
-  // upper bound.
+  // A hybrid model's first events may be of its main class alone: until a side class is known,
+  // holdings are an upper bound.
   const bool untold =
       anything_stored_ && options_.hybrid &&
       std::none_of(sides_.begin(), sides_.end(), [](const Side& side) { return side.groups != 0; });
@@ -184,7 +184,7 @@ void EngineRank::Lose(LossKind kind, Time now) {
   lasting_ = lasting_ || kind == LossKind::kUnknown;
   // Salts and objects may have been in what is missing (`HidesNamespace`).
   missed_ = true;
-  // A loss during another does not give the first one more time.
+  // A loss during another does not extend the deadline of the first.
   if (kind != LossKind::kUnknown && !deadline_.has_value())
     deadline_ = now + options_.repair_timeout;
   settle_at_ = now + options_.repair_timeout;
@@ -471,7 +471,7 @@ void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   for (int tier = 0; tier < kTiers; ++tier)
     for (size_t group = 0; group < groups_.size(); ++group)
       if (required_[tier] >> group & 1) mark.required[tier].push_back(groups_[group].id);
-  // In several marks, so that each is of bounded size.
+  // Long lists are split over several marks of bounded size.
   const auto flush_if_full = [&](size_t names) {
     if (names < kNamesPerMark) return;
     visit(mark);

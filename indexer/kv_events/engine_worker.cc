@@ -78,7 +78,7 @@ struct EngineWorker::State {
   // be read.
   void Doubt(uint32_t stream_rank, const EngineBatch& batch, size_t before, Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // The rank has its events of this batch; may be null.
+  // The rank has got all its events of this batch, or of a run of it. May be null.
   void Finish(EngineRank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (rank == nullptr) return;
     rank->EndBatch();
@@ -87,7 +87,7 @@ struct EngineWorker::State {
   }
   void NoteLookAheads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   std::vector<Unresolved> UnresolvedNames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Asks others without the lock.
+  // Asks other workers without the lock.
   void Resolve(const std::vector<Unresolved>& names) ABSL_LOCKS_EXCLUDED(mutex);
 
   // The block size is still unknown. Until then there is no rank, so that no writer has another

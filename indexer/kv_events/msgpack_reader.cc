@@ -6,7 +6,7 @@
 namespace kvatlas {
 namespace {
 
-// How long a value is that starts with some byte: its header, then what the header counts.
+// The extent of a value by its first byte: its header, then what the header counts.
 struct Extent {
   uint8_t fixed = 1;        // bytes of the first byte and of what always follows
   uint8_t length_size = 0;  // bytes of a length or count after the first byte

@@ -261,7 +261,7 @@ uint64_t SglangBlockHashes::Probe(const Head& head, const Slot* slots, uint64_t 
                                   uint64_t name) const {
   const size_t mask = head.mask.load(std::memory_order_relaxed);
   size_t at = HomeOf(mixed, mask);
-  // Bounded, since what is being moved need not have an empty slot.
+  // Bounded: while slots are being moved there need not be an empty one.
   for (size_t looked = 0; looked <= mask; ++looked, at = (at + 1) & mask) {
     const uint64_t block = slots[at].block.load(std::memory_order_acquire);
     if (block == 0) return 0;

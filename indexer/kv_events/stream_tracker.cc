@@ -306,7 +306,8 @@ struct StreamTracker::State {
         NewIncarnation(now);
         return;
       }
-      // Too late to tell: the same engine or not, something is missing.
+      // The replay begins too late to compare: whether or not it is the same engine, something is
+      // missing.
       if (number > *last) replay.late = hole = beginning_gone = true;
     }
     Fill(message);
@@ -449,8 +450,8 @@ struct StreamTracker::State {
     const bool first = !connected_before;
     connected_before = true;
     gone = !current;
-    // A resumed tracker has heard nothing itself: from here on, numbers up to there are another
-    // incarnation's.
+    // A resumed tracker has heard no live message. From this connection on, a live number up to
+    // `last` means another incarnation.
     if (!first && last && !last_live) {
       last_live = last;
       live_fingerprint = fingerprint;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint32_t kLanesMax = 8;  // by default
 constexpr uint32_t kLanesAskedMax = 256;
-// libzmq's own limit; a stream takes three, and one more during a replay.
+// libzmq's own limit of sockets; a stream takes three, and one more during a replay.
 constexpr int kSocketsMax = 65535;
 
 // As many lanes as cores, within the bounds, where no number is asked for.

@@ -10,9 +10,9 @@
 namespace kvatlas {
 namespace {
 
-// How often replays' silence is looked at; real time, since it only paces a look at the clock.
+// How often timeouts are checked. In real time: it only paces looks at the streams' own clock.
 constexpr std::chrono::milliseconds kTickEvery(50);
-// A look at what libzmq holds of a stream takes some system calls.
+// Streams whose bytes in libzmq are looked at in one tick: a look takes some system calls.
 constexpr size_t kLooksPerTick = 256;
 
 }  // namespace

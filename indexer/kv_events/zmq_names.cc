@@ -30,7 +30,7 @@ constexpr char kDialsOut[] =
 
 }  // namespace
 
-// The threads' own: it lives until the last of them has left.
+// Shared by the threads: it lives until the last of them has left.
 struct ZmqNames::State {
   State(const EngineAddresses& of, HostResolver with, Duration every)
       : addresses(of), resolve(std::move(with)), look_every(every) {}

@@ -244,7 +244,8 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
     }
     CountHeld(lane);
   }
-  // A full lane reads on only for streams that it does not wait for.
+  // A full lane reads no further for streams that hold messages back, unless a connection is to be
+  // told.
   const bool full = held_counted_ > 0 && lane->held_bytes >= lane->held_bytes_max && arrivals_ == 0;
   if ((ready_ & ZmqPoller::kLive) != 0 && !full && live_) {
     if (ServeLive(lane, now)) {
@@ -365,7 +366,7 @@ bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
                 {"frames", lane->frames.count()}});
       continue;
     }
-    // A topic's message over a connection that is new to it: the monitor may know that the connection
+    // A topic's message over a connection that is new to it: the monitor may know that the one
     // before has ended, and its descriptor may be in use again.
     if (shared_ != nullptr) {
       if (!shared_->IsKnown(topic_, lane->frames)) ServeMonitor(lane);
@@ -458,12 +459,12 @@ bool ZmqStream::HoldsTooMuch(ZmqMonitor* monitor, bool replay) {
 void ZmqStream::LookAtHeld(ZmqLaneState* lane) {
   if (replay_) {
     replay_monitor_.Poll();
-    // As without an answer.
+    // Treated as a server that is silent.
     if (HoldsTooMuch(&replay_monitor_, /*replay=*/true)) EndReplay(lane);
   }
   if (!live_ || !HoldsTooMuch(&monitor_, /*replay=*/false)) return;
   if (source_.bind) return monitor_.held().CutConnections();
-  // libzmq keeps whole messages of a connection that has ended; with the socket all of it goes.
+  // libzmq keeps whole messages of a connection that has ended: only closing the socket drops them.
   lane->poller.Unwatch(live_.fd());
   lane->poller.Unwatch(monitor_.fd());
   monitor_.End(&live_);
@@ -690,7 +691,7 @@ void ZmqStream::Probed(const Probe& probe, const absl::Status& reached) {
     mute_probes_ = 0;
     return live_watch_.Set(ConnectionState::kUnreachable, {words.data(), words.size()});
   }
-  // It may just be connecting.
+  // The first time it may just be connecting.
   if (strangers_ || ++mute_probes_ > 1)
     live_watch_.Set(ConnectionState::kUnreachable,
                     strangers_ ? kStrangers
