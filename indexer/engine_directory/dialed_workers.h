@@ -56,7 +56,7 @@ struct PodTopic {
 // Topics that sockets have had messages of, as a copy that many threads may look at.
 class DialedTopics {
  public:
-  // Beyond, the oldest are dropped and come again with a message.
+  // Beyond, all are dropped; topics without a stream come again with a message.
   static constexpr size_t kTopicsMax = 65536;
 
   // "tcp://HOST:PORT" and rank 2: two ports later. INVALID_ARGUMENT: another endpoint, or no such

@@ -444,11 +444,14 @@ struct EngineDirectory::State {
     return open;
   }
 
-  // One look at an instance, in `Tick`. 1. An instance without a stream that no registration took
-  // over is forgotten after `adopted_ttl`. 2. For each rank with a stream: `heard` while it is
-  // connected and read, `alive` until it has not been heard for a lease; a rank of a checkpoint
-  // (`awaited`) is neither before its engine is there. 3. Ranks that only batches named follow the
-  // instance's streams.
+  // One look at an instance, from `Tick`.
+  //
+  // 1. An instance without a stream that no registration took over is forgotten after
+  //    `adopted_ttl`.
+  // 2. A rank with a stream is `heard` while it is connected and read, and `alive` until it has not
+  //    been heard for a lease. A rank of a checkpoint (`awaited`) is neither before its engine is
+  //    there.
+  // 3. Ranks that only batches named follow the instance's streams.
   void LookAt(const InstancePtr& instance, Time now) {
     std::map<uint32_t, Listener> listeners;
     std::set<uint32_t> awaited;

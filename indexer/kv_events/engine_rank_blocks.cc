@@ -190,7 +190,7 @@ void EngineRank::CountNames() {
         const TierMask tiers = table->tiers(slot);
         for (int tier = 0; tier < kTiers; ++tier) {
           if (!tiers.Has(static_cast<Tier>(tier))) continue;
-          // Count a name once for all groups: in the lowest required one that has it.
+          // Count a name once for all groups: in the lowest required one.
           const uint32_t lower = required_[tier] & ((1u << group) - 1);
           if (lower == 0 && HeldByOthers(group, name, static_cast<Tier>(tier)))
             ++names_[tier][table->block(slot)];
