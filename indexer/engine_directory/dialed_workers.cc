@@ -1,3 +1,7 @@
+// Engines that dial in: a lane reports a topic without a stream (`DialedTopics::Socket`), this
+// thread registers it (`DialedWorkers::Register`), and the directory adds a stream to the socket,
+// which takes the messages that waited.
+
 #include "indexer/engine_directory/dialed_workers.h"
 
 #include <algorithm>
@@ -22,7 +26,8 @@ LogLimiter& Limiter() {
   return limiter;
 }
 
-// Where a pod takes requests, when its topic says so.
+// The pod's address for requests, if its topic has one: an address gets the port `http`, an address
+// with a port is taken as it is, a name gives none.
 std::string UrlOf(const std::string& pod, uint16_t http) {
   if (IsNumericHost(pod)) return "http://" + Address{pod, http}.ToString();
   const absl::StatusOr<Address> address = Address::Parse(pod);
@@ -41,6 +46,7 @@ std::optional<PodTopic> PodTopic::Parse(std::string_view topic) {
       .model = at == std::string_view::npos ? std::string() : std::string(rest.substr(at + 1))};
 }
 
+// Each rank has a port of its own: the entry's port plus the rank.
 absl::StatusOr<std::string> DialedTopics::EndpointOf(const std::string& endpoint, uint32_t rank) {
   const size_t colon = endpoint.rfind(':');
   uint32_t port = 0;
@@ -52,6 +58,8 @@ absl::StatusOr<std::string> DialedTopics::EndpointOf(const std::string& endpoint
   return absl::StrCat(endpoint.substr(0, colon + 1), port + rank);
 }
 
+// The callback runs in a lane's thread with the socket's lock: it only notes the topic. Lists that
+// are full are emptied: topics without a stream are reported again with a later message.
 ZmqSharedSocket DialedTopics::Socket(const std::string& endpoint) {
   return {.endpoint = endpoint,
           .topic = std::string(kPodTopics),
@@ -93,6 +101,7 @@ void DialedTopics::Stop() {
   changed_.SignalAll();
 }
 
+// "kv@=ENDPOINT;OPTION…": the options of this form, and those of any worker.
 absl::StatusOr<DialedEntry> DialedEntry::Parse(std::string_view entry,
                                                const EngineRegistration& of_all) {
   const auto refuse = [entry](absl::string_view why) {
@@ -138,6 +147,8 @@ absl::StatusOr<DialedEntry> DialedEntry::Parse(std::string_view entry,
   return dialed;
 }
 
+// The registration of one topic. `from_flags`: the endpoint bound is the flag's, and only the topic
+// came from the network.
 absl::StatusOr<EngineRegistration> DialedEntry::Of(uint32_t rank, const std::string& topic) const {
   const std::optional<PodTopic> parsed = PodTopic::Parse(topic);
   if (!parsed.has_value()) return absl::InvalidArgumentError("it is no kv@POD@MODEL");
@@ -167,11 +178,13 @@ DialedWorkers::DialedWorkers(std::vector<DialedEntry> entries, DialedTopics* top
   if (!entries_.empty()) thread_ = std::thread([this] { Run(); });
 }
 
+// `Stop` ends the wait in `Run`.
 DialedWorkers::~DialedWorkers() {
   topics_->Stop();
   if (thread_.joinable()) thread_.join();
 }
 
+// Registers topics as they come; looks for engines that went every `kLookEvery`.
 void DialedWorkers::Run() {
   Time looked_at = clock_->Now();
   while (!topics_->stopped()) {
@@ -182,6 +195,8 @@ void DialedWorkers::Run() {
   }
 }
 
+// Several entries may name one endpoint: each gets its registration. A refusal is logged and tried
+// again when the topic is reported again.
 void DialedWorkers::Register(const std::string& endpoint, const std::string& topic) {
   for (const DialedEntry& entry : entries_) {
     const auto at = std::find(entry.endpoints.begin(), entry.endpoints.end(), endpoint);
@@ -199,6 +214,8 @@ void DialedWorkers::Register(const std::string& endpoint, const std::string& top
   }
 }
 
+// Ranks of our entries that have had no connection for `kForgetAfter` are unregistered.
+// `gone_since_` keeps only those that are gone now.
 void DialedWorkers::ForgetGone() {
   std::map<std::pair<std::string, uint32_t>, Time> gone;
   const Time now = clock_->Now();

@@ -1,5 +1,5 @@
-// Which engines dial in? Those whose topics have messages at a socket of this leaf: llm-d's central
-// one, which all pods dial.
+// Engines that dial in: their topics have messages at a socket of this leaf, such as llm-d's
+// central one, which all pods dial.
 //
 //   kv@=tcp://0.0.0.0:5557[;ranks=N][;model=NAME][;http=PORT][;OPTION=VALUE…]
 //
@@ -45,7 +45,7 @@ namespace kvatlas {
 
 inline constexpr std::string_view kPodTopics = "kv@";
 
-// Of "kv@POD@MODEL"; a topic without a model is a pod alone.
+// The parts of "kv@POD@MODEL"; a topic without a model is a pod alone.
 struct PodTopic {
   std::string pod;
   std::string model;
@@ -56,7 +56,7 @@ struct PodTopic {
 // Topics that sockets have had messages of, as a copy that many threads may look at.
 class DialedTopics {
  public:
-  // Beyond, the oldest are dropped and come again with a message.
+  // Beyond, all are dropped; topics without a stream come again with a message.
   static constexpr size_t kTopicsMax = 65536;
 
   // "tcp://HOST:PORT" and rank 2: two ports later. INVALID_ARGUMENT: another endpoint, or no such
@@ -66,7 +66,7 @@ class DialedTopics {
   // It goes to `ZmqIngestOptions::shared`.
   ZmqSharedSocket Socket(const std::string& endpoint);
 
-  // Of the first of these pods that has one there.
+  // The topic of the first of these pods that has one there.
   std::optional<std::string> Find(const std::string& endpoint,
                                   const std::vector<std::string>& pods) const;
   // Waits up to `timeout` for topics that came since the last call: endpoints and topics.

@@ -1,3 +1,6 @@
+// Registering, listing and removing engines, and the tick. Their shared state and its locks are in
+// `engine_directory_state.h`; restart and replicas are in `engine_directory_recovery.cc`.
+
 #include "indexer/engine_directory/engine_directory.h"
 
 #include <algorithm>
@@ -27,6 +30,8 @@ EngineDirectory::EngineDirectory(EngineDirectoryOptions options, HolderRegistry*
                                  ZmqIngest* ingest)
     : state_(std::make_unique<State>(std::move(options), registry, ingest)) {}
 
+// Streams end here: the ingest outlives the directory, and its lanes would go on to call workers
+// whose `resolve` points here.
 EngineDirectory::~EngineDirectory() {
   for (const InstancePtr& instance : state_->All())
     for (const auto& [rank, listener] : instance->listeners)
@@ -35,6 +40,13 @@ EngineDirectory::~EngineDirectory() {
 
 // ---- Register and unregister ----
 
+// 1. Check the texts, before any lock.
+// 2. `Begin`: the instance, found or made, is marked busy, so that other changes of it wait.
+// 3. An instance that a peer restored, registered after `Open`: nothing connects what it holds with
+//    the stream that begins now, and it is in doubt.
+// 4. `Listen`: the rank's holder, then its stream, outside the mutex.
+// 5. The listener is entered. On failure an instance that has no other listener, and was not
+//    restored, ends again.
 absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
   if (absl::Status bad = CheckRegistration(registration, state_->ingest->addresses()); !bad.ok())
     return bad;
@@ -51,7 +63,7 @@ absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
     return begun.status();
   }
   const InstancePtr& instance = *begun;
-  // What a peer told of it is old by now.
+  // Step 3: what a peer said of the rank is old by now.
   if (instance->restored && state_->IsOpen() && !instance->settled.contains(registration.rank))
     instance->worker->Lost(registration.rank, state_->options.clock->Now());
   absl::StatusOr<Listener> listener = state_->Listen(*instance, registration);
@@ -70,6 +82,8 @@ absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
   return listener.status();
 }
 
+// Under the mutex the listeners are taken out of the instance, which is marked busy; `End` then
+// removes the streams, which may wait for their lanes. With the last listener the instance ends.
 absl::Status EngineDirectory::Unregister(const std::string& name, const std::string& model,
                                          const std::optional<std::string>& group,
                                          std::optional<uint32_t> rank) {
@@ -101,6 +115,8 @@ absl::Status EngineDirectory::Unregister(const std::string& name, const std::str
 
 // ---- What there is ----
 
+// Statistics are read without the mutex, since the worker's lock comes before it. An instance whose
+// stream went away meanwhile is left out.
 std::vector<EngineEntry> EngineDirectory::List(std::optional<std::string_view> model,
                                                std::optional<std::string_view> group) const {
   std::vector<std::pair<InstancePtr, std::map<uint32_t, Listener>>> found;
@@ -127,7 +143,7 @@ std::vector<EngineEntry> EngineDirectory::Registrations() const {
   std::vector<EngineEntry> entries;
   entries.reserve(state_->instances.size());
   for (const auto& [name, instance] : state_->instances) {
-    // An instance that holds nothing yet, and under no size, is registered again by its source.
+    // An instance without a block size holds nothing: its source registers it again.
     if (instance->block_size == kBlockSizeAuto) continue;
     entries.push_back(state_->Describe(*instance, instance->listeners));
   }
@@ -171,6 +187,7 @@ std::vector<Domain> EngineDirectory::Domains() const {
   return domains;
 }
 
+// Under the mutex: `look_aheads` takes no lock of the worker.
 uint32_t EngineDirectory::LookAheads(const Domain& domain) const {
   MutexLock lock(&state_->mutex);
   const auto it = state_->domains.find(domain);
@@ -199,6 +216,8 @@ size_t EngineDirectory::instances() const {
 
 // ---- Time ----
 
+// One tick at a time (`tick_mutex`): `look_at` and `gone_since` of instances belong to it. Each
+// instance is looked at every `look_every`, or at the next tick where `LookAt` says so.
 void EngineDirectory::Tick() {
   MutexLock ticking(&state_->tick_mutex);
   const Time now = state_->options.clock->Now();

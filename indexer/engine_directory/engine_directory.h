@@ -43,8 +43,8 @@ struct EngineListener {
   bool bind = false;
   bool from_flags = false;  // never of another process's word
   std::string url = {};     // where requests for this rank go; empty: where the instance's
-  // Of a snapshot: whether its writer had it from its flags. Nothing: a writer that did not say so
-  // yet.
+  // In a snapshot: whether its writer had the listener from its flags. Nothing: an older writer,
+  // which does not say so.
   std::optional<bool> told_from_flags = {};
   ZmqStreamStats stream;
 };
@@ -81,15 +81,15 @@ void AddCounts(const EngineWorkerStats& from, EngineWorkerStats* to);
 
 struct EngineDirectoryOptions {
   HashContract contract;
-  // Of every worker; name, block size, contract, adapter and salt are filled in. `page_names` is of
-  // workers of one domain alone.
+  // For every worker; name, block size, contract, adapter and salt are filled in. `page_names` is
+  // for workers of the domain `pages_of` alone.
   EngineWorkerOptions worker;
   Domain pages_of;
   uint32_t instances_max = 65536;
   // A rank is in no answer when its stream's connection has been gone, or its stream not read
   // (paused, failed), for longer.
   Duration lease_ttl = std::chrono::seconds(10);
-  // What a peer told of an instance that is not registered here is forgotten after this.
+  // An instance that a peer knew and that is not registered here is forgotten after this.
   Duration adopted_ttl = std::chrono::minutes(5);
   // Engines are in no answer before `Open`: they are still being recovered.
   bool start_hidden = false;
@@ -128,9 +128,9 @@ class EngineDirectory {
   // rank.
   void SetLoad(const std::string& instance, uint32_t rank, const Load& load);
 
-  // Of a domain that has an instance. Nothing: it has none.
+  // Nothing: the domain has no instance.
   std::optional<uint32_t> BlockSizeOf(const Domain& domain) const;
-  // Those, in order.
+  // Domains that have an instance, in order.
   std::vector<Domain> Domains() const;
 
   // `EngineWorker::look_aheads` of all its workers: prompts are to be asked under such hashes too.
@@ -144,7 +144,7 @@ class EngineDirectory {
   // Instances that listen.
   size_t instances() const;
 
-  // Not opened yet, with `start_hidden`: what it knows is not to be told.
+  // Not opened yet, with `start_hidden`: its engines are not to be shown yet.
   bool recovering() const;
   // Opens the ingest's gate, and shows what was hidden until now. Idempotent.
   void Open();
@@ -155,8 +155,8 @@ class EngineDirectory {
   // ---- Between replicas ----
 
   // The worker of an instance that need not be registered (its endpoint is not looked at): made
-  // when it is new, to be filled by `EngineWorker::Restore`. As `Register`. What is restored into a
-  // stream that does not go on from a known position is in doubt (`EngineWorker::Lost`), from
+  // when it is new, to be filled by `EngineWorker::Restore`. As `Register`. Names restored into a
+  // stream that does not go on from a known position are in doubt (`EngineWorker::Lost`), from
   // `Open` or a later registration on. `unconfirmed`: its source knew no positions at all; then it
   // is only in doubt where a replay will say better, and what is not registered is forgotten after
   // `adopted_ttl`.
@@ -189,7 +189,7 @@ class EngineDirectory {
   size_t Unconnected() const;
   // Every instance, listening or not, in order; without statistics.
   std::vector<EngineEntry> Registrations() const;
-  // What instances that are gone had counted.
+  // Counts of instances that are gone.
   EngineWorkerStats GoneStats() const;
 
  private:

@@ -1,3 +1,13 @@
+// Takes up what a replica or a checkpoint knew of engines. The order of a start:
+//
+// 1. The directory starts hidden, the ingest's gate is closed: engines of flags are registered,
+//    their sockets receive.
+// 2. `Adopt` for each instance of the snapshot, `EngineWorker::Restore` for its names, `ResumeFrom`
+//    for its streams.
+// 3. `Open` puts in doubt what no stream goes on from, opens the gate, and shows the holders; those
+//    of a checkpoint only once their engine is heard (`awaited`).
+// 4. `Unsettled` says how many instances readiness still waits for.
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -15,13 +25,16 @@
 
 namespace kvatlas {
 
+// Finds or makes the instance and marks it as restored. A domain that is still to learn its block
+// size takes the snapshot's. The caller fills the worker.
 absl::StatusOr<std::shared_ptr<EngineWorker>> EngineDirectory::Adopt(
     const EngineRegistration& registration, bool unconfirmed) {
   const Domain domain = DomainOf(registration.model, registration.group);
   const absl::StatusOr<InstancePtr> begun =
       state_->Begin(registration, domain, /*may_have_rank=*/true);
   if (!begun.ok()) return begun.status();
-  // What is restored needs ranks now: one that is to learn its size has the one that it had.
+  // Restored names need ranks now: an instance that was to learn its block size gets the one that
+  // it had.
   const bool says_size = registration.block_size != kBlockSizeAuto;
   if (says_size) (*begun)->worker->SetBlockSize(registration.block_size);
   MutexLock lock(&state_->mutex);
@@ -34,6 +47,7 @@ absl::StatusOr<std::shared_ptr<EngineWorker>> EngineDirectory::Adopt(
   return (*begun)->worker;
 }
 
+// The stream goes on from `position`: the rank is settled, nothing of it is in doubt at `Open`.
 absl::Status EngineDirectory::ResumeFrom(const std::string& instance, uint32_t rank,
                                          const StreamPosition& position, bool earlier) {
   const absl::StatusOr<std::map<uint32_t, Listener>> listeners =
@@ -52,6 +66,9 @@ absl::Status EngineDirectory::ResumeFrom(const std::string& instance, uint32_t r
   return absl::OkStatus();
 }
 
+// Per stream the ingest keeps its lane out (`WithPosition`) while `visit` reads the worker. The
+// listeners are a copy: a stream that was removed meanwhile is NOT_FOUND, and the caller begins
+// again.
 absl::Status EngineDirectory::Cut(
     const std::string& name,
     const std::function<void(std::optional<uint32_t>, std::optional<StreamPosition>,
@@ -87,6 +104,8 @@ std::shared_ptr<const EngineWorker> EngineDirectory::WorkerOf(const std::string&
   return instance == nullptr ? nullptr : instance->worker;
 }
 
+// Looks at the instances of a checkpoint that were still behind at the last call. An instance is
+// settled for good once none of its streams is behind and nothing that it restored is in doubt.
 size_t EngineDirectory::Unsettled() {
   size_t unsettled = 0;
   for (const InstancePtr& instance : state_->All()) {
@@ -108,7 +127,7 @@ size_t EngineDirectory::Unsettled() {
           state_->IsBehind(listener->second, awaited.contains(rank), since_opened))
         behind.insert(rank);
     }
-    // What its replay did not reach back to may have removed some of what the checkpoint had.
+    // A replay that began too late may have missed removals of blocks that the checkpoint had.
     const std::vector<EngineRankStats> ranks = instance->worker->Stats().ranks;
     const bool in_doubt = std::any_of(ranks.begin(), ranks.end(),
                                       [](const EngineRankStats& rank) { return rank.settling; });
@@ -140,6 +159,16 @@ bool EngineDirectory::recovering() const {
   return state_->hidden;
 }
 
+// 1. Under the mutex, collect the restored ranks that nothing vouches for: no stream goes on from
+//    where they were (`settled`). Where the source was `unconfirmed`, only ranks with a replay are
+//    doubted, since only a replay tells better.
+// 2. Without it, tell the workers: `Lost` where the rank has a stream, which a replay may repair,
+//    `Doubt` where it has none.
+// 3. Open the gate: from now on messages apply.
+// 4. Show the holders. An instance with streams of a checkpoint that were not heard yet is masked
+//    as a whole until `LookAt` decides rank by rank.
+//
+// Doubt comes before the gate: a message that is applied first would be in doubt with the rest.
 void EngineDirectory::Open() {
   std::vector<std::tuple<InstancePtr, uint32_t, bool>> doubtful;
   {

@@ -1,6 +1,5 @@
-// What an `EngineDirectory` holds of its engines, for its own sources: `engine_directory.cc`
-// registers, lists and removes them, `engine_directory_recovery.cc` takes up what a replica or a
-// checkpoint knew.
+// The state of an `EngineDirectory`, for its own sources: `engine_directory.cc` registers, lists
+// and removes them, `engine_directory_recovery.cc` takes up what a replica or a checkpoint knew.
 
 #ifndef KVATLAS_INDEXER_ENGINE_DIRECTORY_ENGINE_DIRECTORY_STATE_H_
 #define KVATLAS_INDEXER_ENGINE_DIRECTORY_ENGINE_DIRECTORY_STATE_H_
@@ -36,7 +35,7 @@ struct Listener {
   ZmqStreamId stream = 0;
 };
 
-// One instance. What it is does not change; what it listens to is guarded by the directory.
+// One instance. Its identity does not change; its listeners are guarded by the directory.
 struct Instance {
   EngineRegistration of;  // the first one
   Domain domain;
@@ -46,7 +45,7 @@ struct Instance {
   // Guarded by the directory's mutex.
   std::atomic<uint32_t> block_size{0};  // `kBlockSizeAuto`: the domain does not know it yet
   std::map<uint32_t, Listener> listeners;
-  bool busy = false;         // someone registers or removes it, outside the mutex
+  bool busy = false;         // it is registered or removed, outside the mutex
   bool restored = false;     // a peer told what it holds, at `adopted`
   bool unconfirmed = false;  // and knew no positions
   Time adopted{0};
@@ -55,7 +54,7 @@ struct Instance {
   std::set<uint32_t> resumed;  // restored from a checkpoint, and their stream has not caught up yet
   std::set<uint32_t> awaited;  // restored from a checkpoint and not heard yet: in no answer
 
-  // Of `Tick` alone.
+  // Used by `Tick` alone.
   Time look_at{0};
   std::map<uint32_t, Time> gone_since;  // streams that are not connected
 };
@@ -67,11 +66,11 @@ struct InDomain {
   std::vector<InstancePtr> instances;
 };
 
-// Of holders whose engine has not said its block size: they are there, so that requests may be sent
-// to them, and hold nothing.
+// The block size of holders whose engine has not told one yet: they exist, so that requests may be
+// sent to them, and hold nothing.
 inline constexpr uint32_t kProvisionalBlockSize = 16;
 
-// Of a worker that has several: the worst, or else the least ready.
+// The status of a worker with several listeners: the worst, else the least ready.
 inline ListenerStatus Worst(const std::vector<EngineListener>& listeners) {
   const auto any = [&](ListenerStatus status) {
     return std::any_of(listeners.begin(), listeners.end(),
@@ -147,6 +146,8 @@ struct EngineDirectory::State {
     return absl::OkStatus();
   }
 
+  // Enters an instance. The first known block size is the domain's; a domain whose instances are
+  // all to learn theirs has none yet (`learns`).
   void List(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     instances[instance->of.instance] = instance;
     InDomain& domain = domains[instance->domain];
@@ -161,7 +162,7 @@ struct EngineDirectory::State {
     }
   }
 
-  // Of a domain that did not know it.
+  // The domain did not know its block size until now: its learning instances get new holders.
   void SetBlockSize(InDomain* domain, uint32_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     domain->block_size = size;
     domain->learns = false;
@@ -175,7 +176,8 @@ struct EngineDirectory::State {
     }
   }
 
-  // Called by a worker, with its lock: its engine has stored blocks of `found` tokens.
+  // Called by a worker, with its lock: its engine has stored blocks of `found` tokens. The first
+  // engine of the domain decides; returns the domain's size.
   uint32_t LearnBlockSize(const Domain& name, const std::string& instance, uint32_t found)
       ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(&mutex);
@@ -189,6 +191,7 @@ struct EngineDirectory::State {
     return it->second.block_size;
   }
 
+  // Takes an instance out, and with the last one its domain, from the registry too.
   void Unlist(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     instances.erase(instance->of.instance);
     const auto it = domains.find(instance->domain);
@@ -214,6 +217,8 @@ struct EngineDirectory::State {
 
   // ---- Outside it ----
 
+  // An instance with its worker and holders, marked busy. Its callbacks run in a lane's thread:
+  // `learn_block_size` with the worker's lock, `resolve` without it, the writer's maker with it.
   InstancePtr Make(const EngineRegistration& registration, const Domain& domain, bool hide)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     auto instance = std::make_shared<Instance>();
@@ -252,7 +257,7 @@ struct EngineDirectory::State {
     return instance;
   }
 
-  // What another instance of the domain holds under a name. Called by workers, without their lock.
+  // Asks the domain's other instances for a name. Called by workers, without their lock.
   std::optional<KnownBlock> Resolve(const Domain& domain, const std::string& asker,
                                     const EngineBlockHash& hash) const {
     std::vector<std::shared_ptr<EngineWorker>> workers;
@@ -305,7 +310,8 @@ struct EngineDirectory::State {
     return listener;
   }
 
-  // What the instance had, gone from index and memory. REQUIRES: busy with us, without listeners.
+  // Drops all that the instance holds, from index and memory. REQUIRES: busy with us, without
+  // listeners.
   void Forget(const Instance& instance) {
     const std::vector<uint32_t> ranks = instance.holders->ranks();
     instance.holders->RemoveAll();
@@ -438,7 +444,14 @@ struct EngineDirectory::State {
     return open;
   }
 
-  // Which of its ranks are alive, and is it to be forgotten?
+  // One look at an instance, from `Tick`.
+  //
+  // 1. An instance without a stream that no registration took over is forgotten after
+  //    `adopted_ttl`.
+  // 2. A rank with a stream is `heard` while it is connected and read, and `alive` until it has not
+  //    been heard for a lease. A rank of a checkpoint (`awaited`) is neither before its engine is
+  //    there.
+  // 3. Ranks that only batches named follow the instance's streams.
   void LookAt(const InstancePtr& instance, Time now) {
     std::map<uint32_t, Listener> listeners;
     std::set<uint32_t> awaited;
@@ -460,7 +473,7 @@ struct EngineDirectory::State {
       const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
       if ((!stats.ok() || stats->arrived) && awaited.erase(rank) > 0) heard_first.insert(rank);
       const bool is_awaited = awaited.contains(rank);
-      // Who does not read does not hear.
+      // A stream that is not read hears nothing, though it is connected.
       const bool reads = !stats.ok() || IsRead(*stats);
       const bool heard = !stats.ok() || (stats->connected && reads && !is_awaited);
       const bool alive = heard || (!is_awaited && !GoneForLong(&instance->gone_since, rank, now));

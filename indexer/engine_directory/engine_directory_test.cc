@@ -295,7 +295,7 @@ TEST_F(EngineDirectoryTest, AnEngineThatIsRegisteredAgainStartsFresh) {
   EXPECT_TRUE(IsExact(engine, "1")) << engine.Compare(registry_, "1");
 }
 
-// Their removals are no longer heard: kept, they would be told as held for ever.
+// Their removals are no longer heard: if they were kept, answers would show them as held for ever.
 TEST_F(EngineDirectoryTest, RanksNamedByBatchesGoWithTheStreamThatNamedThem) {
   PoolEngine engine({.seed = 22, .rank = 5});
   PoolEngine other({.seed = 23, .rank = 6});
@@ -335,8 +335,7 @@ TEST_F(EngineDirectoryTest, ARankThatAnotherStreamNamedStaysWhenItIsRegistered) 
   EXPECT_EQ(engine.Compare(registry_, "1"), "");
 }
 
-// What an engine says meanwhile is not heard: its answers are not to be believed for longer than a
-// lease.
+// Events of a paused engine are not read: answers about it hold for no longer than a lease.
 TEST_F(EngineDirectoryTest, AnEngineThatIsPausedForLongerThanItsLeaseIsInNoAnswer) {
   PoolEngine engine({.seed = 24, .replay = true});
   ASSERT_EQ(Register(engine.Registration("1")), "ok");
@@ -361,7 +360,7 @@ TEST_F(EngineDirectoryTest, AnEngineThatIsPausedForLongerThanItsLeaseIsInNoAnswe
   EXPECT_TRUE(IsExact(engine, "1")) << engine.Compare(registry_, "1");
 }
 
-// Of one that is not listened to: no stream of that number is made up for it.
+// A rank without a stream: no stream of its number is made for it.
 TEST_F(EngineDirectoryTest, ARestoredRankThatNobodyListensToIsInDoubtByItself) {
   HolderRegistry registry(RegistryOptions());
   EngineDirectoryOptions options;

@@ -1,3 +1,6 @@
+// Two sets of metrics from one `List`: sums with Dynamo's names, and series for each rank with
+// ours. Sums include instances that are gone (`GoneStats`), so that counters do not go down.
+
 #include "indexer/engine_directory/engine_metrics.h"
 
 #include <array>
@@ -15,6 +18,7 @@ namespace kvatlas {
 namespace {
 
 constexpr std::array<std::string_view, kTiers> kTierNames = {"device", "host", "disk", "external"};
+// Dynamo's statuses, all of which have a series, also those that cannot occur here.
 constexpr std::array<std::string_view, 9> kApplyStatuses = {"ok",
                                                             "parent_block_not_found",
                                                             "block_not_found",
@@ -31,7 +35,7 @@ uint64_t Refused(const EngineWorkerStats& stats, std::initializer_list<Refusal> 
   return sum;
 }
 
-// What Dynamo would have counted under that status.
+// Our count for one of Dynamo's statuses; 0 for those that cannot occur here.
 uint64_t Applied(const EngineWorkerStats& sum, std::string_view type, std::string_view status) {
   if (status == "ok")
     return type == "stored" ? sum.stores : type == "removed" ? sum.removes : sum.clears;
@@ -72,6 +76,7 @@ void AddDynamo(const EngineDirectory& directory, const std::vector<EngineEntry>&
                   MetricLabel("warning_kind", "duplicate_store"), static_cast<double>(sum.copies));
 }
 
+// Series of one listener.
 void AddStream(const std::string& labels, const ZmqStreamStats& stream, MetricFamilies* families) {
   const TrackerStats& tracker = stream.tracker;
   const auto count = [&](std::string_view name, std::string_view help, uint64_t value) {
@@ -111,6 +116,7 @@ void AddStream(const std::string& labels, const ZmqStreamStats& stream, MetricFa
         static_cast<double>(stream.queued_bytes));
 }
 
+// Series of one rank, which may be one that only batches named.
 void AddRank(const std::string& labels, const EngineRankStats& rank, MetricFamilies* families) {
   for (size_t tier = 0; tier < kTiers; ++tier)
     families->Gauge("kvatlas_engine_blocks", "Distinct blocks held, by tier.",
@@ -138,7 +144,8 @@ void AddRefused(const std::string& labels, const EngineWorkerStats& stats,
   }
 }
 
-// What `AddOurs` may come to add.
+// Declares all families that `AddOurs` may add, with made-up values: a family exists before its
+// first series.
 void DeclareOurs(MetricFamilies* families) {
   ZmqStreamStats stream;
   stream.tracker.last = 0;
@@ -149,7 +156,8 @@ void DeclareOurs(MetricFamilies* families) {
   AddRefused("", refused, families);
 }
 
-// Every worker rank by itself, as many as are shown.
+// Series for each rank, up to `kEngineRanksShown`. An instance is shown with all of its ranks or
+// not at all.
 void AddOurs(const std::vector<EngineEntry>& entries, MetricFamilies* families) {
   size_t shown = 0, hidden = 0;
   for (const EngineEntry& entry : entries) {

@@ -1,5 +1,5 @@
-// How are the engines and their streams doing, for Prometheus? Dynamo's names where there are such,
-// and ours.
+// Metrics of engines and their streams for Prometheus, under Dynamo's names where there are such,
+// and under ours.
 //
 //   dynamo_kvindexer_models, _workers, _listeners{status}
 //   dynamo_kvrouter_kv_cache_events_applied{event_type,status},

@@ -1,3 +1,6 @@
+// A state in one word, from the stream's status, its connection and what its ranks refuse, in this
+// order.
+
 #include "indexer/engine_directory/engine_state.h"
 
 #include <algorithm>
@@ -10,7 +13,7 @@
 namespace kvatlas {
 namespace {
 
-// The first is to be known first.
+// The most urgent first.
 constexpr std::array<std::string_view, 7> kUrgency = {
     "failed", "refused", "unreachable", "starting", "connecting", "paused", "connected"};
 
@@ -18,7 +21,7 @@ ptrdiff_t UrgencyOf(const EngineState& state) {
   return std::find(kUrgency.begin(), kUrgency.end(), state.name) - kUrgency.begin();
 }
 
-// Why ranks that this stream publishes take nothing.
+// Why ranks of this stream take nothing; empty: they do.
 std::string RefusalOf(const EngineEntry& entry, const EngineListener& listener) {
   for (const EngineRankStats& rank : entry.worker.ranks)
     if (rank.stream_rank == listener.rank && !rank.refused.empty()) return rank.refused;

@@ -25,9 +25,9 @@ struct EngineState {
   std::string reason;  // empty where nothing is wrong
 };
 
-// Of one listener of `entry`.
+// The state of one listener of `entry`.
 EngineState StateOf(const EngineEntry& entry, const EngineListener& listener);
-// Of its listeners the one of which an operator has to know first.
+// The most urgent state among its listeners.
 EngineState StateOf(const EngineEntry& entry);
 
 }  // namespace kvatlas

@@ -1,3 +1,6 @@
+// Copies what the directory knows of engines into the holders of a response, found by domain and
+// instance. Holders that no engine of this leaf feeds stay as they are.
+
 #include "indexer/engine_directory/engine_stats.h"
 
 #include <cstddef>
@@ -17,6 +20,8 @@
 namespace kvatlas {
 namespace {
 
+// The listener of the stream that publishes the rank: its own, or another one whose batches named
+// it.
 const EngineListener* ListenerOf(const EngineEntry& entry, uint32_t rank) {
   uint32_t stream = rank;
   for (const EngineRankStats& stats : entry.worker.ranks)
@@ -26,6 +31,7 @@ const EngineListener* ListenerOf(const EngineEntry& entry, uint32_t rank) {
   return nullptr;
 }
 
+// Counters are the instance's: all ranks of a worker share them.
 void FillEngine(const EngineEntry& entry, v1::HolderStats* holder) {
   v1::EngineStats* engine = holder->mutable_engine();
   const EngineWorkerStats& worker = entry.worker;

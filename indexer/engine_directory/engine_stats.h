@@ -1,4 +1,4 @@
-// What does a leaf say of the engines that it listens to, beside what it says of any holder?
+// Statistics of the engines that a leaf listens to, added to those of any holder.
 
 #ifndef KVATLAS_INDEXER_ENGINE_DIRECTORY_ENGINE_STATS_H_
 #define KVATLAS_INDEXER_ENGINE_DIRECTORY_ENGINE_STATS_H_

@@ -1,3 +1,12 @@
+// From pods to registrations. The watch's thread writes `Place::records`; the thread of `Run` turns
+// them into registrations (`LookAt`) and tells the directory what changed.
+//
+// 1. `Take` compares the pods with those known: a new name or address is a new pod.
+// 2. `Ask` asks new pods where their ranks publish, `kAskedAtOnce` at a time.
+// 3. `PodWorkers::Of` makes the registrations of all pods.
+// 4. The first time, `TakeOver` compares them with what a checkpoint restored.
+// 5. `ChangesOf` against the last time; `ChangeWorkers` unregisters and registers.
+
 #include "indexer/engine_directory/found_workers.h"
 
 #include <algorithm>
@@ -15,6 +24,7 @@
 namespace kvatlas {
 namespace {
 
+// A pod that does not answer in this time is asked again later.
 constexpr Duration kAskFor = std::chrono::seconds(1);
 
 std::string UrlAt(const std::string& address, uint16_t port) {
@@ -42,13 +52,20 @@ absl::StatusOr<PodWorkers> PodWorkers::Parse(std::string_view entry,
     workers.of_all.model = option.substr(kModel.size());
     if (workers.of_all.model.empty()) return refuse("no model in \"" + option + "\"");
   }
-  // Whatever else is wrong is wrong of any pod.
+  // Other options are the same for every pod: checked once, here.
   absl::StatusOr<EngineRegistration> with = WithWorkerOptions(workers.of_all, options);
   if (!with.ok()) return refuse(with.status().message());
   workers.of_all = *std::move(with);
   return workers;
 }
 
+// A registration for each rank of a pod.
+//
+// 1. The pod said its ranks, and the entry names no number: those that it said.
+// 2. Else as many as the entry names, one by default; a rank's endpoint is what its server said,
+//    else the entry's port plus the rank.
+//
+// Only ports and topics are taken from what a pod says: the address is the pod's own.
 std::vector<EngineRegistration> PodWorkers::Of(const ServiceRecord& pod,
                                                const SaidSources& said) const {
   std::vector<EngineRegistration> of_ranks;
@@ -59,7 +76,7 @@ std::vector<EngineRegistration> PodWorkers::Of(const ServiceRecord& pod,
     EngineRegistration& one = of_ranks.emplace_back(of_all);
     one.instance = pod.name;
     one.rank = rank;
-    // An address that another process named: it is looked whether it is within --engine_addresses.
+    // Another process named the address: it is checked against --engine_addresses.
     one.from_flags = false;
     one.source = pods.place;
     one.endpoint = at(pods.events != 0 ? pods.events : EnginePods::kEventsPort);
@@ -88,7 +105,7 @@ std::vector<EngineRegistration> PodWorkers::Of(const ServiceRecord& pod,
     if (of_port != nullptr) {
       const auto found = of_port->find(rank);
       if (found != of_port->end()) source = &found->second;
-      // A server of a port of its own may be one that counts its ranks from 0.
+      // With several ports a server has one rank of its own and may count it from 0.
       if (source == nullptr && pods.http.size() > 1 && of_port->size() == 1)
         source = &of_port->begin()->second;
     }
@@ -107,13 +124,15 @@ struct FoundWorkers::Place {
   PodWorkers pods;
   std::vector<ServiceRecord> records;  // as the directory has them; the owner's mutex
   bool began = false;                  // likewise
-  // Of the owner's thread.
+  // The thread of `FoundWorkers::Run` alone:
   std::map<std::string, Pod> known;  // by name
   std::vector<EngineRegistration> now;
   bool took_over = false;
   std::unique_ptr<Directory> directory;  // goes first: it writes to `records`
 
-  // A pod of another address is another one. Returns what is to be asked.
+  // Takes the pods that the watch has now. A pod with another address is another pod. A pod is not
+  // asked where the entry names the events' port, or where its address is outside of `addresses`.
+  // Returns the pods to be asked; pointers are valid until the next call.
   std::vector<Pod*> Take(const std::vector<ServiceRecord>& found,
                          const EngineAddresses& addresses) {
     std::map<std::string, Pod> after;
@@ -133,6 +152,8 @@ struct FoundWorkers::Place {
     return ask;
   }
 
+  // Called by several threads, each with a pod of its own. UNAVAILABLE: the server is not up yet,
+  // and is asked again; any other answer is final.
   void Ask(Pod* pod) const {
     pod->answered = true;
     for (const uint16_t port : pods.pods.http) {
@@ -143,8 +164,8 @@ struct FoundWorkers::Place {
     }
   }
 
-  // What a checkpoint or a peer brought back of these pods goes on where it is as it was; the rest
-  // has gone meanwhile.
+  // A checkpoint or a peer may have brought back pods of this place. Pods that are there as before
+  // keep their registration and what they hold; others have gone meanwhile and are unregistered.
   void TakeOver(const std::vector<EngineRegistration>& after, EngineDirectory* registry) {
     for (const EngineEntry& entry : registry->Registrations()) {
       if (entry.source != pods.pods.place) continue;
@@ -165,6 +186,8 @@ struct FoundWorkers::Place {
   }
 };
 
+// The steps above for one place. The mutex is held only to copy the records: asking and registering
+// may take seconds.
 bool FoundWorkers::LookAt(Place* place) {
   std::vector<ServiceRecord> records;
   {
@@ -200,6 +223,7 @@ bool FoundWorkers::LookAt(Place* place) {
   return all_answered;
 }
 
+// Waits for news of a watch, or `kAskAgainEvery` while some pod has not answered.
 void FoundWorkers::Run() {
   for (;;) {
     bool all_answered = true;
@@ -221,6 +245,7 @@ void FoundWorkers::Run() {
 FoundWorkers::FoundWorkers(EngineDirectory* registry, const EngineAddresses& addresses)
     : registry_(registry), addresses_(addresses) {}
 
+// The watches end first: they call back into this object.
 FoundWorkers::~FoundWorkers() {
   for (const std::unique_ptr<Place>& place : places_) place->directory.reset();
   {

@@ -1,5 +1,5 @@
-// Which engines are there? Pods of Kubernetes, by their labels: those that become ready are
-// listened to, those that go are forgotten.
+// Engines that are pods of Kubernetes, by their labels: pods that become ready are listened to,
+// pods that go are forgotten.
 //
 //   k8s:NAMESPACE/SELECTOR[;model=NAME][;http=PORT[|PORT…]][;events=PORT][;replay=PORT][;ranks=N][;OPTION=VALUE…]
 //
@@ -10,8 +10,8 @@
 // *Truth*: each pod is an instance of the pod's name, with the label `url` of each of its ranks. A
 // pod that is not ready, or ends, is no worker; where it comes back, it is a new one. Where it does
 // not say where it publishes (`kv_event_sources.h`), that is the port of the entry; one that does
-// not answer at all is asked again every `kAskAgainEvery`. What a leaf had in its checkpoint of
-// pods that went while it was away is forgotten.
+// not answer at all is asked again every `kAskAgainEvery`. Pods of the checkpoint that went while
+// the leaf was away are forgotten.
 // *Threads*: the directories' own, and one that asks and registers, with up to `kAskedAtOnce` more
 // while it asks. *Lifetime*: `registry` outlives it.
 // *Cost*: that of a watch (`k8s_source.h`), a look at all pods for each change, and a request to
@@ -43,7 +43,7 @@
 
 namespace kvatlas {
 
-// What a pod's servers said of their events, by their ports.
+// Answers of a pod's servers about their events, by port.
 using SaidSources = std::map<uint16_t, KvEventSources>;
 
 struct PodWorkers {
@@ -54,7 +54,7 @@ struct PodWorkers {
   // text.
   static absl::StatusOr<PodWorkers> Parse(std::string_view entry, const EngineRegistration& of_all);
 
-  // Of a pod: `name`, and `grpc` its address.
+  // The registrations of a pod; `name` and `grpc`, its address, are read.
   std::vector<EngineRegistration> Of(const ServiceRecord& pod, const SaidSources& said = {}) const;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Duration kPatience = std::chrono::seconds(60);
 
-// What `pack` packs, as msgpack.
+// The msgpack that `pack` writes.
 std::string Packed(const std::function<void(msgpack::packer<msgpack::sbuffer>&)>& pack) {
   msgpack::sbuffer buffer;
   msgpack::packer<msgpack::sbuffer> packer(buffer);

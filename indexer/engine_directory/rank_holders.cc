@@ -1,3 +1,9 @@
+// One holder of the registry for each rank of an instance. A holder is masked while the instance is
+// hidden or its rank is not alive (`ShowOrMask`); masking keeps what it holds.
+//
+// A holder lives as long as its handle: this map has one owner of it and the `EngineRank` that
+// writes to it the other.
+
 #include "indexer/engine_directory/rank_holders.h"
 
 #include <algorithm>
@@ -17,7 +23,9 @@ RankHolders::RankHolders(HolderRegistry* registry, Domain domain, uint32_t block
       store_(std::move(store)),
       hidden_(hidden) {}
 
-// Servers of a pod that each have ranks of their own are asked for these by numbers from 0.
+// The labels of one rank. A rank with a url of its own replaces the instance's, and `first_rank` is
+// then the lowest rank with this url: servers of a pod that each have ranks of their own are asked
+// for these by numbers from 0.
 std::vector<std::pair<std::string, std::string>> RankHolders::LabelsOf(uint32_t rank) const {
   std::vector<std::pair<std::string, std::string>> labels = labels_;
   const auto own = urls_.find(rank);
@@ -36,6 +44,9 @@ std::vector<std::pair<std::string, std::string>> RankHolders::LabelsOf(uint32_t 
   return labels;
 }
 
+// The rank, made at its first registration or batch. The holder of a shared store comes with the
+// first rank. A new rank is not reached: it is stale until its engine was connected once. The
+// pointer is valid until the rank is removed, under the mutex.
 absl::StatusOr<RankHolders::Rank*> RankHolders::FindOrAdd(uint32_t rank) {
   const auto it = ranks_.find(rank);
   if (it != ranks_.end()) return &it->second;
@@ -56,6 +67,7 @@ absl::StatusOr<RankHolders::Rank*> RankHolders::FindOrAdd(uint32_t rank) {
   return &added;
 }
 
+// Tells the holder of changes alone.
 void RankHolders::ShowOrMask(Rank* rank) {
   const bool mask = hidden_ || !rank->alive;
   if (mask == rank->masked) return;
@@ -76,6 +88,8 @@ absl::StatusOr<std::shared_ptr<HolderHandle>> RankHolders::HolderOf(uint32_t ran
   return (*found)->holder;
 }
 
+// Gives up one of the holder's two owners; the holder goes with the other one, the worker's rank.
+// The store's holder goes with the last rank.
 void RankHolders::Remove(uint32_t rank) {
   MutexLock lock(&mutex_);
   ranks_.erase(rank);
@@ -90,6 +104,8 @@ void RankHolders::RemoveAll() {
   store_holder_.reset();
 }
 
+// First half of a change of the block size: all handles of the domain's holders go, so that the
+// domain can come again with another size. The map keeps the state of each rank.
 void RankHolders::Drop() {
   MutexLock lock(&mutex_);
   for (auto& [number, rank] : ranks_) {
@@ -99,6 +115,8 @@ void RankHolders::Drop() {
   store_holder_.reset();
 }
 
+// Second half: new holders with the same ranks. A rank that cannot be had again is logged and
+// missing; its next event makes another attempt.
 void RankHolders::AddAgain(uint32_t block_size) {
   MutexLock lock(&mutex_);
   block_size_ = block_size;
@@ -146,6 +164,7 @@ void RankHolders::SetHidden(bool hidden) {
     if (rank.holder != nullptr) ShowOrMask(&rank);
 }
 
+// `heard`: the answer's age starts anew.
 void RankHolders::SetAlive(uint32_t rank, bool heard, bool alive) {
   MutexLock lock(&mutex_);
   const auto it = ranks_.find(rank);

@@ -1,10 +1,10 @@
-// Which holders of the registry does one engine instance feed? One per data-parallel rank: those
-// that were registered, and those that only a batch named.
+// The registry's holders that one engine instance feeds: one per data-parallel rank, registered or
+// named by a batch alone.
 //
-// *Truth*: a rank is hidden, that is in no answer, while it is told so: before the gate opens, and
-// when its stream has been gone for longer than the lease. It is as it was when shown again. One
-// whose engine was never reached is stale, whatever its worker says of it: there was nothing to be
-// sure of.
+// *Truth*: a rank is hidden, that is in no answer, before the gate opens (`SetHidden`) and when its
+// stream has been gone for longer than the lease (`SetAlive`). It holds the same when shown again.
+// A rank whose engine was never reached is stale, whatever its worker says: nothing was known of
+// it.
 // *Threads*: any. *Lifetime*: the registry outlives it, and its holders.
 
 #ifndef KVATLAS_INDEXER_ENGINE_DIRECTORY_RANK_HOLDERS_H_
@@ -48,7 +48,7 @@ class RankHolders {
   // The holder exists from now on. As `HolderRegistry::AddLocal`; OK when it did already. `url`:
   // where requests for this rank go, unless it is empty.
   absl::Status Add(uint32_t rank, const std::string& url = "");
-  // What an `EngineWorker` asks for: the rank's holder, made when it is new.
+  // The rank's holder, made when it is new: `MakeHoldingsWriter` of an `EngineWorker`.
   absl::StatusOr<std::shared_ptr<HolderHandle>> HolderOf(uint32_t rank);
   // The holder goes with the last of this and its worker's rank.
   void Remove(uint32_t rank);

@@ -1,6 +1,6 @@
-// What does a block of an engine cost from the decoded batch to the index? `EngineWorker` over a
-// rank's holder in a real registry with atlas behind it; blocks of 16 tokens, an event each, as
-// engines announce them while they decode and evict.
+// The cost of a block from the decoded batch to the index: `EngineWorker` over a rank's holder in a
+// real registry with atlas behind it; blocks of 16 tokens, an event each, as engines announce them
+// while they decode and evict.
 //
 //   bazel run //indexer/engine_directory:rank_holders_benchmark
 //
@@ -113,7 +113,7 @@ void BM_Churn(benchmark::State& state) {
 }
 BENCHMARK(BM_Churn)->ArgName("events")->Arg(2)->Arg(8)->Arg(64);
 
-// What is evicted goes in an event each, before one store of as many blocks.
+// Evictions come in an event each, before one store of as many blocks.
 void BM_Evictions(benchmark::State& state) {
   Engine engine(static_cast<size_t>(state.range(0)));
   for (uint64_t block = 0; block < kHeld; ++block) {

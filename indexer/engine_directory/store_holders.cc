@@ -1,3 +1,6 @@
+// Holders of shared stores are kept weakly: the ranks that use one own it. Expired entries are
+// removed when a new one is made, so that the map is bounded by the stores in use.
+
 #include "indexer/engine_directory/store_holders.h"
 
 #include <iterator>
@@ -20,6 +23,7 @@ absl::StatusOr<std::shared_ptr<HolderHandle>> StoreHolders::Of(const Domain& dom
       {.id = {"store:" + name, 0, ""}, .address = "", .labels = {{"holds_store", name}}});
   if (!made.ok()) return made.status();
   std::shared_ptr<HolderHandle> holder = *std::move(made);
+  // Blocks can leave a store without an event: never exact.
   holder->SetTrust(Trust::kDegraded);
   holders_[{domain, name}] = holder;
   return holder;

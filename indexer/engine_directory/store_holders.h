@@ -1,8 +1,8 @@
-// Which holder has the blocks of a store that several engines share (`shared_stores.h`)? One of a
-// domain and a name, as long as an engine is registered with it.
+// Holders for stores that several engines share (`shared_stores.h`): one for a domain and a name,
+// as long as an engine is registered with it.
 //
-// *Truth*: what any of them announced as being there, and none said to be gone. Never exact: what
-// leaves it is not always said, and by none when the engine that would say it is away.
+// *Truth*: what any of them announced as being there, and none said to be gone. Never exact: not
+// every removal is announced, and none while the engine that would announce it is away.
 // *Threads*: any. *Lifetime*: the registry outlives it and what it gives out.
 
 #ifndef KVATLAS_INDEXER_ENGINE_DIRECTORY_STORE_HOLDERS_H_

@@ -1,3 +1,18 @@
+// How names and their states are stored. A row of `rows_` has a one-byte code; `kinds_` says which
+// state (namespace, copies, certain copies) the code stands for. Names with equal states share one
+// kind, so that a row needs no counts of its own, and a loss changes all names by changing the
+// kinds.
+//
+//   code      meaning                                       word in the row      position in the row
+//   0         no state yet, only inside `FindOrInsert`      -                    -
+//   1 … 254   index into `kinds_`                           the block            16 bits
+//   255       state, block and position are in a record     index of the record  unused
+//
+// Invariants, which `Check` tests: `kinds_[c].names` counts the rows with code c; `idle_` counts
+// kinds without names, code 0 aside; `codes_` finds a kind by its state. After a loss several kinds
+// may have equal states: `codes_` then finds one of them, and the others empty as their names
+// change.
+
 #include "indexer/kv_events/alias_table.h"
 
 #include <algorithm>
@@ -8,6 +23,8 @@ namespace {
 constexpr uint64_t kCountMax = 0xffff;
 
 // The count of a tier.
+// Counts of four tiers, 16 bits each, in one word: states are compared and hashed as words. A count
+// stops at its maximum, so that a name with more copies than that leaves too early, never too late.
 uint64_t CountOf(uint64_t counts, int tier) { return counts >> (16 * tier) & kCountMax; }
 uint64_t WithCount(uint64_t counts, int tier, uint64_t count) {
   return (counts & ~(kCountMax << (16 * tier))) | count << (16 * tier);
@@ -28,6 +45,7 @@ size_t AliasTable::bytes() const {
 
 // ---- Look-ups ----
 
+// Names of another length are of another table and are left out.
 void AliasTable::Prefetch(std::span<const EngineBlockHash> names) const {
   uint64_t keys[BucketTable::kPrefetchMax];
   for (size_t i = 0; i < names.size();) {
@@ -38,6 +56,8 @@ void AliasTable::Prefetch(std::span<const EngineBlockHash> names) const {
   }
 }
 
+// Names of at most 8 bytes are equal when their keys are. The key of a longer name is its last 8
+// bytes, and the rest is compared in the row.
 size_t AliasTable::Find(const EngineBlockHash& name) const {
   if (rest_bytes_ == 0) return rows_.Find(name.value);
   return rows_.Find(name.value, [&](const uint8_t* payload) {
@@ -60,6 +80,7 @@ size_t AliasTable::FindOrInsert(const EngineBlockHash& name, const BlockPlace& p
   return slot;
 }
 
+// Gives up a row's code or record, before the row itself goes.
 void AliasTable::Erased(size_t slot) {
   const uint8_t code = Code(slot);
   if (code == kIsRecord) return FreeRecord(static_cast<uint32_t>(Word(slot)));
@@ -67,6 +88,7 @@ void AliasTable::Erased(size_t slot) {
 }
 
 void AliasTable::Erase(size_t slot) {
+  // The last name takes the memory with it: an engine that is idle costs nothing.
   if (size() == 1) return Clear();
   Erased(slot);
   rows_.Erase(slot);
@@ -110,6 +132,9 @@ void AliasTable::SetPlace(size_t slot, const BlockPlace& place) {
   Set(slot, place, state);
 }
 
+// Writes place and state of a row, into a record where the row has no room for them. The new code
+// is taken before the old one is released: where both are the same its kind never becomes idle in
+// between, and could not be given to another state.
 void AliasTable::Set(size_t slot, const BlockPlace& place, const State& state) {
   const uint8_t code = place.position <= kPositionMax ? CodeOf(state) : kIsRecord;
   uint8_t* const payload = rows_.Payload(slot);
@@ -127,6 +152,7 @@ void AliasTable::Set(size_t slot, const BlockPlace& place, const State& state) {
   if (before != kIsRecord && before != kNoCode) Release(before);
 }
 
+// As `Set` where the place stays: only the code changes, unless a record is involved.
 void AliasTable::SetState(size_t slot, const State& state) {
   uint8_t& code = rows_.Payload(slot)[kCodeAt];
   const uint8_t after = code == kIsRecord ? kIsRecord : CodeOf(state);
@@ -136,6 +162,11 @@ void AliasTable::SetState(size_t slot, const State& state) {
   code = after;
 }
 
+// The code of a state; of a new state a new code, or that of an idle kind. kIsRecord: all 254 are
+// in use. Not taken yet: a further call may give the same code to another state, so that the caller
+// takes it at once.
+//
+// `recent_` answers almost every call: events of one batch change names between few states.
 uint8_t AliasTable::CodeOf(const State& state) {
   const uint64_t hash = state.copies * 3 + state.certain * 5 + state.space;
   uint8_t& recent = recent_[(hash * 0x9e3779b97f4a7c15) >> 58];
@@ -149,6 +180,8 @@ uint8_t AliasTable::CodeOf(const State& state) {
     ++idle_;
   } else {
     if (idle_ == 0) return kIsRecord;
+    // Ends, since some kind is idle. 254 steps at most, and only where there are more kinds than
+    // codes.
     for (code = 1; kinds_[code].names != 0;) ++code;
     // After a loss several codes may stand for one state, of which this need not be the one that is
     // found.
@@ -160,6 +193,7 @@ uint8_t AliasTable::CodeOf(const State& state) {
   return recent = static_cast<uint8_t>(code);
 }
 
+// Free records are a list through their `block` fields. `Word(slot)` is set by the caller.
 uint32_t AliasTable::NewRecord() {
   ++records_used_;
   if (free_record_ == kNoRecord) {
@@ -171,6 +205,7 @@ uint32_t AliasTable::NewRecord() {
   return number;
 }
 
+// With the last record the memory of all of them goes.
 void AliasTable::FreeRecord(uint32_t number) {
   records_[number] = {.block = SequenceHash{free_record_}, .position = 0, .state = {}};
   free_record_ = number;
@@ -179,6 +214,7 @@ void AliasTable::FreeRecord(uint32_t number) {
   free_record_ = kNoRecord;
 }
 
+// A store counts in both numbers: it confirms its own copy.
 bool AliasTable::Store(size_t slot, Tier tier, Copies copies) {
   const int t = static_cast<int>(tier);
   State state = StateOf(slot);
@@ -193,6 +229,8 @@ bool AliasTable::Store(size_t slot, Tier tier, Copies copies) {
   return before == 0;
 }
 
+// A removal takes a certain copy first: which copy the engine removed is unknown, and too few
+// certain ones drop a name too early, never too late.
 AliasTable::Gone AliasTable::Remove(size_t slot, Tier tier) {
   const int t = static_cast<int>(tier);
   State state = StateOf(slot);
@@ -214,6 +252,8 @@ void AliasTable::Restore(size_t slot, const TierCopies& copies, const TierCopies
 
 // ---- Losses ----
 
+// Changes every state at once, without looking at rows: O(kinds + records). `codes_` is made anew;
+// the first of several equal kinds is the one that is found.
 template <typename Change>
 void AliasTable::ChangeStates(const Change& change) {
   codes_.clear();
@@ -237,6 +277,11 @@ void AliasTable::Confirm() {
   drop_from_ = 0;
 }
 
+// Walks bucket by bucket from `drop_from_`. Rows are erased without merging buckets, so that the
+// cursor stays valid through the walk; `Shrink` makes up for it afterwards. `erased` names have to
+// be read by `drop` before they go: it is called first. A call ends at the first bucket border
+// after `slots` slots, and buckets that are empty count as one, so that a sparse table ends a call
+// too.
 bool AliasTable::DropUnconfirmed(
     size_t slots, const std::function<void(size_t slot, TierMask dropped, bool erased)>& drop) {
   size_t erased = 0;
@@ -271,6 +316,7 @@ bool AliasTable::DropUnconfirmed(
   return true;
 }
 
+// Free records have no copies and are not counted.
 uint64_t AliasTable::Unconfirmed() const {
   uint64_t count = 0;
   if (!mixed_) return count;
@@ -290,6 +336,8 @@ bool AliasTable::AnyUnconfirmed() const {
 
 // ---- Visits ----
 
+// Puts a name together again: the rest from the row, the last 8 bytes, or all of a shorter name,
+// from the key. Keys are big-endian numbers.
 EngineBlockHash AliasTable::NameAt(size_t slot, std::string* memory) const {
   EngineBlockHash name{.value = rows_.KeyOf(slot), .bytes = {}};
   if (name_bytes_ == 0) return name;
@@ -307,6 +355,7 @@ void AliasTable::ForEach(
   rows_.ForEach([&](size_t slot) { visit(NameAt(slot, &memory), slot); });
 }
 
+// Visits whole buckets: a bucket that a visit ends early is visited again from its start.
 bool AliasTable::ForEachFrom(
     uint64_t* cursor, size_t* slots,
     const std::function<bool(const EngineBlockHash& name, size_t slot)>& visit) const {

@@ -1,5 +1,5 @@
-// Which block does this engine hash name, and in which tiers does the engine hold it? The names
-// that one worker rank (and one attention group) gave, with the copies that it announced.
+// From an engine's hash to the block that it names and the tiers that hold it: the names of one
+// worker rank and one attention group, with the copies that it announced.
 //
 //   row of a `BucketTable`   [ 7 bytes of the key ][ block 8 | position 2 | code 1 | rest of a digest ]
 //   code ─▶ state            namespace, copies and certain copies of each tier: of 254 kinds that any number of names share
@@ -73,7 +73,7 @@ class AliasTable {
   size_t size() const { return rows_.size(); }
   size_t bytes() const;
 
-  // Loads what look-ups of these names will touch. Those of another length are left out.
+  // Loads what look-ups of these names will touch. Names of another length are left out.
   void Prefetch(std::span<const EngineBlockHash> names) const;
 
   // kNone: not there.
@@ -93,7 +93,7 @@ class AliasTable {
   SequenceHash block(size_t slot) const { return place(slot).block; }
   TierMask tiers(size_t slot) const { return StateOf(slot).tiers(); }
 
-  // What a store says of the copies in its tier.
+  // How a store counts in its tier.
   enum class Copies : uint8_t {
     kOneMore,
     kSome,  // one, if there was none
@@ -116,9 +116,9 @@ class AliasTable {
   void Lose();
   // Everything held is certain after all.
   void Confirm();
-  // Looks at about `slots` slots from where it stopped: tiers with no certain copy are told to
-  // `drop`, then dropped; a slot with none left is erased; counts become the certain ones. True: it
-  // is through.
+  // Looks at about `slots` slots from where it stopped: `drop` is called with the tiers that have
+  // no certain copy, then they are dropped; a slot with none left is erased; counts become the
+  // certain ones. True: it is through.
   bool DropUnconfirmed(size_t slots,
                        const std::function<void(size_t slot, TierMask dropped, bool erased)>& drop);
   // Names with a tier of which no copy is certain.
@@ -144,7 +144,8 @@ class AliasTable {
   std::string Check() const;
 
  private:
-  // What many names have in common; counts of the four tiers as `TierCopies` has them, in one word.
+  // The state that many names share; counts of the four tiers as `TierCopies` has them, in one
+  // word.
   struct State {
     uint64_t copies = 0;
     uint64_t certain = 0;
@@ -208,7 +209,7 @@ class AliasTable {
   void Release(uint8_t code) { idle_ += --kinds_[code].names == 0; }
   uint32_t NewRecord();
   void FreeRecord(uint32_t number);
-  // Of each kind and record, `change(State*)`.
+  // Calls `change(State*)` for each kind and record.
   template <typename Change>
   void ChangeStates(const Change& change);
 

@@ -1,5 +1,4 @@
-// Where do decoded values live until the next frame? Memory that is handed out in order and taken
-// back at once.
+// Memory of decoded values until the next frame: handed out in order and taken back at once.
 //
 // *Truth*: what was handed out stays where it is until `Reset`, or until `Release` of an earlier
 // mark.

@@ -1,4 +1,4 @@
-// What the decoder makes of whole batches: times, ranks, shapes, cuts, bounds.
+// The decoder on whole batches: times, ranks, shapes, cuts, bounds.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// What does it cost to read an engine's frame? Stores of vLLM's map events, of 1 and of 32 blocks
-// of 16 tokens each, and removals of one block an event; read by the decoder, and unpacked to a
-// tree by msgpack-cxx.
+// The cost of reading an engine's frame: stores of vLLM's map events, of 1 and of 32 blocks of 16
+// tokens each, and removals of one block an event; read by the decoder, and unpacked to a tree by
+// msgpack-cxx.
 //
 //   bazel run //indexer/kv_events:decoder_benchmark
 

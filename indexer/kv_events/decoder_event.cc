@@ -1,3 +1,16 @@
+// One event, from its first byte to a decision:
+//
+// 1. `Read` takes a map (`ReadMap`) or a tuple (`ReadTuple`); both pass each value to `ReadField`,
+//    by name or by place.
+// 2. `ReadField` decodes the value into the event or into `choices_`. A value of a wrong form is
+//    skipped, and its field noted in `malformed_` or `too_large_`: whether that matters is not
+//    known before the kind is.
+// 3. `Finish` finds the kind from the tag, refuses the event if a field that its kind needs was
+//    noted, and chooses between fields with two names.
+//
+// kLost is returned only where the end of a value cannot be found: nothing behind it can be read.
+// Everything else is skipped, so that the next event is read.
+
 #include "indexer/kv_events/decoder_event.h"
 
 #include <algorithm>
@@ -8,8 +21,8 @@
 namespace kvatlas {
 namespace {
 
-// Fields whose value, when it cannot be read, costs the event: a removal does not care for tokens,
-// a clear for nothing.
+// Fields that a kind needs: an unreadable value of one refuses the event. A removal does not need
+// tokens, a clear needs nothing but its tag.
 constexpr EventFields kRemovedNeeds =
     Bit(EventField::kBlockHashes) | Bit(EventField::kSeqHashes) | Bit(EventField::kMedium) |
     Bit(EventField::kLocality) | Bit(EventField::kOwnership) | Bit(EventField::kGroupIdx) |
@@ -23,6 +36,7 @@ constexpr EventFields kStoredNeeds =
     Bit(EventField::kSlidingWindow) | Bit(EventField::kBlockMmInfos) | Bit(EventField::kMmKeys) |
     Bit(EventField::kBaseBlockIdx) | Bit(EventField::kBlockOffsets);
 
+// Fields outside of this are decoration for the kind: an unreadable value is as if it were absent.
 constexpr EventFields NeededBy(EngineEvent::Kind kind) {
   if (kind == EngineEvent::Kind::kStored) return kStoredNeeds;
   return kind == EngineEvent::Kind::kRemoved ? kRemovedNeeds : 0;
@@ -61,6 +75,7 @@ MsgpackType TailTypeOf(EventField field) {
              : MsgpackType::kText;
 }
 
+// Whether each value of the tail has the type that its place demands, or is nil.
 bool IsFixed(std::span<const TailValue> tail) {
   for (size_t i = 0; i < tail.size() && i < std::size(kTailPlaces); ++i) {
     if (tail[i].type != MsgpackType::kNil && tail[i].type != TailTypeOf(kTailPlaces[i])) {
@@ -86,6 +101,7 @@ bool ReadTailValue(MsgpackReader* in, TailValue* value) {
   return true;
 }
 
+// False: one of them has no end.
 bool SkipValues(MsgpackReader* in, uint32_t values) {
   for (; values > 0; --values) {
     if (!in->Skip()) return false;
@@ -101,17 +117,17 @@ std::optional<EngineEvent::Kind> KindOf(std::string_view tag) {
   return std::nullopt;
 }
 
-// Kinds of events that are not ours to apply and take no block away: further forms of a store, a
-// block that no request uses but that stays (proposed for vLLM), the size of a pool (TensorRT-LLM).
-// Its "updated" is none: it moves blocks to another tier.
+// Kinds of events without effect here that take no block away: further forms of a store, a block
+// that no request uses but that stays (proposed for vLLM), the size of a pool (TensorRT-LLM).
+// TensorRT-LLM's "updated" is not among them: it moves blocks to another tier.
 bool RemovesNothing(std::string_view tag) {
   return tag.starts_with("BlockStored") || tag == "BlockInactive" || tag == "created";
 }
 
 }  // namespace
 
-// Field by field: for a structure as long as this one compilers fill memory with an instruction
-// that starts slowly.
+// Field by field: for a whole structure of this size compilers use a fill instruction with a high
+// start-up cost.
 void EventReader::Choices::Reset() {
   type.reset();
   event_type.reset();
@@ -146,6 +162,7 @@ EventReader::Outcome EventReader::Read(EngineEvent* event) {
   }
 }
 
+// A key that is no text, or unknown, is skipped with its value.
 bool EventReader::ReadMap() {
   uint32_t pairs = 0;
   if (!in_.ReadMap(&pairs)) return false;
@@ -156,6 +173,7 @@ bool EventReader::ReadMap() {
   return true;
 }
 
+// The tag is the first value. An empty tuple is an event without a tag, which `Finish` refuses.
 bool EventReader::ReadTuple() {
   uint32_t values = 0;
   if (!in_.ReadArray(&values)) return false;
@@ -163,6 +181,8 @@ bool EventReader::ReadTuple() {
   return ReadField(EventField::kType) && ReadTupleFields(values - 1);
 }
 
+// Fixed places by kind, then the tail. A tuple may end at any place: what is behind is absent. A
+// tuple of an unknown kind has no places: its values are skipped.
 bool EventReader::ReadTupleFields(uint32_t values) {
   const std::optional<EngineEvent::Kind> kind =
       choices_.type.has_value() ? KindOf(*choices_.type) : std::nullopt;
@@ -182,9 +202,9 @@ bool EventReader::ReadTupleFields(uint32_t values) {
   return has_tail ? ReadTail(values) : SkipValues(&in_, values);
 }
 
-// The field that stands at this place of a tuple. SGLang has components where vLLM has the
+// The field that stands at this place of a tuple. SGLang writes components where vLLM has the
 // adapter's name: a list, or one label. An adapter with such a name has a number beside it in vLLM;
-// SGLang's tuples name none.
+// SGLang's tuples have no number.
 EventField EventReader::FieldAt(EventField place) {
   if (place != EventField::kLoraName) return place;
   if (in_.Peek() == MsgpackType::kArray) return EventField::kComponentTypes;
@@ -192,7 +212,7 @@ EventField EventReader::FieldAt(EventField place) {
   return is_component ? EventField::kComponentType : place;
 }
 
-// A known label comes next.
+// Whether a known component's label comes next. Reads nothing.
 bool EventReader::PeekComponent() {
   if (in_.Peek() != MsgpackType::kText) return false;
   const MsgpackReader::Position start = in_.position();
@@ -217,6 +237,10 @@ bool EventReader::ReadMetadata() {
   return true;
 }
 
+// The values behind the fixed places, in two passes: the first finds types and ends, and decides
+// whether the layout is fixed; the second goes back and reads each value as its field. Values
+// beyond `kTailMax` are skipped. Each type's fields are given out in their order where the layout
+// is not fixed.
 bool EventReader::ReadTail(uint32_t values) {
   std::array<TailValue, kTailMax> storage;
   const size_t looked_at = std::min<size_t>(values, kTailMax);
@@ -253,7 +277,8 @@ bool EventReader::ReadTail(uint32_t values) {
   return true;
 }
 
-// Reads the value of a field, or skips it and notes why. False: where it ends cannot be known.
+// Reads the value of a field, or skips it and notes why. Memory of the failed attempt goes back to
+// the arena. False: where the value ends cannot be known.
 bool EventReader::ReadField(EventField field) {
   if (field == EventField::kUnknown) return in_.Skip();
   const MsgpackReader::Position start = in_.position();
@@ -336,6 +361,7 @@ DecodeResult EventReader::DecodeField(EventField field) {
   return DecodeResult::kMalformed;
 }
 
+// Bigrams look ahead by one token: `DecodeTokens` has made one flat list of them.
 DecodeResult EventReader::DecodeTokenIds() {
   DecodedTokens decoded;
   const DecodeResult result = DecodeTokens(values_.in, values_.arena, &decoded);
@@ -345,12 +371,12 @@ DecodeResult EventReader::DecodeTokenIds() {
   return result;
 }
 
-// [[the tokens behind block 0 that its hash covers], …]. What has another form says nothing.
+// [[the tokens behind block 0 that its hash covers], …]. A value of another form is ignored.
 DecodeResult EventReader::DecodeLookahead() {
   choices_.lookahead_blocks = 0;
   uint32_t blocks = 0;
   if (in_.Peek() != MsgpackType::kArray || !in_.ReadArray(&blocks)) return DecodeResult::kMalformed;
-  // Those of the last block are kept: the others' are tokens of the event.
+  // The tokens behind the last block are kept; those behind the others are tokens of the event.
   uint32_t of_each = 0;
   for (uint32_t i = 0; i < blocks; ++i) {
     uint32_t tokens = 0;
@@ -373,8 +399,8 @@ DecodeResult EventReader::DecodeLookahead() {
   return DecodeResult::kOk;
 }
 
-// Blocks whose hashes cover tokens behind them are told with those of the last block behind their
-// own. False: no room.
+// Appends the tokens behind the last block to the event's own, so that every block has the tokens
+// that its hash covers. False: no room.
 bool EventReader::AddLookahead() {
   const std::span<const TokenId> tokens = event_->tokens;
   if (choices_.lookahead_blocks == 0 || choices_.lookahead_blocks != event_->hashes.size() ||
@@ -390,7 +416,7 @@ bool EventReader::AddLookahead() {
   return true;
 }
 
-// One component where the event says both.
+// Where an event has both keys, the one component counts: the event is about that.
 void EventReader::SetComponents() {
   if (choices_.component_type.has_value()) {
     event_->component_form = ComponentForm::kOne;
@@ -422,11 +448,12 @@ bool EventReader::FindKind() {
 EventReader::Outcome EventReader::Finish() {
   if (!FindKind()) return Outcome::kRefused;
   const EventFields needed = NeededBy(event_->kind);
-  // A store that is not applied is missed, never too much.
+  // A store that is refused makes an answer too small; a removal that is refused leaves something
+  // that may be gone: doubt.
   const Doubt doubt = event_->kind == EngineEvent::Kind::kRemoved ? Doubt::kLost : Doubt::kNone;
   if ((too_large_ & needed) != 0) return Refuse(Refusal::kTooLarge, doubt);
   if ((malformed_ & needed) != 0) return Refuse(Refusal::kMalformed, doubt);
-  // An engine's own name, or where it gave none (Mooncake for keys of other origin) the sequence
+  // The engine's own name counts; without one (Mooncake, for keys of other origin) the sequence
   // hash.
   const bool has_own =
       choices_.has_block_hashes && (!choices_.block_hashes.empty() || !choices_.has_seq_hashes);

@@ -1,11 +1,11 @@
-// What is this one event? Reads a tuple or a map into an `EngineEvent`.
+// Reads one event, a tuple or a map, into an `EngineEvent`.
 //
 //   tuple   [tag, block_hashes, …]        fields by place: those of vLLM, SGLang and Dynamo, one behind the other
 //   map     {"type": tag, …}              fields by name, in any order; the tag may be "event_type"
 //
 // *Truth*: an event is taken whole or refused. A field of a wrong type refuses it when its kind of
-// event needs the field;
-// unknown fields are skipped. Of a field named twice the last counts.
+// event needs the field; unknown fields are skipped. The last value of a field that is named twice
+// counts.
 // *Threads*: one per reader. *Bounds*: the arena's and the hash's.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_DECODER_EVENT_H_
@@ -35,7 +35,7 @@ class EventReader {
   EventReader(const ValueReader& values, KeyReader* keys)
       : values_(values), in_(*values.in), keys_(*keys) {}
 
-  // May what was refused have removed something?
+  // Whether the refused event may have removed something.
   enum class Doubt : uint8_t { kNone, kUnknown, kLost };
 
   // REQUIRES: `*event` is as new.
@@ -45,7 +45,7 @@ class EventReader {
   Doubt doubt() const { return doubt_; }
 
  private:
-  // What `Finish` chooses from: fields that have two names.
+  // Fields with two names, from which `Finish` chooses.
   struct Choices {
     void Reset();
 

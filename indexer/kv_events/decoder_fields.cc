@@ -1,3 +1,6 @@
+// A perfect hash over the keys that engines write, built by the compiler. `FindFactor` looks for a
+// factor with which no two keys share a slot; a new key that makes that impossible fails the build.
+
 #include "indexer/kv_events/decoder_fields.h"
 
 #include <algorithm>
@@ -13,6 +16,7 @@ struct Name {
   EventField field = EventField::kUnknown;
 };
 
+// Every key, once. Its place here has no meaning.
 constexpr Name kNames[] = {
     {"type", EventField::kType},
     {"event_type", EventField::kEventType},
@@ -47,6 +51,7 @@ constexpr Name kNames[] = {
     {"component_type", EventField::kComponentType},
 };
 
+// The comparison below reads 4 bytes at once: no key is shorter.
 constexpr size_t kShortest = 4;
 constexpr size_t kSlots = 128;
 
@@ -77,6 +82,7 @@ constexpr size_t FindFactor() {
 constexpr size_t kFactor = FindFactor();
 static_assert(kFactor != 0, "two keys share a slot: hash them otherwise");
 
+// Empty slots have an empty key, which equals no key of `kShortest` bytes or more.
 constexpr std::array<Name, kSlots> kTable = [] {
   std::array<Name, kSlots> table{};
   for (const Name& name : kNames) table[SlotOf(name.key, kFactor)] = name;
@@ -85,6 +91,7 @@ constexpr std::array<Name, kSlots> kTable = [] {
 static_assert(std::all_of(std::begin(kNames), std::end(kNames),
                           [](const Name& name) { return name.key.size() >= kShortest; }));
 
+// Loads without alignment.
 template <typename Word>
 bool WordsDiffer(const char* a, const char* b) {
   Word x, y;
@@ -110,6 +117,8 @@ static_assert(std::size(kNames) + 1 == kEventFields);
 
 }  // namespace
 
+// A key as msgpack's fixstr: one header byte with the length, then the text. All keys are shorter
+// than 32 bytes, so that this is the form that encoders write. Another form is read by `ReadAny`.
 std::array<RawKey, kEventFields> KeyReader::MakeRawKeys() {
   std::array<RawKey, kEventFields> keys;
   for (const Name& name : kNames) {
@@ -128,6 +137,7 @@ std::array<RawKey, kEventFields> KeyReader::MakeRawKeys() {
 
 const std::array<RawKey, kEventFields> KeyReader::kRawKeys = KeyReader::MakeRawKeys();
 
+// Any key. A key that is no text is skipped, and is `kUnknown`.
 bool KeyReader::ReadAny(MsgpackReader* in, EventField* field) {
   std::string_view key;
   const bool is_text = in->Peek() == MsgpackType::kText;
@@ -136,6 +146,7 @@ bool KeyReader::ReadAny(MsgpackReader* in, EventField* field) {
   return true;
 }
 
+// One slot and one comparison: a key that is not in its slot is not known.
 EventField EventFieldOf(std::string_view key) {
   if (key.size() < kShortest) return EventField::kUnknown;
   const Name& name = kTable[SlotOf(key, kFactor)];

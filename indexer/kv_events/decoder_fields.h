@@ -1,4 +1,4 @@
-// Which field of an event is this key?
+// From a key of a map to the field of an event.
 //
 // *Truth*: keys as engines spell them; every other key is `kUnknown`, and its value ignored.
 // *Threads*: `EventFieldOf` is pure; one thread per `KeyReader`. *Cost*: a few nanoseconds: one

@@ -1,4 +1,4 @@
-// What the decoder makes of each form that engines use, and of what none should.
+// The decoder on each form that engines use, and on forms that none should use.
 
 #include <gtest/gtest.h>
 
@@ -367,7 +367,7 @@ TEST_F(DecoderFormsTest, ExtraKeysStayAsTheyAre) {
 }
 
 TEST_F(DecoderFormsTest, ExtraKeyThatNobodyKnowsCostsItsEvent) {
-  // Taken for none, it would put a block where everybody finds it.
+  // If it counted as none, the block would be found under the wrong content.
   ExpectRefused(StoreMap({{"extra_keys", Array({Array({Nil()})})}}), Refusal::kMalformed);
   ExpectRefused(StoreMap({{"extra_keys", Array({Array({Map({})})})}}), Refusal::kMalformed);
   ExpectRefused(StoreMap({{"extra_keys", Array({Text("id")})}}), Refusal::kMalformed);

@@ -39,7 +39,7 @@ void Fuzz(std::string_view bytes) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
 }
 
-// What a new decoder and a new batch allocate for this payload.
+// Bytes that a new decoder and a new batch allocate for this payload.
 size_t AllocatedFor(std::string_view payload) {
   const size_t before = allocated;
   EngineDecoder decoder;

@@ -163,7 +163,7 @@ void RandomFrames::WriteKey(MsgpackWriter* out, std::string_view key) {
 }
 
 void RandomFrames::WriteMap(MsgpackWriter* out) {
-  // What every store needs, then others, in any order, some twice.
+  // Fields that every store needs, then others, in any order, some twice.
   std::vector<std::string_view> keys = {OneIn(3) ? "event_type" : "type"};
   if (!OneIn(15)) keys.push_back(OneIn(4) ? "seq_hashes" : "block_hashes");
   if (!OneIn(15)) keys.push_back("token_ids");

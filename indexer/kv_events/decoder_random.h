@@ -1,5 +1,5 @@
-// What may an engine send? Random frames of every form that the decoder knows, with values of wrong
-// types here and there, and frames with bytes changed.
+// Random frames of every form that the decoder knows, with values of wrong types here and there,
+// and frames with bytes changed.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_DECODER_RANDOM_H_
 #define KVATLAS_INDEXER_KV_EVENTS_DECODER_RANDOM_H_

@@ -83,7 +83,7 @@ TokenKind ReadToken(MsgpackReader* reader, TokenId* token) {
   }
 }
 
-// `tokens` has room for `count`.
+// A flat list. `tokens` has room for `count`.
 bool ReadFlat(MsgpackReader* reader, size_t count, TokenId* tokens, bool* opaque) {
   size_t read = ReadWindows(reader, count, tokens);
   while (read < count) {
@@ -99,7 +99,8 @@ bool ReadFlat(MsgpackReader* reader, size_t count, TokenId* tokens, bool* opaque
   return true;
 }
 
-// `tokens` has room for `count` + 1.
+// A list of pairs, each beginning with the second of the one before. `tokens` has room for `count`
+// + 1.
 bool ReadPairs(MsgpackReader* reader, size_t count, TokenId* tokens, bool* opaque) {
   for (size_t i = 0; i < count; ++i) {
     uint32_t values = 0;

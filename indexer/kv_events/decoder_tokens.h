@@ -1,4 +1,4 @@
-// What are an event's token ids? A list of numbers as engines write them, flat or in pairs.
+// Reads an event's token ids: a list of numbers as engines write them, flat or in pairs.
 //
 // *Truth*: a list with strings or numbers beyond 32 bits is one whose content cannot be hashed
 // (`opaque`); one with anything else is no list of tokens. Pairs (EAGLE's bigrams) overlap:

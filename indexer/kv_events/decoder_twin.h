@@ -1,5 +1,5 @@
-// What should a frame decode to? The slow twin of `EngineDecoder`: msgpack-cxx unpacks a value to a
-// tree of objects, and the batch is built from the tree, the obvious way.
+// The slow twin of `EngineDecoder`: msgpack-cxx unpacks a value to a tree of objects, and the batch
+// is built from the tree, the obvious way.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_DECODER_TWIN_H_
 #define KVATLAS_INDEXER_KV_EVENTS_DECODER_TWIN_H_

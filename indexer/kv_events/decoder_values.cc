@@ -1,3 +1,8 @@
+// Decoders of single fields. Each reads one value in full, or fails somewhere inside it:
+// `EventReader::ReadField` then goes back to its start and skips it. Lists go into the arena; texts
+// and digests point into the payload, but for digests in hexadecimal digits, which are decoded into
+// the arena.
+
 #include "indexer/kv_events/decoder_values.h"
 
 #include <algorithm>
@@ -8,10 +13,12 @@
 namespace kvatlas {
 namespace {
 
+// A digest's last 8 bytes, of a shorter one all: `EngineBlockHash::value`.
 uint64_t LastBytes(std::string_view bytes) {
   return FromBigEndian(bytes.substr(bytes.size() - std::min<size_t>(bytes.size(), 8)));
 }
 
+// `bytes` lies in the payload or the arena, and outlives the event.
 DecodeResult HashOfBytes(const ValueReader& reader, std::string_view bytes, EngineBlockHash* hash) {
   if (bytes.empty()) return DecodeResult::kMalformed;
   if (bytes.size() > reader.hash_bytes_max) return DecodeResult::kTooLarge;
@@ -27,6 +34,7 @@ constexpr unsigned DigitValue(char digit) {
   return 16;
 }
 
+// An odd number of digits has a first byte of one digit, as a number would.
 DecodeResult HashOfDigits(const ValueReader& reader, std::string_view digits,
                           EngineBlockHash* hash) {
   if (digits.starts_with("0x") || digits.starts_with("0X")) digits.remove_prefix(2);
@@ -47,6 +55,9 @@ DecodeResult HashOfDigits(const ValueReader& reader, std::string_view digits,
   return HashOfBytes(reader, {bytes, size}, hash);
 }
 
+// A text, bytes, a number, or [identifier, offset, …], of which further values are skipped. Nil and
+// maps are malformed: a key that cannot be read must not be left out, or blocks of different
+// content would get one hash.
 DecodeResult DecodeExtraKey(const ValueReader& reader, ExtraKey* key) {
   MsgpackReader& in = *reader.in;
   MsgpackInteger integer;
@@ -84,7 +95,9 @@ DecodeResult DecodeExtraKey(const ValueReader& reader, ExtraKey* key) {
   }
 }
 
-// Every value of an array by `decode(T*)`, into the arena.
+// Every value of an array by `decode(T*)`, into the arena. Room for all is taken first: `ReadArray`
+// fails for a count beyond the payload's bytes, so that a forged count cannot take more than the
+// payload's size in values.
 template <typename T, typename Decode>
 DecodeResult DecodeArray(const ValueReader& reader, std::span<const T>* values, Decode decode) {
   uint32_t count = 0;
@@ -119,7 +132,7 @@ DecodeResult DecodeByBlock(const ValueReader& reader, std::span<const std::span<
   return DecodeResult::kOk;
 }
 
-// Runs `read(key)` for every key of a map, which reads the value.
+// Calls `read(key)` for every key of a map; `read` reads the value.
 template <typename Read>
 DecodeResult DecodeMap(const ValueReader& reader, Read read) {
   uint32_t pairs = 0;
@@ -159,6 +172,7 @@ DecodeResult DecodeMultimodalHash(const ValueReader& reader, uint64_t* hash) {
   }
 }
 
+// A map with a hash under either key; other keys are skipped.
 DecodeResult DecodeMultimodalObject(const ValueReader& reader, uint64_t* hash) {
   bool found = false;
   const DecodeResult result = DecodeMap(reader, [&](std::string_view key) {
@@ -177,6 +191,8 @@ DecodeResult DecodeMultimodalObjects(const ValueReader& reader, std::span<const 
 
 }  // namespace
 
+// An engine's name for a block, by msgpack type: a number, bytes as they are, or hexadecimal
+// digits.
 DecodeResult DecodeHash(const ValueReader& reader, EngineBlockHash* hash) {
   MsgpackInteger integer;
   std::string_view bytes;
@@ -237,6 +253,7 @@ uint8_t ComponentOf(std::string_view label) {
   return kComponentUnknown;
 }
 
+// An empty list is a snapshot without components: nothing of the block is resident.
 DecodeResult DecodeComponents(const ValueReader& reader, std::optional<uint8_t>* components) {
   components->reset();
   if (reader.in->ReadNil()) return DecodeResult::kOk;
@@ -269,6 +286,7 @@ DecodeResult DecodeExtraKeys(const ValueReader& reader,
   });
 }
 
+// Both spellings of a block's objects: a map with a list in it, or the list.
 DecodeResult DecodeMultimodal(const ValueReader& reader,
                               std::span<const std::span<const uint64_t>>* multimodal) {
   return DecodeByBlock<uint64_t>(reader, multimodal, [&](std::span<const uint64_t>* hashes) {

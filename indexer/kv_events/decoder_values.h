@@ -1,5 +1,5 @@
-// What does a field of an event hold? Its values as engines write them: hashes, extra keys,
-// multimodal hashes.
+// Reads the values of an event's fields as engines write them: hashes, extra keys, multimodal
+// hashes.
 //
 // *Truth*: types that some engine sends are taken, all others are malformed: a field is taken whole
 // or not at all.

@@ -1,4 +1,4 @@
-// Does an event name a hash twice, or its own parent?
+// Finds a hash that an event names twice, or that is its own parent.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_DUPLICATES_H_
 #define KVATLAS_INDEXER_KV_EVENTS_DUPLICATES_H_

@@ -1,3 +1,6 @@
+// Plain system calls: a connection is opened without blocking, waited for and closed. Nothing is
+// sent, so that a ZeroMQ peer sees a connection that ends before its greeting.
+
 #include "indexer/kv_events/endpoint_probe.h"
 
 #include <arpa/inet.h>
@@ -24,6 +27,7 @@ namespace {
 
 absl::Status Failure(int error) { return absl::UnavailableError(strerror(error)); }
 
+// Closes a descriptor at the end of its scope.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -38,6 +42,7 @@ class Descriptor {
   const int fd_;
 };
 
+// Waits at most `timeout`. The result of a connection that was under way is in SO_ERROR.
 absl::Status Connect(const sockaddr* address, socklen_t size, Duration timeout) {
   const Descriptor fd(socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return Failure(errno);
@@ -55,6 +60,7 @@ absl::Status Connect(const sockaddr* address, socklen_t size, Duration timeout) 
   return error == 0 ? absl::OkStatus() : Failure(error);
 }
 
+// `host` is numeric: this resolves nothing.
 absl::Status ConnectTcp(const std::string& host, uint16_t port, Duration timeout) {
   sockaddr_in four = {};
   four.sin_family = AF_INET;
@@ -69,6 +75,7 @@ absl::Status ConnectTcp(const std::string& host, uint16_t port, Duration timeout
   return absl::UnavailableError(absl::StrCat(host, " is no address"));
 }
 
+// A path that starts with @ is an abstract name, with a NUL in place of the @.
 absl::Status ConnectIpc(std::string_view path, Duration timeout) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -85,6 +92,7 @@ absl::Status ConnectIpc(std::string_view path, Duration timeout) {
 
 }  // namespace
 
+// Tries each address of a name in turn, at most `timeout` each. The last failure is reported.
 absl::Status ProbeEndpoint(const std::string& endpoint, const HostResolver& resolve,
                            Duration timeout) {
   constexpr std::string_view kIpc = "ipc://";

@@ -1,5 +1,5 @@
-// Why is there no connection to this endpoint? libzmq tries again without a word, and its monitor
-// tells no errors; so one connection is tried beside it, and closed at once.
+// Finds out why there is no connection to an endpoint. libzmq tries again silently, and its monitor
+// reports no errors: so one connection is tried beside it, and closed at once.
 //
 // *Threads*: any; waits for the resolver, and `timeout` at most for the connection.
 

@@ -1,3 +1,6 @@
+// Reads adapter, salt and multimodal objects out of a stored event; the header says which text
+// means what. Called once per event with tokens, before its blocks are hashed.
+
 #include "indexer/kv_events/engine_content.h"
 
 #include <algorithm>
@@ -7,16 +10,17 @@
 namespace kvatlas {
 namespace {
 
+// Dynamo marks its salts with this prefix.
 constexpr std::string_view kTag = "dynamo-cache-salt:";
 
-// 16 hexadecimal digits and 48 zeros.
+// An identifier of 64-bit hash that was padded to 256 bits: 16 hexadecimal digits and 48 zeros.
 bool IsPaddedIdentifier(std::string_view text) {
   return text.size() == 64 &&
          text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos &&
          text.find_first_not_of('0', 16) == std::string_view::npos;
 }
 
-// Reads the extra keys of one block; false: they say what cannot be hashed.
+// Reads the extra keys of one block; false: they name content that cannot be hashed.
 class BlockKeys {
  public:
   BlockKeys(const EngineEvent& event, StoredContent* content) : event_(event), content_(content) {}
@@ -29,6 +33,7 @@ class BlockKeys {
       const ExtraKey& key = keys[i];
       if (key.kind == ExtraKey::Kind::kBytes) return false;
       if (key.kind == ExtraKey::Kind::kNumber) {
+        // A number is the adapter's, or content that no query can name.
         if (event_.lora_id != key.offset) return false;
       } else if (key.kind == ExtraKey::Kind::kTextAt) {
         Object(key.text);
@@ -52,10 +57,13 @@ class BlockKeys {
     return true;
   }
 
+  // A plain text, in this order: a tagged salt; the salt, as the last text of a chain's first
+  // block; else an object's identifier. A tagged salt of a later block has to be the chain's: false
+  // otherwise.
   bool Text(std::string_view text, size_t block, bool is_last) {
     if (text.substr(0, kTag.size()) == kTag) {
       text.remove_prefix(kTag.size());
-      // Engines say it in a chain's first block.
+      // Engines write it in a chain's first block.
       if (block == 0) tagged_ = text;
       return block == 0 || text == tagged_.value_or(event_.cache_salt.value_or(text));
     }
@@ -78,7 +86,8 @@ class BlockKeys {
   std::optional<std::string_view> plain_;
 };
 
-// What the engine names itself goes before what its extra keys say.
+// Objects that the event lists for a block (`block_mm_infos`, `mm_keys`) replace those read from
+// its extra keys: both describe the same objects.
 void TakeNamed(const EngineEvent& event, size_t block, size_t from, StoredContent* content) {
   if (block >= event.multimodal.size() || event.multimodal[block].empty()) return;
   content->objects.resize(from);
@@ -86,6 +95,7 @@ void TakeNamed(const EngineEvent& event, size_t block, size_t from, StoredConten
                           event.multimodal[block].end());
 }
 
+// The adapter by name, else by number as "id:N".
 std::string_view AdapterOf(const EngineEvent& event, StoredContent* content) {
   if (!event.lora_name.empty()) return event.lora_name;
   // Old SGLang and TensorRT-LLM write 0 for none.
@@ -96,6 +106,7 @@ std::string_view AdapterOf(const EngineEvent& event, StoredContent* content) {
 
 }  // namespace
 
+// 1,000,000 and 30 bits of the object's hash: the value that SGLang publishes there.
 TokenId PadValue(uint64_t object) {
   constexpr uint64_t kMask = (uint64_t{1} << 30) - 1;
   return static_cast<TokenId>(1'000'000 + (object & kMask));
@@ -114,6 +125,10 @@ bool PadImages(std::span<const TokenId> tokens, std::span<const uint64_t> object
   return runs >= objects.size();
 }
 
+// 1. Nothing but tokens: done, the common case.
+// 2. Block by block: extra keys, then listed objects. The first block whose keys cannot be hashed
+//    ends the content (`blocks`).
+// 3. The salt: said explicitly, else tagged, else plain.
 void ReadContent(const EngineEvent& event, size_t blocks, bool at_root, StoredContent* content) {
   content->objects.clear();
   content->ends.clear();

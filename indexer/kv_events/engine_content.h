@@ -1,5 +1,5 @@
-// What beside its tokens is in a stored block? The adapter and the salt that its event says, and
-// the multimodal objects of each block.
+// The content of a stored block beside its tokens: the adapter and the salt that its event names,
+// and the multimodal objects of each block.
 //
 //   first block of a chain   extra_keys = [adapter] + [(identifier, offset)…] + [salt] + [digest of prompt embeddings]
 //   later blocks             extra_keys = [adapter] + [(identifier, offset)…] +          [digest of prompt embeddings]
@@ -34,7 +34,7 @@ namespace kvatlas {
 
 // Reused from event to event. Views are the event's.
 struct StoredContent {
-  // As said; empty: the event says none. Of an adapter known by number alone "id:7".
+  // As the event names it; empty: none. An adapter known by number alone is "id:7".
   std::string_view lora_name;
   std::optional<std::string_view> cache_salt;
   // Leading blocks whose content can be hashed.
@@ -53,17 +53,17 @@ struct StoredContent {
   std::string lora_id;       // memory of `lora_name`
 };
 
-// What stands for an image in its tokens' place.
+// The token that stands for an image in its tokens' place.
 TokenId PadValue(uint64_t object);
 
 // The block's tokens with each image's token replaced by its pad value: the n-th run of
 // `image_token` is the n-th object, those behind the last object are the last one's, since an image
-// may be broken into lines. False: no image can be told from another by this, since there is no
-// such run or there are more objects than runs; then objects are hashed.
+// may be broken into lines. False: there are no objects, or more than runs, so that this would not
+// distinguish images; then objects are hashed.
 bool PadImages(std::span<const TokenId> tokens, std::span<const uint64_t> objects,
                TokenId image_token, std::vector<TokenId>* padded);
 
-// Of the first `blocks` blocks. `at_root`: the first one starts a chain.
+// Reads the first `blocks` blocks. `at_root`: the first one starts a chain.
 void ReadContent(const EngineEvent& event, size_t blocks, bool at_root, StoredContent* content);
 
 }  // namespace kvatlas

@@ -1,3 +1,11 @@
+// A frame: time, rank and events, in an array or a map. Events are read one after the other by
+// `EventReader`; here is decided what a frame is worth that is broken somewhere.
+//
+//   broken                                   result
+//   before the first event                   an error: no batch
+//   an event that can be skipped             the others, and its refusal in `refused`
+//   an event without an end, or behind them  those before, one malformed event, `lost_before`
+
 #include "indexer/kv_events/engine_decoder.h"
 
 #include <cmath>
@@ -13,7 +21,8 @@
 namespace kvatlas {
 namespace {
 
-// Whole seconds below, whole milliseconds from here on: the year 5138, or March of 1973.
+// Engines write seconds or milliseconds: a number from here on is milliseconds. As seconds it would
+// be the year 5138, as milliseconds March of 1973.
 constexpr double kMillisecondsFrom = 1e11;
 
 double SecondsOf(const MsgpackInteger& time) {
@@ -37,7 +46,7 @@ struct EngineDecoder::State {
   absl::Status DecodeEvents(MsgpackReader* in, EngineBatch* batch);
   bool ReadTime(MsgpackReader* in, EngineBatch* batch);
   bool ReadRank(MsgpackReader* in, EngineBatch* batch);
-  // What is behind the events read so far is unknown, whose they are included.
+  // The events behind those read so far are unknown, and so is the rank of all of them.
   static void RefuseRest(EngineBatch* batch) {
     batch->refused.push_back(Refusal::kMalformed);
     batch->lost_before = batch->events.size();
@@ -54,6 +63,8 @@ EngineDecoder::EngineDecoder(const DecoderOptions& options)
 
 EngineDecoder::~EngineDecoder() = default;
 
+// `batch` is reused: its memory stays. Its views point into `payload` and into the arena, which the
+// next call takes back.
 absl::Status EngineDecoder::Decode(std::string_view payload, EngineBatch* batch) {
   batch->time_s = 0;
   batch->rank.reset();
@@ -116,7 +127,7 @@ absl::Status EngineDecoder::State::DecodeMap(MsgpackReader* in, EngineBatch* bat
 absl::Status EngineDecoder::State::DecodeEvents(MsgpackReader* in, EngineBatch* batch) {
   if (in->Peek() != MsgpackType::kArray) return NotABatch("its events are no array");
   uint32_t events = 0;
-  // An array of more values than there are bytes is cut off somewhere: what is there is read.
+  // An array with more values than bytes is cut off somewhere: the values that are there are read.
   const bool whole = in->ReadArray(&events);
   if (!whole && events == 0) return NotABatch("its events are cut off");
   if (events > options.events_max) {
@@ -142,7 +153,7 @@ absl::Status EngineDecoder::State::DecodeEvents(MsgpackReader* in, EngineBatch* 
   return absl::OkStatus();
 }
 
-// False: it ends nowhere. A time of another type is none.
+// False: the value has no end. A time of another type, or one that is no finite number, is 0.
 bool EngineDecoder::State::ReadTime(MsgpackReader* in, EngineBatch* batch) {
   MsgpackInteger integer;
   double seconds = 0;
@@ -161,7 +172,7 @@ bool EngineDecoder::State::ReadTime(MsgpackReader* in, EngineBatch* batch) {
   }
 }
 
-// False: it cannot be known. Nil is none.
+// False: the rank cannot be known, and with it whose events these are. Nil is none.
 bool EngineDecoder::State::ReadRank(MsgpackReader* in, EngineBatch* batch) {
   MsgpackInteger integer;
   batch->rank.reset();

@@ -36,8 +36,8 @@ struct DecoderOptions {
   size_t payload_bytes_max = 64 << 20;
   size_t events_max = 1 << 17;                  // per batch: beyond, the batch is refused
   size_t hash_bytes_max = kEngineHashBytesMax;  // of one engine hash: beyond, the event is refused
-  // Of decoded values beside the payload and the events themselves: an event that does not fit is
-  // refused.
+  // Memory of decoded values beside the payload and the events themselves: an event that does not
+  // fit is refused.
   size_t memory_bytes_max = 256 << 20;
 };
 

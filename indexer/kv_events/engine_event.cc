@@ -1,3 +1,5 @@
+// Names of refusals: labels of metrics, logs and answers, which do not change.
+
 #include "indexer/kv_events/engine_event.h"
 
 #include "indexer/base/big_endian.h"

@@ -1,10 +1,10 @@
-// What did an engine say? Its KV events as typed values that point into the frame they came from.
+// An engine's KV events as typed values that point into the frame they came from.
 //
 //   ZMQ frame ─▶ EngineDecoder ─▶ EngineBatch { EngineEvent … } ─▶ EngineWorker ─▶ Stored, Removed, Cleared
 //
 // *Truth*: what the frame says, normalised in form alone: tuple and map events, either spelling of
-// the tag, hashes of any type. What it means (tiers, groups, namespaces, copies) is decided by who
-// reads it.
+// the tag, hashes of any type. Its meaning (tiers, groups, namespaces, copies) is decided by
+// `EngineWorker`.
 // *Lifetime*: every view points into the payload or into the decoder's memory: until its next
 // `Decode`.
 
@@ -22,14 +22,15 @@
 
 namespace kvatlas {
 
-// Of one name: no engine has longer ones.
+// Length of one name: no engine has longer ones.
 inline constexpr size_t kEngineHashBytesMax = 256;
-// Of an adapter's name or a salt, as of registered ones: a store with a longer one is refused.
+// Length of an adapter's name or a salt, here and in registrations: a store with a longer one is
+// refused.
 inline constexpr size_t kEngineTextBytesMax = 4096;
 // Tokens behind a block that its hash covers: no engine predicts more at once.
 inline constexpr uint32_t kLookAheadMax = 31;
 
-// What an engine calls a block: opaque, compared and never computed.
+// An engine's name for a block: opaque, compared and never computed.
 struct EngineBlockHash {
   // An integer's two's complement; of a digest its last 8 bytes, big-endian.
   uint64_t value = 0;
@@ -59,13 +60,13 @@ struct ExtraKey {
   int64_t offset = 0;
 };
 
-// What SGLang says of the parts of a hybrid model's cache, as bits of `EngineEvent::components`.
+// Parts of a hybrid model's cache in SGLang's events, as bits of `EngineEvent::components`.
 inline constexpr uint8_t kComponentFull = 1;
 inline constexpr uint8_t kComponentSwa = 2;
 inline constexpr uint8_t kComponentMamba = 4;
 inline constexpr uint8_t kComponentUnknown = 128;  // at least one label that is none of these
 
-// What `components` means.
+// The meaning of `components`.
 enum class ComponentForm : uint8_t {
   kNone,      // nothing was said of components
   kSnapshot,  // `component_types`: all that is resident of each block of the event
@@ -89,15 +90,15 @@ struct EngineEvent {
 
   // ---- Stored ----
   std::optional<EngineBlockHash> parent;
-  // Flat. Of bigrams [[a,b],[b,c],…] the firsts and the last second: one more than there are
-  // bigrams. Blocks whose hashes cover k tokens behind them (vLLM's `lookahead_token_ids`) have k
-  // tokens more likewise.
+  // Flat. For bigrams [[a,b],[b,c],…] the first of each and the second of the last: one more than
+  // there are bigrams. Blocks whose hashes cover k tokens behind them (vLLM's
+  // `lookahead_token_ids`) have k tokens more likewise.
   std::span<const TokenId> tokens;
   uint32_t look_ahead = 0;  // k; of bigrams 1
   // Token ids were mixed with strings, or out of range: the content cannot be hashed.
   bool tokens_opaque = false;
   uint32_t block_size = 0;
-  // Of each hash, which chunk of `block_size` tokens it names (vLLM's `block_offsets`, proposed):
+  // For each hash, which chunk of `block_size` tokens it names (vLLM's `block_offsets`, proposed):
   // as said, neither checked against the tokens nor sorted. Empty: not said; else as many as there
   // are hashes.
   std::span<const uint32_t> block_offsets;
@@ -123,12 +124,12 @@ struct EngineEvent {
 
 // Why an event, or a part of one, has no effect. Names: `RefusalName`.
 enum class Refusal : uint8_t {
-  // Of the decoder.
+  // From the decoder.
   kMalformed,     // not an event at all, or a field of a type that no engine sends
   kMissingField,  // without block_hashes, or a store without block_size
   kUnknownTag,    // a kind of event that did not exist when this was written
   kTooLarge,      // over a bound of `DecoderOptions`
-  // Of the meaning.
+  // From `EngineWorker` and its ranks.
   kIgnoredEvent,    // tag "Ignored"
   kUnknownMedium,   // a tier without a mapping
   kRemoteLocality,  // held elsewhere: not this worker's to announce
@@ -159,7 +160,7 @@ struct EngineBatch {
   // Events that could not be decoded, with how many of each; their siblings are in `events`.
   std::vector<Refusal> refused;
   // The last of them that may have removed something, or have been another rank's: how many of
-  // `events` came before it. What was held until then is in doubt.
+  // `events` came before it. Blocks held until then are in doubt.
   std::optional<size_t> lost_before;
   // Likewise of a kind that did not exist when this was written, those aside that are known to
   // remove nothing.

@@ -1,3 +1,6 @@
+// Flags that name engines. `--workers` holds entries of several forms: those that begin with one of
+// `found_prefixes` (pods, sockets that engines dial) are read by their own parsers.
+
 #include "indexer/kv_events/engine_flags.h"
 
 #include <algorithm>
@@ -27,7 +30,8 @@ void EngineFlags::Declare(FlagSet& flags, const std::string& what) {
   flags.Add("block_size", &of_all.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
 }
 
-// What is wrong whatever the other flags say.
+// Checks the form of --workers alone, while other flags are not read yet: a model and a block size
+// are made up.
 absl::Status EngineFlags::CheckForm(const std::string& list) const {
   std::vector<std::string> named = absl::StrSplit(list, ',', absl::SkipEmpty());
   std::erase_if(named, [this](const std::string& entry) { return IsFound(entry); });
@@ -50,6 +54,7 @@ bool EngineFlags::IsFound(const std::string& entry) const {
                      [&](const std::string& prefix) { return entry.starts_with(prefix); });
 }
 
+// Entries that `Workers` leaves out.
 std::vector<std::string> EngineFlags::Found() const {
   std::vector<std::string> found = workers;
   std::erase_if(found, [this](const std::string& entry) { return !IsFound(entry); });
@@ -68,6 +73,7 @@ absl::Status EngineFlags::ReadInto(ZmqIngestOptions* options) const {
   return absl::OkStatus();
 }
 
+// Names are unique; a value may be empty.
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadLabels(
     const std::vector<std::string>& labels) {
   std::vector<std::pair<std::string, std::string>> read;

@@ -1,5 +1,4 @@
-// Which engines does this process listen to, and how? The flags of a leaf and of a relay, and what
-// they mean.
+// The flags of a leaf and of a relay that say which engines they listen to, and how.
 //
 // *Threads*: none.
 //
@@ -40,7 +39,7 @@ struct EngineFlags {
   // --workers (`what` they are, and their form), --engine_addresses, --engine_curve_key,
   // --plain_engines, --model_name, --routing_group, --block_size. It outlives `flags`.
   void Declare(FlagSet& flags, const std::string& what);
-  // Of --workers. INVALID_ARGUMENT names the flag, as in `ReadInto`.
+  // The workers of --workers. INVALID_ARGUMENT names the flag, as in `ReadInto`.
   absl::StatusOr<std::vector<EngineRegistration>> Workers() const;
   std::vector<std::string> Found() const;
   // The others.

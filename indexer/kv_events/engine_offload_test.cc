@@ -1,5 +1,5 @@
-// What connectors and caches beside the device say: copies, chunks, namespaces that are not said,
-// tiers that blocks leave without a word.
+// Events of connectors and caches beside the device: copies, chunks, namespaces that are not named,
+// tiers that blocks leave without an event.
 
 #include <chrono>
 #include <cstdint>
@@ -371,8 +371,8 @@ TEST(EngineOffloadTest, ATierMayBeSaidToBeSilent) {
   EXPECT_EQ(worker.trust(), Trust::kDegraded);
 }
 
-// What it keeps, by number and by time, goes in the order in which it was stored; what is stored
-// again is young again.
+// Blocks beyond the number or time that it keeps go in the order of their stores; a block that is
+// stored again is young again.
 TEST(EngineOffloadTest, BlocksOfASilentTierGoByAge) {
   TestWorker worker({.silent_blocks = 2});
   const auto store = [&](uint64_t name, uint32_t first) {
@@ -444,7 +444,7 @@ TEST(EngineOffloadTest, BlocksOfOtherOwnersAndPlacesAreThoseOfASharedStore) {
   EXPECT_EQ(worker.Reach(Tokens(8)), 1u);
 }
 
-// What leaves the store without a word is in doubt there.
+// Blocks that leave the store without an event are in doubt there.
 TEST(EngineOffloadTest, ASilentTierThatIsTheStoresDoesNotDegradeTheWorker) {
   TestWorker worker({.shares_store = true, .store_tiers = TierMask(Tier::kHost)});
   worker.Apply({StoreEvent({70}, Tokens(4), std::nullopt, "cpu")});
@@ -455,7 +455,7 @@ TEST(EngineOffloadTest, ASilentTierThatIsTheStoresDoesNotDegradeTheWorker) {
 
 class LearnsBlockSize : public testing::Test {
  protected:
-  // What the worker found by this batch, if anything.
+  // The block size that the worker found by this batch, if any.
   std::optional<uint32_t> Tell(const std::vector<OwnedEvent>& events) {
     std::vector<OwnedEvent::Memory> memory(events.size());
     EngineBatch batch;

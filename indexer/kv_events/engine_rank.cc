@@ -1,10 +1,10 @@
-// What does an event do?
+// Events of one rank: which are accepted, where their blocks go, and which blocks leave. The rest
+// of the class is in `engine_rank_blocks.cc` (names, blocks and the hand-over to the writer),
+// `engine_rank_groups.cc` (side classes), `engine_rank_chunks.cc` (chunks of connectors),
+// `engine_rank_age.cc` (tiers without removals) and `engine_rank_state.cc` (clears, losses, ticks,
+// restore).
 //
-//   1. `Admit` refuses what is not this worker's: owner, locality, medium, attention group.
-//   2. A stored event with tokens: `StartOf` finds its parent, `PlaceTokens` hashes block by block.
-//      A block whose parent is unknown is taken by its own name if that is known, else parked.
-//   3. One without tokens: `PlaceNames` takes each block by its name, or parks it.
-//   4. A removed event takes one copy of each block away, parked ones too.
+// `ApplyStored` and `ApplyRemoved` describe the two paths through these files step by step.
 
 #include "indexer/kv_events/engine_rank.h"
 
@@ -19,10 +19,13 @@
 namespace kvatlas {
 namespace {
 
+// Look-ups wait for memory, not for the processor: names are prefetched in lots, so that their
+// cache misses overlap. An event with few names is prefetched with other events of the batch
+// (`Prefetch`), a longer one by the function that walks it.
 constexpr size_t kAhead = 32;    // names that are loaded together
 constexpr size_t kFewNames = 8;  // of an event, are loaded with those of other events
 
-// The beginning of what an event says, for words about it.
+// The beginning of a text of an event, for messages about it.
 std::string Text(std::string_view text) { return std::string(text.substr(0, 64)); }
 
 }  // namespace
@@ -48,6 +51,8 @@ EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
   if (told_chunk_blocks_ > 1) named_blocks_ = told_chunk_blocks_;
 }
 
+// Called by the worker for the next events of a batch. It looks in group 0 alone, the only group of
+// an engine without side classes.
 void EngineRank::Prefetch(std::span<const EngineEvent> events) const {
   if (groups_.empty()) return;
   std::array<EngineBlockHash, kAhead> names;
@@ -60,7 +65,7 @@ void EngineRank::Prefetch(std::span<const EngineEvent> events) const {
     for (const EngineBlockHash& name : event.hashes) add(name);
     if (event.parent.has_value()) add(*event.parent);
   }
-  // One alone waits as long either way.
+  // A single name waits for memory as long either way.
   if (count > 1) PrefetchNames(0, std::span(names).first(count));
 }
 
@@ -87,10 +92,14 @@ void EngineRank::Apply(const EngineEvent& event, Time now) {
 
 // ---- What is not for us ----
 
+// The block lies in a store that several workers share: another owner or another machine. Only a
+// worker that is registered with such a store (`shares_store`) takes it, as external tier.
 bool EngineRank::IsOfStore(const EngineEvent& event) const {
   return options_.shares_store && (!event.ownership.empty() || event.locality == "REMOTE");
 }
 
+// The tier of a stored or removed event; nothing if the event is refused, which is counted once.
+// The medium of a shared store is not looked at: it names the owner's tier.
 std::optional<Tier> EngineRank::Admit(const EngineEvent& event) {
   if (IsOfStore(event))
     return RoleOf(event).has_value() ? std::optional(Tier::kExternal) : std::nullopt;
@@ -110,8 +119,16 @@ std::optional<Tier> EngineRank::Admit(const EngineEvent& event) {
   return RoleOf(event).has_value() ? tier : std::nullopt;
 }
 
-// What the event's attention group is for. Stores teach it. A removal is counted where its group
-// has something to be removed, whatever it says of its kind.
+// Which class the event's attention group belongs to; nothing if the event is refused.
+//
+// 1. A removal of a group that has names here takes the group's role, whatever kind the removal
+//    says: what was stored must be removable.
+// 2. An event that names its kind (`spec_kind`): main attention, a side class (`SideClassOf`), or
+//    another kind, which is refused. A store teaches the kind (`Learn`), so that later events of
+//    the group need not name it.
+// 3. An event without a kind: the group's learned kind. No group, or group 0 of unknown kind, is
+//    main attention: engines with full attention alone name neither. Any other group of unknown
+//    kind is refused, and a store of it degrades the rank, since a side class is missing.
 std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
   const bool stores = event.kind == EngineEvent::Kind::kStored;
   if (!stores && event.group.has_value()) {
@@ -125,7 +142,7 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
                                                          event.block_size, options_.chunk_tokens);
       kind = {.role = side.has_value() ? Role::kSide : Role::kOther,
               .side = side.value_or(CacheClass{})};
-      // Without a number it cannot be told apart in removals.
+      // Without a number removals could not name it.
       if (!event.group.has_value()) kind.role = Role::kOther;
       if (event.spec_kind == "unknown" && !side_unknown_) {
         side_unknown_ = true;
@@ -141,7 +158,7 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
       if (!std::exchange(side_unknown_, true)) UpdateTrust();
       return std::nullopt;
     }
-    // What a part of a block is named by (fine-grained hits) has the class's kind and another size.
+    // A name of a part of a block (fine-grained hits) has the class's kind and a smaller size.
     if (known != kinds_.end() && known->second.role == Role::kSide && kind.role == Role::kSide &&
         event.block_size < known->second.side.block_size) {
       if (known->second.side.kind == CacheKind::kState && kind.side.kind == CacheKind::kState)
@@ -176,7 +193,10 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
   return std::nullopt;
 }
 
-// False: there are too many, and removals of this one would not be understood.
+// Notes the kind of group `id`. A group whose kind turns out to be another one loses all its names
+// (`DropGroup`): they were placed by the rules of the wrong class. False: `kKindsMax` kinds are
+// known already; the store has to be refused, because a removal, which names no kind, would not be
+// understood. For a kind whose events are refused anyway the answer is true: it needs no record.
 bool EngineRank::Learn(uint32_t id, const Kind& kind) {
   const auto known = kinds_.find(id);
   if (known != kinds_.end() && known->second.role == kind.role &&
@@ -193,7 +213,10 @@ bool EngineRank::Learn(uint32_t id, const Kind& kind) {
   return true;
 }
 
-// The event's group by our numbering. Who names none means the only one, else group 0.
+// Index into `groups_` of the group that an event names. An event without a group means the only
+// group there is, else group 0. `make`: a new group is added, at most `kGroupsMax`, since masks of
+// groups have 32 bits; it is a side group where its kind is known to be one, else a main group, and
+// the first main group takes over from side groups that stood for it (`DemoteSides`).
 std::optional<size_t> EngineRank::GroupOf(const std::optional<uint32_t>& given, bool make) {
   if (!given.has_value() && groups_.size() == 1) return 0;
   const uint32_t id = given.value_or(0);
@@ -217,12 +240,15 @@ std::optional<size_t> EngineRank::GroupOf(const std::optional<uint32_t>& given, 
   return group;
 }
 
-// From now on blocks need this group in this tier.
+// The first store of a main group in a tier: from now on a block counts in that tier only if this
+// group has it too (`HeldByOthers`). Blocks that were passed on before lack this group, so that the
+// writer's tier is cleared; each comes back when the new group announces it. The clear takes side
+// blocks of the tier as well: they are sent again.
 void EngineRank::Require(size_t group, Tier tier) {
   uint32_t& groups = required_[static_cast<int>(tier)];
   if (groups >> group & 1) return;
   if (groups != 0) {
-    // None of those passed on has it.
+    // No block that was passed on has this group.
     Flush();
     SendCleared(tier);
     held_[static_cast<int>(tier)] = 0;
@@ -250,10 +276,14 @@ void EngineRank::DropGroup(size_t group) {
     UpdateLayout();
   }
   parked_.DropGroup(group);
+  // The cursor of `Heal` points into tables that are gone: its round begins again.
   healing_ = {.shed = shed_};
   Unrequire(group);
 }
 
+// Reverses `Require`. Blocks that only this group lacked are held now, and which ones is not kept
+// anywhere: for each tier concerned the writer is cleared and the blocks that all other required
+// groups have are passed on again. Walking one of these groups is enough. O(names of that group).
 void EngineRank::Unrequire(size_t group) {
   Flush();
   for (int t = 0; t < kTiers; ++t) {
@@ -265,7 +295,7 @@ void EngineRank::Unrequire(size_t group) {
     names_[t].clear();
     ResendSides(tier);
     if (required_[t] == 0) continue;
-    // Whatever the others have by themselves.
+    // Pass on the blocks that the other groups have by themselves.
     const size_t first = static_cast<size_t>(std::countr_zero(required_[t]));
     const auto hold_all = [&] {
       for (const std::unique_ptr<AliasTable>& table : groups_[first].tables)
@@ -278,8 +308,8 @@ void EngineRank::Unrequire(size_t group) {
     const bool counted = counts_names_;
     hold_all();
     if (counts_names_ == counted) continue;
-    // A block with two names showed on the way, when those to come were counted already: again from
-    // the start.
+    // A block with two names showed on the way; `CountNames` then counted the names still to come
+    // as well: begin again.
     held_[t] = 0;
     names_[t].clear();
     hold_all();
@@ -287,21 +317,27 @@ void EngineRank::Unrequire(size_t group) {
   Flush();
 }
 
-// The leading blocks that the tokens cover whole; false: refused.
+// Checks an event with tokens and cuts `*blocks` to the leading blocks that its tokens cover whole.
+// False: nothing of the event can be placed, and the refusal is counted.
+//
+// A block size on the device that is not the domain's degrades the rank while nothing ever had the
+// right one (`refused_size_`): the registration is wrong, and answers would be empty for ever. More
+// tokens than hashes is refused as a whole: some block between has no hash, and which one is not
+// known.
 bool EngineRank::SpansBlocks(const EngineEvent& event, Tier tier, size_t* blocks) {
   const size_t hashes = event.hashes.size();
   if (event.tokens_opaque) {
     Refuse(Refusal::kOpaqueTokens, hashes, "tokens");
     return false;
   }
-  // Of an engine that names kinds one smaller name alone may be the first that is told of any
-  // group.
+  // A single smaller name of an engine that names kinds may be of a side group that is not known
+  // yet.
   const bool may_be_part = !sides_.empty() || (hashes == 1 && !event.spec_kind.empty());
   if (may_be_part && event.block_size < options_.block_size) {
     Refuse(Refusal::kPartBlock, hashes);
     return false;
   }
-  // A connector's blocks say nothing of the engine's.
+  // A connector chooses its own block size: it is no reason to doubt the engine's.
   if (event.block_size != options_.block_size && tier != Tier::kDevice) {
     Refuse(Refusal::kNotDense, hashes,
            absl::StrCat("a connector's block size is ", event.block_size, ", the domain's ",
@@ -326,7 +362,7 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, Tier tier, size_t* blocks
   if (full != hashes)
     Refuse(Refusal::kNotDense, full > hashes ? hashes : hashes - full,
            absl::StrCat(event.tokens.size(), " tokens for ", hashes, " blocks"));
-  // Blocks are missing in between; which ones is not known.
+  // Some block between has no hash; which one is not known.
   if (full > hashes) return false;
   *blocks = std::min(*blocks, full);
   return *blocks != 0;
@@ -334,6 +370,28 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, Tier tier, size_t* blocks
 
 // ---- Stored ----
 
+// The path of a stored block, from the event to the index:
+//
+// 1. `EngineWorker::Apply` (engine_worker.cc) takes the worker's lock, finds the rank of the event
+//    and calls `Apply` here.
+// 2. `Admit` and `RoleOf` refuse what is not this worker's, and say tier and class.
+// 3. Events of other forms leave here: components to `ApplyComponents`, side groups to
+//    `ApplySideStored` (engine_rank_groups.cc), blocks larger than the domain's to `ApplyLarge`
+//    (engine_rank_chunks.cc).
+// 4. `SpansBlocks` and `Repeats::Leading` (duplicates.h) leave the leading blocks that can be
+//    placed.
+// 5. With tokens: `ReadContent` (engine_content.cc) reads adapter, salt and objects; `StartOf`
+//    finds the parent's place; `PlaceTokens` hashes block by block. Without tokens: `PlaceNames`
+//    looks up names. A block whose parent, or whose own name, is unknown goes to `ParkBlock`
+//    (orphans.cc) and waits.
+// 6. `Place` (engine_rank_blocks.cc) counts the copy under the name (`AliasTable::Store`). The
+//    first copy in a tier goes on: `Came`, `Held`, `PassStored`, into `pending_`
+//    (pending_events.h).
+// 7. `LinkAll` places parked blocks that waited for a name of this event, and their children in
+//    turn.
+// 8. At the end of the batch `EndBatch` calls `FlushMain` and `FlushSides`: one call of the writer
+//    each where nothing is refused; for a leaf this is `HolderHandle::Apply`
+//    (registry/holder_handle.cc), which updates the index.
 void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
   const std::optional<Tier> tier = Admit(event);
   if (!tier.has_value()) return;
@@ -342,8 +400,8 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
     if (!ApplyComponents(event, *tier)) return;
   } else if ((options_.window_tokens != 0 || options_.hybrid) && event.spec_kind.empty() &&
              !side_unknown_) {
-    // Windows or states that the engine says nothing of, as SGLang 0.5.23: what is held is an upper
-    // bound.
+    // The engine announces nothing of its windows or states, as SGLang 0.5.23: holdings are an
+    // upper bound.
     side_unknown_ = true;
     UpdateTrust();
   }
@@ -402,6 +460,8 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
       return Refuse(Refusal::kTooLarge, blocks,
                     absl::StrCat("an adapter's name or a salt of ", longest, " bytes; at most ",
                                  kEngineTextBytesMax));
+    // A connector stores what the device had before, and may leave salt and objects out: where its
+    // name is known, the name says more than its tokens.
     store.by_name = *tier != Tier::kDevice && !content.has_extras;
     if (event.look_ahead != 0) look_aheads_ |= 1u << event.look_ahead;
     const Chain chain = StartOf(store);
@@ -416,9 +476,9 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
   counters_->stores += store.taken;
 }
 
-// What a store says of the copies in its tier. An envelope tells of the first and the last copy of
-// its medium alone, and SGLang has a page once beside the device. What leaves a tier by age has
-// been stored again since it left.
+// How a store counts in its tier. An envelope announces the first and the last copy of its medium
+// alone, and SGLang has a page once beside the device. In a tier that ages nothing says when a
+// block leaves: a second store means that it left and came back, so that there is one copy.
 AliasTable::Copies EngineRank::CopiesOf(const EngineEvent& event, Tier tier) const {
   if (Restates(event)) return AliasTable::Copies::kOne;
   const bool counts = options_.counts_copies && !Ages(tier) &&
@@ -427,21 +487,25 @@ AliasTable::Copies EngineRank::CopiesOf(const EngineEvent& event, Tier tier) con
   return counts ? AliasTable::Copies::kOneMore : AliasTable::Copies::kSome;
 }
 
-// A snapshot of components says what is there now, once more when one of them changes: no copy
-// more.
+// A snapshot of components says what is there now, and is sent again when one of them changes: it
+// replaces the copies that were counted and adds none.
 bool EngineRank::Restates(const EngineEvent& event) {
   return event.component_form == ComponentForm::kSnapshot;
 }
 
-// A parent of 0 is how llm-d's simulator says "none": it is the root as long as nothing is or was
-// named 0. A connector that says it has forgotten the parent: LMCache 0.5.6, of all that a request
-// stores but the first time (v1/cache_engine.py).
+// Whether the event's first block starts a sequence. A parent of 0 is how llm-d's simulator says
+// "none": it is the root as long as nothing is or was named 0. A connector with parent 0 has
+// forgotten the parent: LMCache 0.5.6 stores so all that a request stores after its first time
+// (v1/cache_engine.py).
 bool EngineRank::IsRoot(const EngineEvent& event, Tier tier) const {
   if (event.base_block.value_or(0) != 0) return false;
   if (!event.parent.has_value()) return true;
   return tier == Tier::kDevice && *event.parent == EngineBlockHash() && !zero_named_;
 }
 
+// Where the event's first block goes. kKnown: at the root, or behind a parent that has a place.
+// kUnknown: the parent was never announced; the blocks are parked. kRefused: the namespace is
+// contradictory, or there is no room for it; the refusal is counted.
 EngineRank::Chain EngineRank::StartOf(const Store& store) {
   const EngineEvent& event = store.event;
   if (IsRoot(event, store.tier)) {
@@ -467,7 +531,8 @@ EngineRank::Chain EngineRank::StartOf(const Store& store) {
           .space = *space};
 }
 
-// Without room for it the blocks are missing until the engine says them again, which it need not.
+// The number of a namespace. Where there is no room the blocks are missing, and the engine need not
+// announce them again: the rank is degraded until a clear.
 std::optional<uint32_t> EngineRank::SpaceOf(std::string_view lora_name, std::string_view salt,
                                             uint32_t eagle, size_t blocks) {
   const std::optional<uint32_t> space = spaces_.Intern(lora_name, salt, eagle);
@@ -478,6 +543,8 @@ std::optional<uint32_t> EngineRank::SpaceOf(std::string_view lora_name, std::str
   return std::nullopt;
 }
 
+// The namespace of a sequence's first block. The most specific salt wins: that of the block's
+// content, then that of the event, then that of the registration. Likewise the adapter.
 std::optional<uint32_t> EngineRank::SpaceAtRoot(const Store& store) {
   const EngineEvent& event = store.event;
   const StoredContent& content = scratch_->content;
@@ -488,8 +555,10 @@ std::optional<uint32_t> EngineRank::SpaceAtRoot(const Store& store) {
                  event.look_ahead, store.blocks);
 }
 
-// Children carry no salt, they have their parent's. What an event says of its own must not
-// contradict that.
+// The namespace of a block behind `parent`. Events of later blocks carry no salt: they inherit
+// their parent's. An event that names another adapter or salt than its parent's contradicts the
+// chain and is refused. Another look-ahead makes another namespace with the same texts, since its
+// hashes cover other tokens.
 std::optional<uint32_t> EngineRank::SpaceAfter(uint32_t parent, std::string_view lora_name,
                                                std::string_view salt, uint32_t eagle,
                                                size_t blocks) {
@@ -503,12 +572,22 @@ std::optional<uint32_t> EngineRank::SpaceAfter(uint32_t parent, std::string_view
   return SpaceOf(space.lora_name, space.cache_salt, eagle, blocks);
 }
 
+// Places the event's blocks from `chain` on. For each block:
+//
+// 1. If the chain is unknown, or a connector's name is to be trusted (`by_name`): a name that has a
+//    place is joined, and the chain is known behind it.
+// 2. Else if the chain is unknown, or the connector hides the namespace: the block is parked, and
+//    the blocks behind it start unknown again.
+// 3. Else the block's hash follows from its tokens and its parent's hash, and `Place` counts it.
+//
+// In state kKnown the caller keeps the chain's namespace pinned; names that are joined keep their
+// own alive.
 void EngineRank::PlaceTokens(Store* store, Chain chain) {
   const EngineEvent& event = store->event;
   const StoredContent& content = scratch_->content;
   const size_t window = options_.block_size + event.look_ahead;
-  // Where salts and objects are in use, or may have been missed, vLLM's offloading connector leaves
-  // them out.
+  // vLLM's offloading connector leaves salts and objects out of its events. Where they are in use,
+  // or may have been lost with a batch, its tokens alone do not say in which namespace a block is.
   const bool hides = store->by_name && HidesNamespace(event);
   AliasTable* const table = TableFor(store->group, event.hashes[0]);
   if (table == nullptr)
@@ -547,8 +626,9 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
   }
 }
 
-// Of a block in a namespace. A window's look-ahead token may belong to an image that the block's
-// event does not name: there objects are hashed.
+// The hash of one block's content, seeded by its namespace. Images stand in their tokens' places
+// (`PadImages`) where the model's image token is known. With look-ahead objects are hashed instead:
+// the token behind the block may belong to an image that the block's event does not name.
 LocalHash EngineRank::ContentHash(std::span<const TokenId> tokens,
                                   std::span<const uint64_t> objects, uint32_t space,
                                   uint32_t look_ahead) const {
@@ -560,7 +640,9 @@ LocalHash EngineRank::ContentHash(std::span<const TokenId> tokens,
   return LocalHashOf(tokens, objects, seed);
 }
 
-// A copy more of a block by its name alone. False: its event contradicts its namespace.
+// Counts a copy of a block that is known by its name. `parent`: `kNoParent` where it is unknown.
+// False: the event names another adapter than the block's namespace has. A name that may stand for
+// a chunk brings the chunk's other blocks with it (`PlaceMembers`, `NoteEnd`).
 bool EngineRank::JoinKnown(const Store& store, const EngineBlockHash& name, const BlockPlace& place,
                            SequenceHash parent) {
   const std::string_view lora_name = store.event.lora_name;
@@ -573,6 +655,8 @@ bool EngineRank::JoinKnown(const Store& store, const EngineBlockHash& name, cons
   return true;
 }
 
+// An event without tokens: each block by its name. The order of names is no chain: the parent of a
+// block is passed on only where the name before stands for the position before.
 void EngineRank::PlaceNames(Store* store) {
   std::optional<BlockPlace> last;
   for (size_t i = 0; i < store->blocks; ++i) {
@@ -588,12 +672,15 @@ void EngineRank::PlaceNames(Store* store) {
   }
 }
 
+// Parks block `i` of the event, within the pool's bounds (`Orphans`). With tokens it waits for its
+// parent's name, without for its own. Without a parent in mid-sequence it can wait for its own name
+// alone, so that its tokens are not kept.
 void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   const EngineEvent& event = store.event;
   const StoredContent& content = scratch_->content;
   const std::optional<EngineBlockHash> parent =
       i == 0 ? event.parent : std::optional<EngineBlockHash>(event.hashes[i - 1]);
-  // Nothing will ever have that parent's name.
+  // No block will ever have that parent's name.
   if (with_tokens && store.tier != Tier::kDevice && parent == EngineBlockHash() && !zero_named_)
     return Refuse(Refusal::kNoContent, 1, "a parent of 0");
   ParkedBlock block;
@@ -624,6 +711,22 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
 
 // ---- Removed and cleared ----
 
+// The path of a removed block:
+//
+// 1. `EngineWorker::Apply` and `Admit`, as for a store. `GroupOf` makes no group here.
+// 2. `RemoveOne` per name. A removal that names no group is tried in every group until one has the
+//    name.
+// 3. `RemoveName` takes one copy of the name in the tier (`AliasTable::Remove`); then the age of
+//    the name and the other blocks of its chunk go (`ForgetAge`, `RemoveMembers`). A name that has
+//    no copy there may be parked: `Orphans::Remove` (orphans.cc).
+// 4. The last copy in the tier goes on: `Left`, `Unheld` (engine_rank_blocks.cc) or `SideUnheld`
+//    (engine_rank_groups.cc), `PassRemoved`, into `pending_`. A name that is in no tier any more is
+//    erased (`EraseName`).
+// 5. `PendingEvents::Remove` puts the removal before the stores of the batch where none of them may
+//    be of the same block. `FlushMain` hands over at the batch's end, as for a store.
+//
+// A removal of an unknown name is counted as `kUnknownRemoved` and has no effect: engines evict
+// blocks whose stores were sent before this process listened.
 void EngineRank::ApplyRemoved(const EngineEvent& event) {
   const std::optional<Tier> tier = Admit(event);
   if (!tier.has_value()) return;
@@ -665,6 +768,8 @@ bool EngineRank::RemoveName(size_t group, const EngineBlockHash& name, Tier tier
   return gone != AliasTable::Gone::kNotHeld;
 }
 
+// Engines clear everything. Only Mooncake's envelope names a medium: then that tier alone is
+// cleared. Another owner's clear is refused, since its blocks are not this worker's.
 void EngineRank::ApplyCleared(const EngineEvent& event) {
   if (const auto refusal = OwnershipRefusal(event.ownership))
     return Refuse(*refusal, 1, Text(event.ownership));

@@ -1,5 +1,5 @@
-// What does one data-parallel rank of an engine hold? Its names, by attention group, and what
-// became of each event.
+// Everything that one data-parallel rank of an engine holds: its names, by attention group, and the
+// effect of each event on them.
 //
 //   event ─▶ Admit: owner, locality, medium, group
 //         ─▶ stored: content ─▶ place block by block ─▶ first copy in every group ─▶ pending ─▶ writer
@@ -9,11 +9,11 @@
 // *Truth*: a group that announces blocks in a tier is required there: a block is passed on when
 // every required group has it. A name that comes with other content names that from then on, and
 // what it named is gone. Blocks are handed over together at the end of a batch, or when many wait:
-// as if in the order in which they came (`PendingEvents`). What the writer says then shows whether
-// a block has two names: from then on names are counted, and what is still to be handed over is
-// told as if they had been counted before (`CountPending`). So wherever blocks are handed over,
-// each change of a name is pending or was handed over.
-// *Threads*: none; the worker serialises. What is pending goes to the writer with `Flush`.
+// as if in the order in which they came (`PendingEvents`). The writer's answer shows whether a
+// block has two names: from then on names are counted, and events that are still to be handed over
+// are rewritten as if names had been counted before (`CountPending`). So wherever blocks are handed
+// over, each change of a name is pending or was handed over.
+// *Threads*: none; the worker serialises. Pending events go to the writer with `Flush`.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_ENGINE_RANK_H_
 #define KVATLAS_INDEXER_KV_EVENTS_ENGINE_RANK_H_
@@ -70,7 +70,7 @@ class EngineRank {
     Flush();
   }
 
-  // What became of what is held.
+  // What may have happened to the blocks held.
   enum class LossKind {
     kGap,         // batches are missing; `Repair` undoes it
     kUnreadable,  // something that was said could not be read, and no replay will tell more
@@ -168,8 +168,8 @@ class EngineRank {
   bool HidesNamespace(const EngineEvent& event) const {
     return (extras_seen_ || missed_) && (event.group.has_value() || !event.spec_kind.empty());
   }
-  // Of a namespace; these three refuse `blocks` blocks and return nothing where they cannot be in
-  // it.
+  // The number of a namespace; these three refuse `blocks` blocks and return nothing where they
+  // cannot be in it.
   std::optional<uint32_t> SpaceOf(std::string_view lora_name, std::string_view salt, uint32_t eagle,
                                   size_t blocks);
   std::optional<uint32_t> SpaceAtRoot(const Store& store);
@@ -197,7 +197,8 @@ class EngineRank {
     return event.tokens.empty() && event.block_size == 0 && event.group.has_value() &&
            !event.envelope;
   }
-  // Such a name is placed. What it stands for is known when the batch is through (`FindChunks`).
+  // Notes such a name, which has a place. How many blocks it stands for is known when the batch is
+  // through (`FindChunks`).
   void NoteEnd(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier);
   void FindChunks();
   bool IsLarge(const EngineEvent& event) const {
@@ -255,7 +256,7 @@ class EngineRank {
   // Neither adapter nor salt.
   bool IsPlain(uint32_t space) const;
 
-  // ---- engine_rank_sides.cc: side classes ----
+  // ---- engine_rank_groups.cc: side classes ----
  public:
   // A main group that a batch names is known before its events apply, so that no side group stands
   // for it meanwhile.
@@ -289,7 +290,7 @@ class EngineRank {
   void SideUnheld(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier);
   void PassSide(bool stored, size_t side, Tier tier, SequenceHash name);
   void FlushSides();
-  // After the writer was told that a tier is empty for the main class's sake.
+  // Passes the side blocks of a tier on again, after `SendCleared` for the main class's sake.
   void ResendSides(Tier tier);
   // Something of a side group is gone from its table.
   void NoteErased(size_t group, const EngineBlockHash& name, const BlockPlace& place);
@@ -392,9 +393,11 @@ class EngineRank {
   std::vector<Side> sides_;
   CacheLayout layout_;     // as the writer was told
   uint64_t unjoined_ = 0;  // names of side groups without a block
-  // Of names that wait inside a main block: the name before, by `ParkedName`.
+  // Links of names inside a main block that wait for it: a name to the name before it, by
+  // `ParkedName`.
   absl::flat_hash_map<std::string, std::string> links_;
-  // Of names inside a main block that several chains share: the other chains' side names.
+  // By `ParkedName` of names inside a main block that several chains share: the other chains' side
+  // names.
   absl::flat_hash_map<std::string, std::vector<SequenceHash>> more_names_;
   bool side_unknown_ = false;
   bool anything_stored_ =

@@ -1,10 +1,12 @@
-// When do blocks leave a tier of which no event says that they left?
+// Tiers that blocks leave without an event. They leave by age here, where the registration says how
+// much such a tier keeps, or for how long (`EngineWorkerOptions::silent_blocks`, `silent_time`):
+// the names that were stored there longest ago go first, as if they were removed. A name that is
+// stored again is young again. A cache may keep a block longer because it was read, which no event
+// says: too little is promised then. If a cache keeps less than was said, too much is promised:
+// such a tier is never exact.
 //
-// By age, where the registration says how much such a tier keeps, or for how long
-// (`EngineWorkerOptions::silent_blocks`, `silent_time`): the names that were stored there longest
-// ago go first, as if they were removed. A name that is stored again is young again. What a cache
-// keeps because it was read we do not see: too little is promised of it, and of one that keeps less
-// than was said too much, so that it is never exact.
+// `ages_` is a queue of stores in the order in which they came; `youngest_` says which store of a
+// name counts. An entry that is not the youngest is skipped, so that a repeated store costs O(1).
 
 #include <utility>
 
@@ -23,7 +25,8 @@ void EngineRank::NoteAge(size_t group, const EngineBlockHash& name, Tier tier) {
   youngest_[key] = ++stored_count_;
   has_undated_ = has_undated_ || now_ == Time(0);
   ages_.push_back({.key = std::move(key), .number = stored_count_, .at = now_});
-  // Names that were stored again since stand there twice.
+  // Names that were stored again stand in the queue twice: it is swept when it is twice as long as
+  // it has names.
   if (ages_.size() > 2 * youngest_.size() + kAgesSpare)
     std::erase_if(ages_, [this](const Age& age) { return !IsYoungest(age); });
 }
@@ -46,9 +49,12 @@ uint64_t EngineRank::AgingBlocks() const {
   return blocks;
 }
 
+// Runs at the end of each batch and with each tick. The flush before lets `held_` say what is held:
+// `AgingBlocks` reads it.
 void EngineRank::DropOld() {
   if (ages_.empty()) return;
-  // What was restored is as old as this process: before, it had no time.
+  // Restored names have no time of their own: they count as stored now, at the first tick or batch
+  // of this process.
   if (std::exchange(has_undated_, false))
     for (Age& age : ages_)
       if (age.at == Time(0)) age.at = now_;

@@ -1,10 +1,14 @@
-// How does a copy under a name become a block of the holder?
+// How a copy under a name becomes a block of the holder:
 //
 //   Place ─▶ first copy of the name in that tier ─▶ Held: every other required group has it, and no other name does
 //         ─▶ PassStored: the pending run grows, or another begins
 //         ─▶ FlushMain: all that is pending goes to the writer in one call
 //
-// and the same way back (Left, Unheld, PassRemoved).
+// A removal takes the same way back: Left, Unheld, PassRemoved.
+//
+// Three counts decide, each with its own owner: copies of a name in a tier (`AliasTable`), groups
+// that have the name (`HeldByOthers`), names of a block (`names_`, once some block has two).
+// `held_` counts blocks by tier as they were passed on, pending ones included.
 
 #include <algorithm>
 #include <utility>
@@ -15,6 +19,8 @@ namespace kvatlas {
 
 // ---- Names ----
 
+// The group's table for names of this length, null if there is none. At most `kLengthsMax` tables:
+// a linear search.
 AliasTable* EngineRank::Table(size_t group, size_t name_bytes) const {
   for (const std::unique_ptr<AliasTable>& table : groups_[group].tables)
     if (table->name_bytes() == name_bytes) return table.get();
@@ -26,11 +32,14 @@ AliasTable* EngineRank::TableFor(size_t group, const EngineBlockHash& name) {
   if (table != nullptr) return table;
   auto& tables = groups_[group].tables;
   if (tables.size() == kLengthsMax) return nullptr;
+  // A random seed per table: a sender cannot choose names that fall into one bucket.
   tables.push_back(std::make_unique<AliasTable>(name.bytes.size(), RandomInstanceId()));
   return tables.back().get();
 }
 
-// In its own group, else in any main one: groups of one engine call the same content the same.
+// The place of a name: in its own group, else in any main one, since groups of one engine give the
+// same content the same name. A side group's own names are not looked at, as their places are those
+// of side blocks.
 std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineBlockHash& name) const {
   for (size_t i = 0; i <= groups_.size(); ++i) {
     if (i != 0 && i - 1 == group) continue;
@@ -42,6 +51,16 @@ std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineBlockH
   return std::nullopt;
 }
 
+// Step 6 of a store (`ApplyStored`): `count` copies of the block at `place`, under `name`.
+//
+// 1. The group becomes a required one of the tier (`Require`), before the name counts.
+// 2. A name that stood for another block loses that first (`Rename`).
+// 3. A new name counts on its namespace, is queued for parked blocks that wait for it (`linked_`),
+//    and joins side blocks of the same name (`JoinSides`).
+// 4. The copies are counted. Only the first one in the tier goes on to `Came`.
+//
+// REQUIRES: the namespace `place.space` is pinned, or another name keeps it: else `Rename` could
+// free it.
 void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                        SequenceHash parent, std::optional<LocalHash> local, Tier tier,
                        uint32_t count, AliasTable::Copies copies) {
@@ -61,6 +80,8 @@ void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPla
     if (!parked_.empty()) linked_.push_back(ParkedName(group, name));
     if (groups_[group].side == 0 && (unjoined_ != 0 || !links_.empty())) JoinSides(name, place);
   }
+  // While names stand for chunks, the block before each block is kept: `PlaceMembers` walks back
+  // over these.
   if (named_blocks_ > 1 && !places_members_ && place.position != 0 && parent != kNoParent)
     before_.try_emplace(place.block, parent);
   const bool first = table->Store(slot, tier, copies);
@@ -82,8 +103,10 @@ void EngineRank::Left(size_t group, const EngineBlockHash& name, const BlockPlac
   if (groups_[group].side != 0) SideUnheld(group, name, place, tier);
 }
 
-// The name stands for other content now. Which of its copies is which cannot be told: the old ones
-// are gone.
+// The name stands for other content now. All its copies go, since nothing says which of them are of
+// the old content, and so do its side names and chunk members. Where the two contents are of
+// different namespaces, the name is ambiguous until a clear: which one a child means is unknown,
+// and children are refused (`StartOf`, `LinkAll`).
 void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const EngineBlockHash& name,
                         uint32_t new_space) {
   const BlockPlace old = table->place(slot);
@@ -108,7 +131,8 @@ void EngineRank::EraseName(size_t group, AliasTable* table, size_t slot, bool is
       links_.empty() && more_names_.empty() ? EngineBlockHash{} : table->NameAt(slot, &memory);
   const BlockPlace place = table->place(slot);
   table->Erase(slot);
-  // A chunk's own name for it leaves the engine's.
+  // The name of a chunk's member goes, while the engine's own name for the block may stay: then
+  // `before_` has to know the block still, and `NoteErased` has dropped it.
   SequenceHash before{0};
   const auto kept = is_member ? before_.find(place.block) : before_.end();
   const bool is_kept = kept != before_.end();
@@ -119,6 +143,8 @@ void EngineRank::EraseName(size_t group, AliasTable* table, size_t slot, bool is
 
 // ---- Blocks ----
 
+// Whether all other groups that the tier requires have the name. O(required groups), and free for
+// an engine with one group.
 bool EngineRank::HeldByOthers(size_t group, const EngineBlockHash& name, Tier tier) const {
   uint32_t others = required_[static_cast<int>(tier)] & ~(1u << group);
   for (size_t other = 0; others != 0; ++other, others >>= 1) {
@@ -130,6 +156,8 @@ bool EngineRank::HeldByOthers(size_t group, const EngineBlockHash& name, Tier ti
   return true;
 }
 
+// A group has the first copy of a name in a tier. The block is passed on if that completes its
+// groups, and if it is the block's first name.
 void EngineRank::Held(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                       SequenceHash parent, std::optional<LocalHash> local, Tier tier) {
   if (!HeldByOthers(group, name, tier)) return;
@@ -137,6 +165,8 @@ void EngineRank::Held(size_t group, const EngineBlockHash& name, const BlockPlac
   PassStored(place, parent, local, tier);
 }
 
+// The reverse of `Held`: the last copy in this group has just gone. While another required group
+// lacks the name, the block was not passed on, and nothing happens.
 void EngineRank::Unheld(size_t group, const EngineBlockHash& name, SequenceHash block, Tier tier) {
   if (!HeldByOthers(group, name, tier)) return;
   if (counts_names_) {
@@ -148,7 +178,9 @@ void EngineRank::Unheld(size_t group, const EngineBlockHash& name, SequenceHash 
   PassRemoved(block, tier);
 }
 
-// Some block has two names: from now on they are counted.
+// Some block has two names: from now on names are counted per block and tier. Most engines give a
+// block one name, and `names_` costs a hash table entry a block: it is built from the tables when
+// the first such block shows, and kept until a clear.
 void EngineRank::CountNames() {
   counts_names_ = true;
   for (size_t group = 0; group < groups_.size(); ++group) {
@@ -158,7 +190,7 @@ void EngineRank::CountNames() {
         const TierMask tiers = table->tiers(slot);
         for (int tier = 0; tier < kTiers; ++tier) {
           if (!tiers.Has(static_cast<Tier>(tier))) continue;
-          // Once for all groups together.
+          // Count a name once for all groups: in the lowest required one.
           const uint32_t lower = required_[tier] & ((1u << group) - 1);
           if (lower == 0 && HeldByOthers(group, name, static_cast<Tier>(tier)))
             ++names_[tier][table->block(slot)];
@@ -169,6 +201,11 @@ void EngineRank::CountNames() {
 }
 
 // ---- What is pending ----
+//
+// `pending_` and `side_pending_` hold what the writer was not told yet. A batch is handed over at
+// its end, or when `kBatchBlocksMax` blocks wait. Code that reads the writer's state, or tells it
+// something out of band (`SendCleared`, `SetLayout`, `ForEachHeld`), flushes first, or runs between
+// batches, where nothing is pending.
 
 void EngineRank::PassStored(const BlockPlace& place, SequenceHash parent,
                             std::optional<LocalHash> local, Tier tier) {
@@ -181,8 +218,9 @@ void EngineRank::PassStored(const BlockPlace& place, SequenceHash parent,
 void EngineRank::PassRemoved(SequenceHash block, Tier tier) {
   pending_.Remove(tier, /*side=*/0, block);
   --held_[static_cast<int>(tier)];
-  // Of a name that is being changed some removals may still be to come: with stores before them it
-  // is too early.
+  // `Rename` may be between the removals of one name, which follow one another. A flush with stores
+  // before them could show that a block has two names, and `CountNames` would count tables that are
+  // half changed: it waits for the next store or the batch's end.
   if (pending_.blocks() >= kBatchBlocksMax && !pending_.has_stores()) FlushMain();
 }
 
@@ -191,6 +229,16 @@ void EngineRank::Flush() {
   FlushSides();
 }
 
+// Hands all that is pending to the writer. It takes events up to the first one that is refused, and
+// up to the first store that found a block in its tier already.
+//
+// 1. Refused: a store is counted as shed, and the rank is degraded until `Heal` found room for
+//    everything. Events behind it are handed over in the next round.
+// 2. A store that changed fewer blocks than it names: the names of this rank are first copies, so
+//    that the block has another name here. Names are counted from now on (`CountNames`), `held_`
+//    loses what was counted twice, and the events that are left are rewritten as if names had been
+//    counted before (`CountPending`).
+// 3. Else all was taken.
 void EngineRank::FlushMain() {
   for (std::span<const Event> left = pending_.events(); !left.empty();) {
     const Applied applied = writer_->Apply(left);
@@ -205,7 +253,8 @@ void EngineRank::FlushMain() {
       continue;
     }
     if (counts_names_ || GoesOn(last, applied)) continue;
-    // All were first copies of their names: what was held already has another name.
+    // Every block of the store was a first copy of its name: a block that the writer had already
+    // has another name.
     held_[static_cast<int>(stored->tier)] -= stored->blocks.size() - applied.changed;
     CountNames();
     CountPending(left);
@@ -214,12 +263,19 @@ void EngineRank::FlushMain() {
   pending_.Clear();
 }
 
+// Clears main and side blocks of these tiers at the writer. An error means that the writer keeps
+// nothing any more. REQUIRES: nothing is pending for them.
 void EngineRank::SendCleared(TierMask tiers) {
   writer_->Apply(Cleared{.tiers = tiers}).IgnoreError();
 }
 
-// The names were counted as they are; `left` is not handed over yet. From how many there were
-// before it follows what of it is a first or a last name.
+// Rewrites the events that the writer was not told yet, once names are counted. `CountNames` has
+// counted the tables, which have the effect of `left` already.
+//
+// 1. Undo the effect of `left` on the counts: they are as before it. A count may pass below zero
+//    meanwhile, and the second step brings it back.
+// 2. Do it again event by event, and keep what changes a block: its first name comes, or its last
+//    one goes.
 void EngineRank::CountPending(std::span<const Event> left) {
   for (const Event& event : left) {
     if (const Stored* const stored = std::get_if<Stored>(&event)) {
@@ -262,6 +318,8 @@ void EngineRank::CountPending(std::span<const Event> left) {
 
 // ---- Parked blocks whose name or parent came ----
 
+// Places a parked block with all its copies. Copies that were in doubt when it was parked stay so:
+// `Place` counts each as certain, and the certain ones are set afterwards.
 void EngineRank::PlaceParked(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                              SequenceHash parent, std::optional<LocalHash> local,
                              const ParkedBlock& parked) {
@@ -290,6 +348,10 @@ void EngineRank::PlaceParked(size_t group, const EngineBlockHash& name, const Bl
   table->Restore(slot, copies, certain);
 }
 
+// Step 7 of a store: for every name that came, the block that is parked under this name, and the
+// blocks whose parent it is. Each of them that is placed is a name that came: `linked_` is the
+// stack of names still to be looked at, so that a long chain of parked blocks needs no recursion.
+// The stack is empty between events.
 void EngineRank::LinkAll() {
   while (!linked_.empty()) {
     const std::string key = std::move(linked_.back());
@@ -308,6 +370,8 @@ void EngineRank::LinkAll() {
   }
 }
 
+// Places the parked children of a name that has a place now. A child whose event contradicts its
+// parent's namespace is refused and dropped. The children of a child follow through `linked_`.
 void EngineRank::LinkChildren(const std::string& parent, const BlockPlace& place) {
   const size_t group = GroupOfKey(parent);
   for (const std::string& key : parked_.ChildrenOf(parent)) {
@@ -334,6 +398,7 @@ bool EngineRank::IsPlain(uint32_t space) const {
   return spaces_.at(space).lora_name.empty() && spaces_.at(space).cache_salt.empty();
 }
 
+// Tells the table of SGLang's names about a block whose tokens are known (`sglang_block_hash.h`).
 void EngineRank::NamePage(const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
                           std::span<const TokenId> tokens, std::span<const uint64_t> objects,
                           uint32_t look_ahead) {

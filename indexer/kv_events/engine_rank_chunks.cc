@@ -1,4 +1,4 @@
-// What becomes of blocks that a tier beside the device stores and loads only together?
+// Blocks that a tier beside the device stores and loads only together (chunks):
 //
 //   a store there                            its blocks                                    names in that tier
 //   one event a chunk, all its blocks        as any                                        the engine's own
@@ -27,6 +27,8 @@
 
 namespace kvatlas {
 
+// Called for each store beside the device, before it applies: a connector shows by its events how
+// it works.
 void EngineRank::NoteOffload(const EngineEvent& event, Tier tier) {
   // Connectors that never say that a block left spell the medium so and know no kinds: LMCache
   // 0.5.6 (v1/cache_engine.py) and vLLM 0.33's MooncakeStoreConnector (mooncake/store/worker.py),
@@ -44,7 +46,8 @@ void EngineRank::NoteOffload(const EngineEvent& event, Tier tier) {
     NoteChunk(event.hashes.size());
 }
 
-// A removal shows that the connector is not silent, however it spells the medium.
+// A removal shows that the connector is not silent, whatever its stores look like: `removes_` keeps
+// `NoteOffload` from taking the tier for silent again, until the engine restarts.
 void EngineRank::NoteRemoval(const EngineEvent& event, Tier tier) {
   if (event.medium != "cpu" || options_.silent_tiers.Has(tier)) return;
   removes_ = removes_ | TierMask(tier);
@@ -52,7 +55,8 @@ void EngineRank::NoteRemoval(const EngineEvent& event, Tier tier) {
   UpdateTrust();
 }
 
-// The most that was seen: too little is promised of smaller ones.
+// Chunks of this size were seen. The largest one counts for all: too little is promised of smaller
+// ones.
 void EngineRank::NoteChunk(size_t blocks) {
   if (blocks <= described_blocks_ || blocks > UINT32_MAX / std::max(1u, options_.block_size))
     return;
@@ -65,6 +69,9 @@ void EngineRank::UpdateChunks() {
   if (std::exchange(chunk_blocks_, std::max(1u, blocks)) != chunk_blocks_) UpdateLayout();
 }
 
+// Collects where named chunks of this batch end. Every end is a multiple of the chunk's size, so
+// that the greatest common divisor of all ends approaches it from above. A divisor of 1 is final: a
+// name stands for its own block alone.
 void EngineRank::NoteEnd(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                          Tier tier) {
   if (told_chunk_blocks_ > 1 || named_blocks_ == 1) return;
@@ -73,9 +80,17 @@ void EngineRank::NoteEnd(size_t group, const EngineBlockHash& name, const BlockP
   ends_.emplace_back(ParkedName(group, name), tier);
 }
 
-// Where chunks end tells their size: a connector stores all chunks of a request, from its first
-// block on, and says so together. While every end is a multiple of several blocks a name stands for
-// so many; what was taken for more of a chunk goes when one is not.
+// Runs at the end of a batch that had chunk ends.
+//
+// 1. Takes the new divisor. If it is smaller than before, the chunks were taken for too large:
+//    members beyond the new size go, for every name beside the device.
+// 2. The first time that names stand for several blocks, `before_` is filled from the writer; from
+//    then on `Place` keeps it.
+// 3. Each end of this batch whose members are fewer copies than the name's own gets them
+//    (`PlaceMembers`).
+//
+// A connector stores all chunks of a request, from its first block on, and says so together: hence
+// the batch as the unit.
 void EngineRank::FindChunks() {
   const uint32_t before = std::exchange(named_blocks_, next_named_blocks_);
   if (before > named_blocks_) {
@@ -107,7 +122,7 @@ void EngineRank::FindChunks() {
   for (const auto& [key, tier] : std::exchange(ends_, {})) {
     const size_t group = GroupOfKey(key);
     const EngineBlockHash name = NameOfKey(key);
-    // It may have gone since, or have its blocks already.
+    // The name may have gone since, or have its members already.
     const auto copies_of = [&](const EngineBlockHash& of) -> uint32_t {
       const AliasTable* const table = Table(group, of.bytes.size());
       const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(of);
@@ -122,6 +137,9 @@ void EngineRank::FindChunks() {
   }
 }
 
+// A name of our own for the block that is `back` blocks before a chunk's last one. It has the
+// length of the engine's names, so that it lies in the same table, and follows from the chunk's
+// name, so that a removal finds it. It equals another name only if the hash collides.
 EngineBlockHash EngineRank::MemberName(const EngineBlockHash& chunk, uint32_t back) {
   const auto hash = [](std::string_view bytes, uint64_t seed) {
     return Xxh3(bytes, seed * 0x9e3779b97f4a7c15);
@@ -141,6 +159,13 @@ EngineBlockHash EngineRank::MemberName(const EngineBlockHash& chunk, uint32_t ba
   return {.value = FromBigEndian(bytes), .bytes = bytes};
 }
 
+// A store whose blocks are a multiple of the domain's: each is cut into blocks of the domain.
+//
+// 1. Refuse what cannot be cut: extra keys, which do not say in which part an object is, and a
+//    chain whose start is not known. Nothing is parked: only blocks of the domain's size are.
+// 2. Per chunk, hash its blocks one behind the other and place them: the last under the chunk's
+//    name, others under `MemberName`.
+// 3. The look-up of parked blocks (`LinkAll`) follows as for any store.
 void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
   const size_t blocks = event.block_size / options_.block_size;
   const size_t whole = std::min(event.hashes.size(), event.tokens.size() / event.block_size);
@@ -152,7 +177,7 @@ void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
   StoredContent& content = scratch_->content;
   ReadContent(event, chunks, IsRoot(event, tier), &content);
   extras_seen_ = extras_seen_ || content.has_extras;
-  // Which of its blocks an object is in is not said.
+  // Extra keys do not say which of the blocks an object is in.
   if (content.has_extras || content.blocks < chunks)
     return Refuse(Refusal::kOpaqueTokens, chunks, "extra keys of larger blocks");
   if (std::max(content.lora_name.size(), event.additional_salt.size()) > kEngineTextBytesMax)
@@ -189,8 +214,8 @@ void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
       Place(*group, back == 0 ? event.hashes[i] : MemberName(event.hashes[i], back), place,
             at == 0 ? before : members[at - 1], std::nullopt, tier, 1, store.copies);
     };
-    // A name that stood for something else takes its members with it: before new ones have their
-    // names.
+    // If the name stood for another chunk, it takes that chunk's members with it: place it before
+    // the new members get the same names.
     const std::optional<BlockPlace> known = FindPlace(*group, event.hashes[i]);
     const bool is_renamed = known.has_value() && known->block != members.back();
     if (is_renamed) place_at(blocks - 1);
@@ -203,11 +228,14 @@ void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
   ++counters_->stores;
 }
 
+// Counts `count` copies of the other blocks of the chunk that `name` ends. Nothing happens where
+// the chunk is not complete: its end is no multiple of the size, or a block before it is not in
+// `before_`.
 void EngineRank::PlaceMembers(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                               Tier tier, uint32_t count, AliasTable::Copies copies) {
   const uint32_t others = named_blocks_ - 1;
   if (count == 0 || (place.position + 1) % named_blocks_ != 0) return;
-  // From the last one back.
+  // From the last block back.
   std::vector<SequenceHash>& members = scratch_->members;
   members.assign(1, place.block);
   while (members.size() <= others + 1) {
@@ -226,6 +254,9 @@ void EngineRank::PlaceMembers(size_t group, const EngineBlockHash& name, const B
   places_members_ = false;
 }
 
+// Takes a copy of each member of a chunk, or with `all` every copy, from the one that is `from`
+// blocks before the last on. Members are placed together, so that the first one that is missing
+// ends the loop.
 void EngineRank::RemoveMembers(size_t group, const EngineBlockHash& name, Tier tier, bool all,
                                uint32_t from) {
   for (uint32_t back = from; back < chunk_blocks_; ++back) {

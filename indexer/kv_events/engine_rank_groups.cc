@@ -1,14 +1,15 @@
-// What becomes of blocks of side classes: windows, states, chunks?
+// Blocks of side classes (windows, states, chunks):
 //
-//   1. `Learn` notes of which class a group is as its stores come; `LearnMain` looks ahead in the
-//      batch for the main group, so that no side group stands for it meanwhile.
+//   1. `Learn` (engine_rank.cc) notes of which class a group is as its stores come; `LearnMain`
+//      looks ahead in the batch for the main group, so that no side group stands for it meanwhile.
 //   2. `ApplySideStored` counts copies under the engine's name. The name is that of the main block
-//      which ends at the same token, so a main block of that name gives it its side name (`Join`):
+//      that ends at the same token, so a main block of that name gives it its side name (`Join`):
 //      now, or when it comes (`JoinSides`).
 //   3. A side block that ends inside a main block has no such twin. Its name is linked to the one
-//      behind it in the event, and named by counting back from the next one that has a twin
-//      (`JoinInner`).
+//      behind it in the event (`Link`), and gets a side name by counting back from the next one
+//      that has a twin (`JoinInner`).
 //   4. When every group of the class has the name, the block is passed on (`SideHeld`).
+//   5. A removal takes the copies of the name; the last one ends in `SideUnheld`.
 //
 // A name keeps its side name when the main block goes: if that comes back, the side block counts
 // again.
@@ -31,7 +32,7 @@
 namespace kvatlas {
 namespace {
 
-// Groups that SGLang's components stand for: no engine numbers its groups so.
+// Group numbers for SGLang's components: no engine uses such numbers.
 constexpr uint32_t kWindowComponent = 0xfffffff0;
 constexpr uint32_t kStateComponent = 0xfffffff1;
 
@@ -52,6 +53,8 @@ bool EngineRank::HasMain() const {
                                         [](const Group& group) { return group.side != 0; });
 }
 
+// Called for every event of a batch before the first one applies, while no main group is known
+// (`NeedsMain`). Events that `Admit` would refuse teach nothing.
 void EngineRank::LearnMain(const EngineEvent& event) {
   if (event.kind != EngineEvent::Kind::kStored || !event.group.has_value() ||
       !IsMainAttention(event.spec_kind) || AnyMainGroup())
@@ -61,7 +64,13 @@ void EngineRank::LearnMain(const EngineEvent& event) {
   if (ours && Learn(*event.group, Kind{})) GroupOf(event.group, /*make=*/true);
 }
 
-// REQUIRES: the group has no names.
+// Makes a group a side group of class `of`, which may have other groups already. REQUIRES: the
+// group has no names.
+//
+// A block of the class needs every group of it. The new group has none: all that the class holds is
+// removed from the index first, while `HeldByClass` still ignores the new group. Beyond
+// `kSideClassesMax` classes the group is of no class: its events have no effect, and the rank is
+// degraded.
 void EngineRank::MakeSide(size_t group, const CacheClass& of) {
   size_t side = 0;
   while (side < sides_.size() && !(sides_[side].of == of)) ++side;
@@ -73,7 +82,7 @@ void EngineRank::MakeSide(size_t group, const CacheClass& of) {
     }
     sides_.push_back({.of = of, .tag = SideTag(of), .groups = 0});
   }
-  // What the class holds without this group is not held by all of it.
+  // Blocks that the class holds lack this group.
   FlushSides();
   for (size_t other = 0; other < groups_.size(); ++other) {
     if (groups_[other].side != side + 1) continue;
@@ -95,6 +104,10 @@ void EngineRank::MakeSide(size_t group, const CacheClass& of) {
   UpdateTrust();
 }
 
+// A main group is known now, or a side group's tokens do not place its blocks: side groups that
+// stood for the main class stop doing so. Their places change from those of main blocks to side
+// names; copies stay. Parked blocks of the group go: they wait for parents by the rules of main
+// blocks. `Unrequire` clears the tiers and passes side blocks on again.
 void EngineRank::DemoteSides() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
@@ -112,6 +125,9 @@ void EngineRank::DemoteSides() {
   }
 }
 
+// Tells the writer which classes the rank's cache has. The writer has to know a class before the
+// first event that names a block of it, and all that is pending was made under the old layout:
+// hence the flush before the change.
 void EngineRank::UpdateLayout() {
   CacheLayout layout;
   layout.has_main = HasMain();
@@ -145,6 +161,8 @@ void EngineRank::UpdateLayout() {
 
 // ---- Stored ----
 
+// Step 2 of the list above. `blocks` leading names are all different. Events of side groups need no
+// tokens: names place blocks, and tokens only tell that names follow one another without a gap.
 void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier tier, size_t blocks) {
   // An engine that reports hits announces whole prefixes, whose window blocks it need not have; it
   // does so from the start.
@@ -155,6 +173,8 @@ void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier ti
   }
   const Side& side = sides_[groups_[group].side - 1];
   const uint64_t common = std::lcm(uint64_t{side.of.block_size}, uint64_t{options_.block_size});
+  // Blocks of the class end inside main blocks where its size is no multiple of the domain's.
+  // States do not count there: only one that ends with a main block can be reused.
   const bool has_inner =
       common != side.of.block_size && side.of.kind != CacheKind::kState && HasMain();
   const bool dense = event.tokens.size() == event.hashes.size() * side.of.block_size;
@@ -186,6 +206,7 @@ void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier ti
     }
     taken = StoreSide(group, name, tier, copies) || taken;
   }
+  // Links of this event exist now: twins that were placed before can name the blocks before them.
   if (has_inner && !links_.empty()) {
     for (size_t i = 0; i < blocks; ++i)
       if (const auto main = FindPlace(0, event.hashes[i])) JoinInner(group, event.hashes[i], *main);
@@ -193,6 +214,8 @@ void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier ti
   counters_->stores += taken;
 }
 
+// Counts a copy of a side block. A new name joins its main block if that is known, else it waits
+// unjoined (block 0), at most `orphan_blocks_max` such names a rank. False: refused.
 bool EngineRank::StoreSide(size_t group, const EngineBlockHash& name, Tier tier,
                            AliasTable::Copies copies) {
   AliasTable* const table = TableFor(group, name);
@@ -223,7 +246,7 @@ bool EngineRank::StoreSide(size_t group, const EngineBlockHash& name, Tier tier,
   return true;
 }
 
-// As another process had it; its copies come with `StoreSide`.
+// Inserts a side name as another process had it, joined or not; its copies follow with `StoreSide`.
 void EngineRank::RestoreSide(size_t group, const EngineBlockHash& name, const BlockPlace& place) {
   AliasTable* const table = TableFor(group, name);
   if (table == nullptr || table->Find(name) != AliasTable::kNone) return;
@@ -233,8 +256,10 @@ void EngineRank::RestoreSide(size_t group, const EngineBlockHash& name, const Bl
   if (Raw(place.block) == 0) ++unjoined_;
 }
 
-// SGLang's components of the blocks of an event (`EngineEvent::components`). False: the event says
-// nothing of the main class.
+// SGLang's components of the blocks of an event (`EngineEvent::components`). Window and state get a
+// group of their own, made at the first event that names them. A snapshot says everything that is
+// resident of each block: a component that it does not name is gone, whatever its copies. False:
+// the event says nothing of the main class, and is done.
 bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
   const bool whole = event.component_form == ComponentForm::kSnapshot;
   if (!GroupOf(event.group, /*make=*/true).has_value()) return false;  // the main one, first
@@ -257,7 +282,7 @@ bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
       const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
       const bool held = slot != AliasTable::kNone && table->tiers(slot).Has(tier);
       if (stores && !held) StoreSide(*group, name, tier, AliasTable::Copies::kSome);
-      // A snapshot without it, or a removal.
+      // A snapshot that does not name the component, or a removal: all copies go.
       while (!stores && RemoveOne(*group, name, tier)) {
       }
     }
@@ -268,11 +293,14 @@ bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
 
 // ---- Names ----
 
+// The place of a side name: its twin's end, counted in blocks of the class. Nothing: no main block
+// has the name, or the twin's end is no end of a block of the class.
 std::optional<BlockPlace> EngineRank::JoinedPlace(size_t group, const EngineBlockHash& name) const {
   const std::optional<BlockPlace> main = FindPlace(0, name);
   const Side& side = sides_[groups_[group].side - 1];
   if (!main.has_value()) {
-    // The main block is gone, and another group of the class still knows what it was.
+    // The main block is gone. Another group of the class has the name joined, and equal classes
+    // give equal side names.
     uint32_t others = side.groups & ~(1u << group);
     for (size_t other = 0; others != 0; ++other, others >>= 1) {
       if ((others & 1) == 0 || groups_[other].main) continue;
@@ -291,6 +319,8 @@ std::optional<BlockPlace> EngineRank::JoinedPlace(size_t group, const EngineBloc
                     .space = main->space};
 }
 
+// A main block has this name now: each side group that has the name waiting joins it, and blocks
+// inside the main block are named from there.
 void EngineRank::JoinSides(const EngineBlockHash& name, const BlockPlace& main) {
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (groups_[group].side == 0 || groups_[group].main) continue;
@@ -316,6 +346,8 @@ void EngineRank::Join(size_t group, const EngineBlockHash& name, const BlockPlac
     if (tiers.Has(static_cast<Tier>(tier))) SideHeld(group, name, place, static_cast<Tier>(tier));
 }
 
+// Notes that `before` is the side block before `name`. One link a name, the last one counts; at
+// most `orphan_blocks_max`, beyond which blocks are missing and the rank is degraded.
 void EngineRank::Link(size_t group, const EngineBlockHash& before, const EngineBlockHash& name) {
   if (links_.size() >= options_.orphan_blocks_max) {
     side_unknown_ = true;
@@ -324,7 +356,13 @@ void EngineRank::Link(size_t group, const EngineBlockHash& before, const EngineB
   links_[ParkedName(group, name)] = ParkedName(group, before);
 }
 
-// Back from a name that has a twin, over those that have none.
+// Walks back from a name that has a twin over names that have none, and gives each its side name:
+// the twin and the tokens between its end and theirs. It stops at the next common end of the two
+// block sizes, where a name has a twin of its own. Links that were walked are done and erased.
+//
+// Two chains can share an inner block and continue differently behind it: then it has a name from
+// each twin. The first is its place, others are kept in `more_names_`, at most `kNamesPerBlockMax`,
+// and passed on and removed together with it.
 void EngineRank::JoinInner(size_t group, const EngineBlockHash& name, const BlockPlace& main) {
   const Side& side = sides_[groups_[group].side - 1];
   const uint64_t end = (uint64_t{main.position} + 1) * options_.block_size;
@@ -348,7 +386,7 @@ void EngineRank::JoinInner(size_t group, const EngineBlockHash& name, const Bloc
     if (Raw(old.block) == 0) {
       Join(group, inner, place);
     } else if (old.block != place.block) {
-      // Another chain shares it.
+      // Another chain shares the block: its tiers are passed on under the second name, too.
       std::vector<SequenceHash>& others = more_names_[before];
       if (others.size() < kNamesPerBlockMax &&
           std::find(others.begin(), others.end(), place.block) == others.end()) {
@@ -362,10 +400,12 @@ void EngineRank::JoinInner(size_t group, const EngineBlockHash& name, const Bloc
     }
     key = std::move(before);
   }
-  // What is before has a twin of its own.
+  // The name before has a twin of its own.
   links_.erase(key);
 }
 
+// `name` means another main block now, so that side names made from the old one are wrong. Names
+// that were not joined stay: they wait for whatever main block has the name.
 void EngineRank::DropSideNames(const EngineBlockHash& name) {
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (groups_[group].side == 0 || groups_[group].main) continue;
@@ -381,6 +421,8 @@ void EngineRank::DropSideNames(const EngineBlockHash& name) {
   }
 }
 
+// Bookkeeping for a name that has just left its table: its namespace, the block before it, its
+// links and second names. Called once per erased name, with the place it had.
 void EngineRank::NoteErased(size_t group, const EngineBlockHash& name, const BlockPlace& place) {
   spaces_.Discount(place.space);
   if (!before_.empty()) before_.erase(place.block);
@@ -394,11 +436,14 @@ void EngineRank::NoteErased(size_t group, const EngineBlockHash& name, const Blo
 
 // ---- What is held ----
 
+// The name by which the index knows the side block. A group that stands for the main class has
+// places of main blocks, of which the side name is made here.
 SequenceHash EngineRank::SideNameOf(size_t group, const BlockPlace& place) const {
   const Group& of = groups_[group];
   return of.main ? SideName(sides_[of.side - 1].tag, place.block) : place.block;
 }
 
+// As `HeldByOthers`, for the other groups of the group's side class.
 bool EngineRank::HeldByClass(size_t group, const EngineBlockHash& name, Tier tier) const {
   uint32_t others = sides_[groups_[group].side - 1].groups & ~(1u << group);
   for (size_t other = 0; others != 0; ++other, others >>= 1) {
@@ -410,6 +455,8 @@ bool EngineRank::HeldByClass(size_t group, const EngineBlockHash& name, Tier tie
   return true;
 }
 
+// The first copy of a joined name in a tier: passed on if every group of the class has it, under
+// all its names.
 void EngineRank::SideHeld(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                           Tier tier) {
   if (Raw(place.block) == 0 || !HeldByClass(group, name, tier)) return;
@@ -428,12 +475,15 @@ void EngineRank::SideUnheld(size_t group, const EngineBlockHash& name, const Blo
     for (SequenceHash other : more->second) PassSide(false, groups_[group].side, tier, other);
 }
 
+// Side blocks wait apart from main ones: the writer takes them without saying what changed, so that
+// they need none of `FlushMain`'s counting.
 void EngineRank::PassSide(bool stored, size_t side, Tier tier, SequenceHash name) {
   const SideClass number = static_cast<SideClass>(side);
   stored ? side_pending_.StoreSide(tier, number, name) : side_pending_.Remove(tier, number, name);
   if (side_pending_.blocks() >= kBatchBlocksMax) FlushSides();
 }
 
+// As `FlushMain`. Only a refused store matters: it is shed, and offered again by `Heal`.
 void EngineRank::FlushSides() {
   for (std::span<const Event> left = side_pending_.events(); !left.empty();) {
     const Applied applied = writer_->Apply(left);
@@ -447,6 +497,8 @@ void EngineRank::FlushSides() {
   side_pending_.Clear();
 }
 
+// `SendCleared` has emptied a tier for the main class's sake, side blocks included: they are passed
+// on again. O(names of side groups).
 void EngineRank::ResendSides(Tier tier) {
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (groups_[group].side == 0) continue;

@@ -1,5 +1,15 @@
-// What happens to a rank as a whole: clears, restarts, losses, time, and its names put down and
-// taken up again.
+// A rank as a whole: trust, clears, restarts, losses, time, statistics, and its names written to a
+// checkpoint or another replica and restored.
+//
+// A loss goes through these states (`loss_`):
+//
+//   kNone ──Lose──▶ kWaiting ──`repair_timeout` over──▶ kDropping ──all tables walked──▶ kNone, degraded
+//                      │ Repair: every gap was replayed
+//                      │ SettleIfCertain: nothing is in doubt any more
+//                      ╰──▶ kNone
+//
+// While it waits, each store makes its copy certain again (`AliasTable::certain`), and answers
+// count what is uncertain, as degraded.
 
 #include <algorithm>
 #include <bit>
@@ -14,11 +24,14 @@
 namespace kvatlas {
 namespace {
 
+// Slots a tick, so that a tick of a large rank does not hold the worker's lock for long. `Heal`
+// calls the writer per block: it gets fewer.
 constexpr size_t kDropSlotsPerTick = 1 << 17;
 constexpr size_t kHealSlotsPerTick = 1 << 14;
+// A mark has that many names at most, so that it fits a message.
 constexpr size_t kNamesPerMark = 256;
 
-// Of a healthy engine.
+// Refusals that a healthy engine causes: they are logged for debugging alone.
 bool IsUsual(Refusal refusal) {
   return refusal == Refusal::kUnknownRemoved || refusal == Refusal::kNotMainAttention ||
          refusal == Refusal::kPartBlock || refusal == Refusal::kIgnoredEvent ||
@@ -27,11 +40,14 @@ bool IsUsual(Refusal refusal) {
 
 }  // namespace
 
+// Counts what was refused. `detail` is for words about it, and may hold text from the engine:
+// callers cut it (`Text`).
 void EngineRank::Refuse(Refusal refusal, uint64_t count, const std::string& detail) {
   if (count == 0) return;
   uint64_t& refused = counters_->refused[static_cast<size_t>(refusal)];
   const uint64_t before = std::exchange(refused, refused + count);
-  // Words and log lines ever more rarely.
+  // Words and a log line only when the count reaches the next power of two: a bad engine refuses
+  // every event.
   if (std::bit_width(before) == std::bit_width(refused)) return;
   counters_->last_refusal = absl::StrCat("rank ", rank_, ": ", std::string(RefusalName(refusal)),
                                          detail.empty() ? "" : ": ", detail);
@@ -43,9 +59,13 @@ void EngineRank::Refuse(Refusal refusal, uint64_t count, const std::string& deta
        {"detail", detail}});
 }
 
+// Tells the writer whether what this rank holds is exact. To be called after every change of what
+// it reads. Reasons to be degraded: an unsettled loss, something lost for good (`given_up_`, until
+// a clear), blocks that the index shed, side classes that are not fully known, a block size that is
+// not the domain's, tiers that blocks leave without an event.
 void EngineRank::UpdateTrust() {
-  // A hybrid model's first events may be of its main class alone: so far what that holds is an
-  // upper bound.
+  // A hybrid model's first events may be of its main class alone: until a side class is known,
+  // holdings are an upper bound.
   const bool untold =
       anything_stored_ && options_.hybrid &&
       std::none_of(sides_.begin(), sides_.end(), [](const Side& side) { return side.groups != 0; });
@@ -58,6 +78,9 @@ void EngineRank::UpdateTrust() {
 
 // ---- Clears ----
 
+// Nothing is held from now on, in any tier. All that was in doubt, lost or shed is settled by that.
+// Kinds of groups, required groups and chunk sizes stay: the engine is the same. Pending events are
+// handed over first, so that the writer sees the clear last.
 void EngineRank::ClearAll() {
   Flush();
   for (Group& group : groups_)
@@ -79,7 +102,7 @@ void EngineRank::ClearAll() {
   unjoined_ = 0;
   links_ = {};
   more_names_ = {};
-  // What was not known is gone with the rest; a window whose size is not known stays so.
+  // Side blocks that were not known are gone with the rest; a window of unknown size stays unknown.
   side_unknown_ = std::any_of(sides_.begin(), sides_.end(), [](const Side& side) {
     return side.groups != 0 && side.of.window_tokens == kWholePrefix;
   });
@@ -94,6 +117,8 @@ void EngineRank::ClearAll() {
   UpdateTrust();
 }
 
+// Nothing is held in this tier from now on, copies and parked ones. Names are collected first,
+// since erasing moves slots.
 void EngineRank::ClearTier(Tier tier) {
   const int t = static_cast<int>(tier);
   Flush();
@@ -117,6 +142,8 @@ void EngineRank::ClearTier(Tier tier) {
   SendCleared(tier);
 }
 
+// Another incarnation of the engine: as `ClearAll`, and everything that was learned of how it works
+// goes too. The next store may call other groups by the same numbers. Options and the writer stay.
 void EngineRank::Restart() {
   ClearAll();
   groups_.clear();
@@ -139,6 +166,9 @@ void EngineRank::Restart() {
 
 // ---- Losses ----
 
+// Something is missing, and all that is held may be gone: every copy is uncertain from now on. A
+// drop that is under way ends first, all of it at once: its cursor and the certain copies that it
+// goes by are about to be overwritten.
 void EngineRank::Lose(LossKind kind, Time now) {
   Flush();
   if (loss_ == Loss::kDropping) {
@@ -152,8 +182,9 @@ void EngineRank::Lose(LossKind kind, Time now) {
   gaps_ += kind == LossKind::kGap;
   final_ = final_ || kind == LossKind::kUnreadable;
   lasting_ = lasting_ || kind == LossKind::kUnknown;
+  // Salts and objects may have been in what is missing (`HidesNamespace`).
   missed_ = true;
-  // A loss during another does not give the first one more time.
+  // A loss during another does not extend the deadline of the first.
   if (kind != LossKind::kUnknown && !deadline_.has_value())
     deadline_ = now + options_.repair_timeout;
   settle_at_ = now + options_.repair_timeout;
@@ -161,6 +192,9 @@ void EngineRank::Lose(LossKind kind, Time now) {
   UpdateTrust();
 }
 
+// The latest gap was replayed in full. Only when no other gap and no loss of another kind stands is
+// everything certain again. After the drop has begun nothing is repaired: its blocks are gone.
+// `missed_` stays where something was given up earlier.
 void EngineRank::Repair() {
   if (loss_ != Loss::kWaiting || gaps_ == 0) return;
   --gaps_;
@@ -182,7 +216,9 @@ bool EngineRank::AnyUnconfirmed() const {
   return parked_.AnyUnconfirmed();
 }
 
-// What no time drops goes by and by, or is said again: then nothing is in doubt any more.
+// Ends a loss that no deadline drops (kUnknown): its uncertain blocks are removed or stored again
+// one after the other, and once none is left nothing is in doubt. Looks once per `repair_timeout`,
+// since a look is O(kinds of states + records + parked blocks).
 void EngineRank::SettleIfCertain(Time now) {
   if (now < settle_at_) return;
   settle_at_ = now + options_.repair_timeout;
@@ -192,7 +228,9 @@ void EngineRank::SettleIfCertain(Time now) {
   UpdateTrust();
 }
 
-// True: through.
+// Drops what is not certain, about `slots` slots of each table a call, and continues where it
+// stopped (`AliasTable::DropUnconfirmed`). Dropped names leave as with a removal (`Left`). True:
+// all tables are through, and the loss has ended; `given_up_` keeps the rank degraded.
 bool EngineRank::DropUnconfirmed(size_t slots) {
   std::string memory;
   for (size_t group = 0; group < groups_.size(); ++group) {
@@ -217,6 +255,9 @@ bool EngineRank::DropUnconfirmed(size_t slots) {
   return true;
 }
 
+// Every second or so, from `EngineWorker::Tick`. Order: what is restored or stored before is handed
+// over, blocks go by age, parked ones expire, a loss whose deadline is over is dropped in steps,
+// and what the index shed is offered again.
 void EngineRank::Tick(Time now) {
   now_ = now;
   Flush();  // names that were restored
@@ -224,6 +265,7 @@ void EngineRank::Tick(Time now) {
   const size_t expired = parked_.DropExpired(now);
   Refuse(Refusal::kOrphanDropped, expired, "waited too long");
   if (loss_ == Loss::kWaiting) {
+    // A restored loss has no deadline: `Restore` knows no time.
     if (!deadline_.has_value() && (gaps_ > 0 || final_)) deadline_ = now + options_.repair_timeout;
     if (!deadline_.has_value()) SettleIfCertain(now);
     if (deadline_.has_value() && now >= *deadline_) {
@@ -238,7 +280,10 @@ void EngineRank::Tick(Time now) {
   if (shed_) Heal();
 }
 
-// A round that goes through shows that nothing is missing. It stops where there is still no room.
+// Offers every name's block to the writer again, `kHealSlotsPerTick` slots a tick. It stops where
+// there is still no room, and goes on from there. A round that goes through without a block being
+// shed meanwhile shows that nothing is missing: then the rank is exact again. Blocks that the
+// writer has already change nothing.
 void EngineRank::Heal() {
   size_t slots = kHealSlotsPerTick;
   Event offered = Stored();
@@ -255,6 +300,7 @@ void EngineRank::Heal() {
               const Tier tier = static_cast<Tier>(t);
               if (!table.tiers(slot).Has(tier)) continue;
               one.tier = tier;
+              // No name says what its block's parent is: the block stands by itself in the index.
               one.parent = kNoParent;
               if (group.main && HeldByOthers(healing_.group, name, tier)) {
                 one.side = 0;
@@ -281,6 +327,8 @@ void EngineRank::Heal() {
 
 // ---- What it knows ----
 
+// Answers another worker that asks for a name (`EngineWorkerOptions::resolve`). A number is also
+// compared with the last 8 bytes of digests: an engine and a store may spell one hash in two ways.
 std::optional<KnownBlock> EngineRank::Find(const EngineBlockHash& hash) const {
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (!groups_[group].main) continue;
@@ -304,6 +352,9 @@ std::optional<KnownBlock> EngineRank::Find(const EngineBlockHash& hash) const {
   return std::nullopt;
 }
 
+// Another worker knows a name that waits here without tokens: the block is placed with what that
+// worker says of it. It may have been removed or placed since the question was asked without the
+// lock: then nothing happens.
 void EngineRank::Resolve(const std::string& name, const KnownBlock& known) {
   const ParkedBlock* const parked = parked_.Find(name);
   if (parked == nullptr || parked->has_tokens) return;
@@ -319,6 +370,8 @@ void EngineRank::Resolve(const std::string& name, const KnownBlock& known) {
   Flush();
 }
 
+// O(names' kinds of states), not O(names). Pending events are not flushed: `held_` counts them
+// already.
 EngineRankStats EngineRank::Stats() const {
   EngineRankStats stats{.rank = rank_,
                         .trust = degraded_ ? Trust::kDegraded : Trust::kExact,
@@ -346,8 +399,15 @@ EngineRankStats EngineRank::Stats() const {
   return stats;
 }
 
-// ---- Names put down and taken up again ----
+// ---- Names written and restored ----
+//
+// Order of a restore: `RestoreMark` for each mark of the rank, before any name, then `Restore` for
+// each name and tier in any order. Names and marks come over a network or from a disk:
+// contradictions are refused with INVALID_ARGUMENT, and bounds hold as for stores.
 
+// Visits every name with the parent and local hash that the writer keeps for its block. The
+// writer's blocks are copied and sorted once: O(B log B) for B blocks, and 24 bytes each while it
+// runs. Blocks that are pending have no parent here: to be called between batches.
 void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const {
   struct Held {
     SequenceHash block, parent;
@@ -394,6 +454,8 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
   }
 }
 
+// The rank's state beside its names. The first mark has everything but long lists; each further one
+// repeats it with the next names of a list, so that the reader merges marks in any order.
 void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   EngineRankMark mark;
   mark.extras_seen = extras_seen_ || missed_;
@@ -409,7 +471,7 @@ void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   for (int tier = 0; tier < kTiers; ++tier)
     for (size_t group = 0; group < groups_.size(); ++group)
       if (required_[tier] >> group & 1) mark.required[tier].push_back(groups_[group].id);
-  // In several marks, so that each is of bounded size.
+  // Long lists are split over several marks of bounded size.
   const auto flush_if_full = [&](size_t names) {
     if (names < kNamesPerMark) return;
     visit(mark);
@@ -436,6 +498,8 @@ void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   visit(std::move(mark));
 }
 
+// Merges a mark into the rank: flags are or-ed, so that several marks and their order do not
+// matter. Without any mark the rank assumes that it saw salts and objects (`marked_`, `Restore`).
 absl::Status EngineRank::RestoreMark(const EngineRankMark& mark) {
   if (!std::exchange(marked_, true)) extras_seen_ = false;
   extras_seen_ = extras_seen_ || mark.extras_seen;
@@ -475,7 +539,8 @@ absl::Status EngineRank::RestoreMark(const EngineRankMark& mark) {
   return RestoreInner(mark);
 }
 
-// REQUIRES: no names yet, so that nothing is joined before it is all there.
+// The part of a mark about side blocks inside main blocks. REQUIRES: no names yet, so that nothing
+// is joined before it is all there.
 absl::Status EngineRank::RestoreInner(const EngineRankMark& mark) {
   const auto side_group = [&](uint32_t id, const EngineBlockHash& name) -> std::optional<size_t> {
     const std::optional<size_t> group = GroupOf(id, /*make=*/false);
@@ -506,6 +571,13 @@ absl::Status EngineRank::RestoreInner(const EngineRankMark& mark) {
   return absl::OkStatus();
 }
 
+// Puts back one name with its copies.
+//
+// 1. Check it. No block of a refused entry is kept.
+// 2. A name that was restored for other tiers keeps these: only tiers that are new count.
+// 3. Its namespace is interned and pinned. Without room the name is shed, which is no error.
+// 4. `Place` or `StoreSide` counts the copies as a store does, so that the writer hears of them.
+// 5. The certain copies of a suspect name are set back to what they were before this entry.
 absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   TierCopies copies = {};
   for (int tier = 0; tier < kTiers; ++tier)
@@ -541,7 +613,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   const BlockPlace place{alias.block, alias.position, *space};
   if (alias.side) RestoreSide(*group, alias.hash, place);
   if (alias.eagle != 0) look_aheads_ |= 1u << alias.eagle;
-  // Objects cannot be told from a name: who did not say that there were none may have had some.
+  // A name does not tell whether objects were in use: a source that gave no mark may have had some.
   if (!alias.cache_salt.empty() || !marked_) extras_seen_ = true;
   if (alias
           .suspect) {  // it alone: what came before stays as certain as it was; time counts from the next tick
@@ -552,6 +624,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   }
   std::optional<LocalHash> local;
   if (Raw(alias.local) != 0) local = alias.local;
+  // Copies that are restored are no stores of this process: the counter stays.
   const uint64_t copies_before = counters_->copies;
   for (int tier = 0; tier < kTiers; ++tier) {
     if (copies[tier] == 0) continue;

@@ -1,3 +1,7 @@
+// Checks and texts of registrations, for flags, the HTTP API, pods and replicas alike. Fields that
+// have a form are kept as text and parsed where they are used: `CheckRegistration` has refused
+// others before.
+
 #include "indexer/kv_events/engine_registration.h"
 
 #include <charconv>
@@ -50,7 +54,8 @@ ZmqSource SourceOf(const EngineRegistration& registration) {
           .from_flags = registration.from_flags};
 }
 
-// All texts together fit a record of a snapshot for another replica.
+// Everything that a registration can get wrong by itself. Texts are bounded so that all of them fit
+// a record of a snapshot for another replica.
 absl::Status CheckRegistration(const EngineRegistration& registration,
                                const EngineAddresses& addresses) {
   if (absl::Status bad = CheckZmqSource(SourceOf(registration), addresses); !bad.ok()) return bad;
@@ -81,6 +86,7 @@ absl::Status CheckRegistration(const EngineRegistration& registration,
   return absl::OkStatus();
 }
 
+// Empty: no group. "all": an empty list, which means every group.
 absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_view text) {
   std::vector<uint32_t> groups;
   if (text.empty()) return std::optional<std::vector<uint32_t>>();
@@ -99,6 +105,7 @@ absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_
 
 namespace {
 
+// The device is no such tier: engines announce what leaves it.
 absl::StatusOr<TierMask> ParseTiers(const char* field, std::string_view text) {
   TierMask tiers;
   while (!text.empty()) {
@@ -126,6 +133,8 @@ absl::StatusOr<TierMask> ParseSilentTiers(std::string_view text) {
   return ParseTiers("silent_tiers", text);
 }
 
+// A store without named tiers has disk and external. "all": the registration is the store's own,
+// not that of a worker that shares it.
 absl::StatusOr<TierMask> ParseStoreTiers(std::string_view text) {
   if (text.empty()) return TierMask(Tier::kDisk) | TierMask(Tier::kExternal);
   return text == kAllTiers ? TierMask::All() : ParseTiers("store_tiers", text);
@@ -150,6 +159,7 @@ bool IsInstanceNumber(std::string_view instance) {
   return AsNumber(instance).has_value() && (instance == "0" || instance[0] != '0');
 }
 
+// Numbers in their order, before names.
 bool InstanceLess::operator()(std::string_view a, std::string_view b) const {
   const std::optional<uint64_t> x = AsNumber(a), y = AsNumber(b);
   return std::make_tuple(!x.has_value(), x.value_or(0), a) <

@@ -1,5 +1,4 @@
-// Which engine is to be listened to, and under which name? What every way of naming one says: a
-// flag, HTTP, a file.
+// An engine to be listened to, and its name, as a flag, HTTP or a file says it.
 //
 // *Place*: a leaf and a relay register the same. *Truth*: an instance belongs to one domain (model,
 // routing group). Texts of refusals are those of Dynamo's indexer, since clients read them.
@@ -27,7 +26,7 @@ namespace kvatlas {
 
 inline constexpr std::string_view kDefaultGroup = "default";
 
-// Of each text of a registration.
+// Bound of each text of a registration.
 inline constexpr size_t kRegisteredTextBytesMax = 4096;
 
 // The domain of a model and a routing group (Mooncake: tenant): the tenant is empty for "default"
@@ -56,8 +55,8 @@ struct EngineRegistration {
   std::string additional_salt;
   std::optional<uint32_t> image_token;  // `EngineWorkerOptions::image_token`
   bool counts_copies = true;            // `EngineWorkerOptions::counts_copies`
-  // Of hybrid models and speculation, what no event says. Attention groups of which EAGLE drops the
-  // last block: "all", or their numbers "1,2"; empty: none.
+  // Facts about hybrid models and speculation that no event says. Attention groups of which EAGLE
+  // drops the last block: "all", or their numbers "1,2"; empty: none.
   std::string eagle_drop = {};
   uint32_t chunk_tokens = 0;          // `EngineWorkerOptions::chunk_tokens`
   uint32_t window_tokens = 0;         // `EngineWorkerOptions::window_tokens`
@@ -78,7 +77,7 @@ struct EngineRegistration {
   // deployment's ranks (vLLM's hybrid and external load balancing), which events and metrics number
   // throughout and requests from 0. A holder's label `first_rank`.
   uint32_t first_rank = 0;
-  std::string engine_type;  // "vLLM", "SGLang", "Mooncake"; informational
+  std::string engine_type;  // "vLLM", "Mooncake", …; "SGLang" sets `EngineWorkerOptions::is_sglang`
   std::string source = "zmq";
 
   friend bool operator==(const EngineRegistration&, const EngineRegistration&) = default;
@@ -92,17 +91,18 @@ absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_
 // names of tiers beside the device.
 absl::StatusOr<TierMask> ParseSilentTiers(std::string_view text);
 
-// Of its holders: where their requests go, and by which number.
+// Labels of its holders: where their requests go, and by which number.
 std::vector<std::pair<std::string, std::string>> LabelsOf(const EngineRegistration& registration);
 
-// Of `EngineRegistration::store_tiers`; all: "all". INVALID_ARGUMENT: as `ParseSilentTiers`.
+// The tiers of `EngineRegistration::store_tiers`; all of them for "all". INVALID_ARGUMENT: as
+// `ParseSilentTiers`.
 absl::StatusOr<TierMask> ParseStoreTiers(std::string_view text);
 
 // Tiers whose blocks are those of a store that others hold for it (`EngineRegistration::store`).
 // Empty: none, or it is the store itself.
 TierMask StoreTiersOf(const EngineRegistration& registration);
 
-// What is to be read of it.
+// The stream to be read.
 ZmqSource SourceOf(const EngineRegistration& registration);
 
 // INVALID_ARGUMENT: an endpoint (`CheckZmqSource`), checked first, or a text that is longer than
@@ -115,7 +115,7 @@ std::string InstanceText(std::string_view instance);
 std::string RankText(std::string_view instance, uint32_t rank);
 std::string DomainText(const Domain& domain);
 
-// Whether it is a u64 as one is written: numbers and names are told apart by that.
+// Whether it is a u64 as one is written: that distinguishes numbers from names.
 bool IsInstanceNumber(std::string_view instance);
 
 // Numbers by value, then names.

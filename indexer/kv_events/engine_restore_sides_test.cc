@@ -126,7 +126,7 @@ class HybridEngine {
       names.push_back(name);
       ++held_[group][name];
     }
-    // What vLLM tells of blocks between those that it keeps has no tokens here.
+    // Here vLLM's events of blocks between those that it keeps have no tokens.
     const uint64_t parent = random_() | 1;
     return Describe(StoreEvent(names, {}, parent), of);
   }
@@ -138,7 +138,7 @@ class HybridEngine {
   std::vector<uint64_t> names_;
 };
 
-// What another process would take up.
+// The state that another process would restore.
 std::unique_ptr<TestWorker> TakenUp(TestWorker& from) {
   auto to = std::make_unique<TestWorker>();
   from->ForEachRank(

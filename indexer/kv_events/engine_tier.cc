@@ -1,3 +1,6 @@
+// Tables and rules for the texts by which engines name tiers, places, owners and kinds of
+// attention. Pure functions: `EngineRank::Admit` and `RoleOf` call them for each event.
+
 #include "indexer/kv_events/engine_tier.h"
 
 #include <array>
@@ -7,6 +10,7 @@
 namespace kvatlas {
 namespace {
 
+// The media that engines write, in lower case; the first match counts.
 constexpr std::array<std::pair<std::string_view, Tier>, 15> kMedia = {{
     {"gpu", Tier::kDevice},
     {"cpu", Tier::kHost},
@@ -36,6 +40,7 @@ bool EqualFolded(std::string_view text, std::string_view lower) {
 
 }  // namespace
 
+// Absent is the device: engines without offloading name no medium.
 std::optional<Tier> TierOfMedium(std::string_view medium) {
   if (medium.empty()) return Tier::kDevice;
   for (const auto& [name, tier] : kMedia)
@@ -48,11 +53,14 @@ bool CountsCopies(std::string_view medium) {
          EqualFolded(medium, "storage");
 }
 
+// `LOCAL` and `REMOTE` are compared as spelled. A healthy engine announces remote blocks, which are
+// refused with a line for debugging alone; another value is one that this release does not know.
 std::optional<Refusal> LocalityRefusal(std::string_view locality) {
   if (locality.empty() || locality == "LOCAL") return std::nullopt;
   return locality == "REMOTE" ? Refusal::kRemoteLocality : Refusal::kUnknownLocality;
 }
 
+// Any owner that is named is another one: the engine's own blocks name none.
 std::optional<Refusal> OwnershipRefusal(std::string_view ownership) {
   if (ownership.empty()) return std::nullopt;
   return Refusal::kUnsupportedOwnership;
@@ -68,10 +76,13 @@ std::optional<CacheClass> SideClassOf(std::string_view spec_kind, std::optional<
   CacheClass side{.block_size = block_size};
   if (spec_kind == "sliding_window" || spec_kind == "sliding_window_mla") {
     side.kind = CacheKind::kWindow;
+    // vLLM counts the next token into its window: of w tokens w - 1 are read from the cache.
     side.window_tokens = window.value_or(0) == 0 ? kWholePrefix : *window - 1;
   } else if (spec_kind == "mamba") {
     side.kind = CacheKind::kState;
   } else if (spec_kind == "chunked_local_attention") {
+    // Without the chunk's size the class is a window as long as the prefix: a hit then needs every
+    // block from the start, which is too little, never too much.
     side.kind = chunk_tokens == 0 ? CacheKind::kWindow : CacheKind::kChunk;
     side.window_tokens = chunk_tokens == 0 ? kWholePrefix : chunk_tokens;
   } else {

@@ -1,8 +1,8 @@
-// In which tier is a block that an engine announced, and does it count? What engines write in
-// `medium`, `locality`, `ownership` and `kv_cache_spec_kind`.
+// The tier of a block that an engine announced, and whether the block counts, from `medium`,
+// `locality`, `ownership` and `kv_cache_spec_kind`.
 //
 // *Truth*: media without regard to case; absent is the device. Localities and owners as they are
-// spelled. What is not mapping is refused, never guessed.
+// spelled. A text without a mapping is refused, never guessed.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_ENGINE_TIER_H_
 #define KVATLAS_INDEXER_KV_EVENTS_ENGINE_TIER_H_

@@ -1,5 +1,5 @@
-// What should an engine's events mean? The slow, plain answer: maps by name, everything computed
-// again for each question. The twin of `EngineWorker` in random tests, for one rank.
+// The meaning of an engine's events, computed slowly and plainly: maps by name, everything again
+// for each question. The twin of `EngineWorker` in random tests, for one rank.
 //
 // *Truth*: it is written from the words of `engine_worker.h` and `engine_rank.h`, not from their
 // code: a name's content is kept as its tokens and its parent's content; tiers count copies; a

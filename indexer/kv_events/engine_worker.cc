@@ -1,3 +1,10 @@
+// A worker's ranks and the lock over them. `EngineRank` knows the meaning of an event; here events
+// find their rank, losses of a stream find all ranks that it publishes, and names that no rank
+// knows are asked of other workers.
+//
+// *Lock order*: this worker's mutex, then a writer's and the index's. `options.resolve` locks other
+// workers: it runs without this mutex, else two workers that ask each other would deadlock.
+
 #include "indexer/kv_events/engine_worker.h"
 
 #include <algorithm>
@@ -18,9 +25,9 @@ namespace {
 constexpr size_t kEventsAhead = 16;    // whose names are loaded together
 constexpr size_t kResolvesMax = 1024;  // a call
 
-// The block size that a store on the device tells; 0: none. One name alone may stand for a part of
-// a block: the tail of a prompt, whose parent is a part, too, or no block at all (vLLM 0.33's
-// prefix_match_unit, of models with recurrent states). What connectors say is their own chunks'
+// The block size that a store on the device tells; 0: none. A single name may stand for a part of a
+// block: the tail of a prompt, whose parent is a part, too, or no block at all (vLLM 0.33's
+// prefix_match_unit, of models with recurrent states). Connectors tell the size of their own chunks
 // (LMCache), or nothing.
 uint32_t SizeToldBy(const EngineEvent& event, bool has_states) {
   const bool whole = event.kind == EngineEvent::Kind::kStored && event.block_size != 0 &&
@@ -41,8 +48,8 @@ struct EngineWorker::State {
 
   struct RankState {
     std::unique_ptr<EngineRank> rank;  // null: no writer could be made
-    // That published it, in the order they came; empty: restored, of unknown origin. At most one a
-    // rank of ours.
+    // Streams that published it, in the order in which they came, at most `ranks_max`. Empty:
+    // restored, of unknown origin.
     std::vector<uint32_t> streams;
   };
   struct Unresolved {
@@ -57,7 +64,7 @@ struct EngineWorker::State {
     return state.streams.empty() || std::find(state.streams.begin(), state.streams.end(),
                                               stream_rank) != state.streams.end();
   }
-  // Those that this stream published, or may have.
+  // Visits the ranks that this stream published, or may have.
   template <typename Visit>
   void OfStream(uint32_t stream_rank, Visit visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (auto& [number, state] : ranks)
@@ -67,10 +74,11 @@ struct EngineWorker::State {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     OfStream(stream_rank, [&](RankState& state) { state.rank->Lose(kind, now); });
   }
-  // What `batch` had between event `before - 1` and event `before` could not be read.
+  // Puts ranks of the stream in doubt if an event of `batch` just before event `before` could not
+  // be read.
   void Doubt(uint32_t stream_rank, const EngineBatch& batch, size_t before, Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // The rank has its events of this batch; may be null.
+  // The rank has got all its events of this batch, or of a run of it. May be null.
   void Finish(EngineRank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (rank == nullptr) return;
     rank->EndBatch();
@@ -79,7 +87,7 @@ struct EngineWorker::State {
   }
   void NoteLookAheads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   std::vector<Unresolved> UnresolvedNames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Asks others without the lock.
+  // Asks other workers without the lock.
   void Resolve(const std::vector<Unresolved>& names) ABSL_LOCKS_EXCLUDED(mutex);
 
   // The block size is still unknown. Until then there is no rank, so that no writer has another
@@ -97,7 +105,8 @@ struct EngineWorker::State {
 
   mutable Mutex mutex;
   std::map<uint32_t, RankState> ranks ABSL_GUARDED_BY(mutex);
-  // Of a stream while the block size was unknown: what its rank is told as soon as it exists.
+  // Losses of a stream while the block size was unknown, by stream: its rank gets them as soon as
+  // it exists.
   struct EarlyLoss {
     uint64_t gaps = 0;
     bool unreadable = false;
@@ -107,6 +116,12 @@ struct EngineWorker::State {
   EngineScratch scratch ABSL_GUARDED_BY(mutex);
 };
 
+// Looks in a batch for the block size while it is unknown.
+//
+// 1. The first whole block of the main class tells it. Only a batch without any event of the main
+//    class lets the finest size of the others count: an engine with windows alone.
+// 2. `learn_block_size` decides, since the domain may have another one already. It is called once.
+// 3. Losses that came before go to their ranks, which can exist only now.
 bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch, Time now) {
   if (!Learns()) return true;
   const bool has_states =
@@ -133,6 +148,10 @@ bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch, Time now) {
   return true;
 }
 
+// The rank `number`, made with its writer at the first event, loss or restored entry that names it.
+// Notes that the stream publishes it. Null: beyond `ranks_max`, or no writer could be made; the
+// entry is kept without a rank until the next `Tick`, so that a writer that fails is not asked for
+// with every event.
 EngineRank* EngineWorker::State::RankOf(uint32_t number, std::optional<uint32_t> stream_rank) {
   const auto note_stream = [&](RankState& state) {
     if (!stream_rank.has_value() || (!state.streams.empty() && IsOf(state, *stream_rank))) return;
@@ -164,12 +183,15 @@ void EngineWorker::State::Doubt(uint32_t stream_rank, const EngineBatch& batch, 
   if (batch.lost_before == before) Lose(stream_rank, EngineRank::LossKind::kUnreadable, now);
 }
 
+// Computes the mask anew, after a rank went. While batches apply it only grows (`Finish`).
 void EngineWorker::State::NoteLookAheads() {
   uint32_t all = 0;
   for (const auto& [number, state] : ranks) all |= state.rank ? state.rank->look_aheads() : 0;
   look_aheads.store(all, std::memory_order_relaxed);
 }
 
+// Names to ask other workers for, collected under the lock. At most `kResolvesMax` a call;
+// `Orphans::WithoutTokens` lets each have its turn.
 std::vector<EngineWorker::State::Unresolved> EngineWorker::State::UnresolvedNames() {
   std::vector<Unresolved> names;
   if (options.resolve == nullptr) return names;
@@ -181,6 +203,8 @@ std::vector<EngineWorker::State::Unresolved> EngineWorker::State::UnresolvedName
   return names;
 }
 
+// Asks without the lock, then takes it to place what is known. The rank or the name may be gone by
+// then: both are looked up again.
 void EngineWorker::State::Resolve(const std::vector<Unresolved>& names) {
   std::vector<std::pair<const Unresolved*, KnownBlock>> known;
   for (const Unresolved& name : names)
@@ -210,6 +234,16 @@ bool EngineWorker::Learn(const EngineBatch& batch, Time now) {
   return state_->KnowsBlockSize(batch, now);
 }
 
+// A batch, under one lock:
+//
+// 1. Each event finds its rank: its own `rank`, else the batch's, else that of the stream. Where
+//    the rank changes, the rank before hands over what is pending (`Finish`): a batch whose events
+//    alternate between ranks costs a hand-over each time.
+// 2. A rank without a main group learns of one from the events to come, before the first applies.
+// 3. Where events were refused by the decoder, what was held before that place is put in doubt
+//    (`Doubt`) between the same two events, so that stores behind it stay certain.
+// 4. `EngineRank::Apply` for each event; at the end everything pending goes to the writers.
+// 5. If blocks without content were parked, other workers are asked, without the lock.
 void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time now) {
   std::vector<State::Unresolved> unresolved;
   {
@@ -228,9 +262,10 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
       if (doubtful) state_->Doubt(stream_rank, batch, i, now);
       const int64_t given = event.rank.value_or(batch.rank.value_or(stream_rank));
       const uint32_t of_event = static_cast<uint32_t>(given);
+      // Ranks are 32 bits; a negative one that fits is taken as its bit pattern.
       if (given != static_cast<int64_t>(of_event) && given != static_cast<int32_t>(of_event)) {
         ++counters
-              .refused[static_cast<size_t>(Refusal::kMalformed)];  // no rank that anybody can have
+              .refused[static_cast<size_t>(Refusal::kMalformed)];  // no number that ranks can have
         continue;
       }
       if (rank == nullptr || of_event != number) {
@@ -258,12 +293,14 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
   if (!unresolved.empty()) state_->Resolve(unresolved);
 }
 
+// Ranks that this stream alone publishes are empty now. A rank with several streams does not know
+// which blocks came over which: it is in doubt.
 void EngineWorker::Restarted(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
   state_->early_losses.erase(stream_rank);
   for (auto& [number, state] : state_->ranks) {
     if (state.rank == nullptr || !State::IsOf(state, stream_rank)) continue;
-    // One that was restored with unknown origin is its own stream's.
+    // A rank that was restored with unknown origin counts as published by its own stream.
     const bool is_alone =
         state.streams.size() == 1 || (state.streams.empty() && number == stream_rank);
     if (is_alone) {
@@ -280,7 +317,7 @@ void EngineWorker::Lost(uint32_t stream_rank, Time now) {
     ++state_->early_losses[stream_rank].gaps;
     return;
   }
-  // What was lost may be all that there was of the rank.
+  // The lost batches may be all that named the rank.
   state_->RankOf(stream_rank, stream_rank);
   state_->Lose(stream_rank, EngineRank::LossKind::kGap, now);
 }
@@ -302,6 +339,7 @@ void EngineWorker::Doubt(uint32_t rank, Time now) {
     found->second.rank->Lose(EngineRank::LossKind::kUnreadable, now);
 }
 
+// Undoes one gap of each rank of the stream, and of its early ones.
 void EngineWorker::Repaired(uint32_t stream_rank) {
   MutexLock lock(&state_->mutex);
   const auto early = state_->early_losses.find(stream_rank);
@@ -315,6 +353,7 @@ void EngineWorker::RemoveRank(uint32_t rank) {
   state_->NoteLookAheads();
 }
 
+// The ranks returned stay in `ranks`, empty: the caller calls `RemoveRank` for those that shall go.
 std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now) {
   std::vector<uint32_t> gone;
   MutexLock lock(&state_->mutex);
@@ -336,6 +375,7 @@ std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now)
   return gone;
 }
 
+// A rank without a writer is erased here: its next event makes another attempt.
 void EngineWorker::Tick(Time now) {
   std::vector<State::Unresolved> unresolved;
   {

@@ -1,5 +1,4 @@
-// What does an engine's word mean for the index? Turns the events of one worker into changes of its
-// ranks' holdings, in the words of the contract.
+// Turns the events of one worker into changes of its ranks' holdings, hashed by the contract.
 //
 //   EngineBatch ─▶ EngineWorker ─┬▶ rank 0: names, namespaces, copies, orphans ─▶ HoldingsWriter (a holder)
 //                                └▶ rank 1: …
@@ -54,7 +53,7 @@ class SglangBlockHashes;
 using MakeHoldingsWriter =
     std::function<absl::StatusOr<std::shared_ptr<HoldingsWriter>>(uint32_t rank)>;
 
-// What a name stands for.
+// The block that a name stands for.
 struct KnownBlock {
   SequenceHash block{0};
   Position position = 0;
@@ -66,8 +65,8 @@ struct KnownBlock {
 struct EngineWorkerOptions {
   std::string name = {};  // for logs
   uint32_t block_size = 16;
-  // With a block size of 0: told the one of the engine's first whole blocks of the main class on
-  // the device (of an engine that has no such class, of its finest), and answers which one counts
+  // With a block size of 0: called with the size of the engine's first whole blocks of the main
+  // class on the device (without such a class, of its finest), and returns the size that counts
   // from now on. Called by `Learn` with this worker's lock, once; until then nothing is held.
   std::function<uint32_t(uint32_t found)> learn_block_size = {};
   HashContract contract = {};
@@ -75,7 +74,7 @@ struct EngineWorkerOptions {
   // lora_name).
   std::string lora_name = {};
   std::string additional_salt = {};
-  // Of a model that sees images: the token that stands for one, again and again (`PadImages`).
+  // For a model that sees images: the token that stands for one, repeated (`PadImages`).
   std::optional<TokenId> image_token = {};
   // For engines that announce what they hold already as if it were stored again (vLLM's
   // `kv_cache_report_mode` "full"): a block is gone with the first removal. With several copies
@@ -84,10 +83,10 @@ struct EngineWorkerOptions {
   // EAGLE and multi-token prediction without look-ahead hashes: attention groups of which the
   // engine matches one block more than it reuses. No value: none; empty: all.
   std::optional<std::vector<uint32_t>> drops_last = {};
-  // Of chunked local attention: tokens of a chunk, which no event says. 0: unknown; then only
+  // For chunked local attention: tokens of a chunk, which no event says. 0: unknown; then only
   // prefixes held from their start count.
   uint32_t chunk_tokens = 0;
-  // Of SGLang's events by component: tokens of its sliding window, which no event says. 0:
+  // For SGLang's events by component: tokens of its sliding window, which no event says. 0:
   // likewise. An engine with one that says nothing of components is answered by what full attention
   // holds, as degraded.
   uint32_t window_tokens = 0;
@@ -116,20 +115,20 @@ struct EngineWorkerOptions {
   bool keep_local_hashes = false;
   size_t orphan_blocks_max = 65536;    // parked, per rank
   size_t orphan_bytes_max = 64 << 20;  // likewise
-  // Of adapters and salts under which a rank holds blocks: where they do not fit, blocks under
-  // further ones are shed.
+  // Memory of adapters and salts under which a rank holds blocks: beyond it, blocks under further
+  // ones are shed.
   size_t namespace_bytes_max = 64 << 20;
   Duration orphan_ttl = std::chrono::seconds(60);
   // After a loss that nothing repaired, what is not confirmed by then is dropped.
   Duration repair_timeout = std::chrono::seconds(30);
   uint32_t ranks_max = 1024;
   // Asks the domain's other workers (`EngineWorker::Find`) for a hash that came without tokens and
-  // that this worker never announced itself: Mooncake's blocks were computed by others. May be
+  // that this worker never announced: Mooncake's blocks were computed by other workers. May be
   // empty. Called by `Apply` and `Tick` without this worker's lock; until it answers, such a block
   // is parked.
   std::function<std::optional<KnownBlock>(const EngineBlockHash& hash)> resolve = {};
-  // Told what SGLang's router calls each block (`page_names.h`); null: nothing asks so. It outlives
-  // the worker.
+  // The table of SGLang's names of blocks (`sglang_block_hash.h`); null: no service needs it. It
+  // outlives the worker.
   SglangBlockHashes* page_names = nullptr;
   bool is_sglang = false;  // the engine's own names are those
   // While it is full no further block is parked, and no block taken under an adapter or salt that
@@ -198,7 +197,7 @@ struct EngineAlias {
   std::string_view cache_salt = {};
 };
 
-// What is known of a rank beside its names: another replica needs it before them.
+// The state of a rank beside its names: another replica needs it before them.
 struct EngineRankMark {
   uint32_t rank = 0;
   std::optional<uint32_t> stream_rank = {};  // as in `EngineAlias`
@@ -216,14 +215,14 @@ struct EngineRankMark {
   // Names, by group, that stood for blocks of two namespaces.
   std::vector<std::pair<uint32_t, EngineBlockHash>> ambiguous = {};
   // Side blocks that end inside main blocks: a name that waits for its main block, and the name of
-  // the block before it, which will be told by that.
+  // the block before it, which gets its place from that.
   struct SideLink {
     uint32_t group = 0;
     EngineBlockHash name;
     EngineBlockHash before;
   };
   std::vector<SideLink> side_links = {};
-  // Of those that several chains share: a side name beside the one that `EngineAlias` has.
+  // For side blocks that several chains share: a side name beside the one that `EngineAlias` has.
   struct SharedSide {
     uint32_t group = 0;
     EngineBlockHash name;
@@ -252,21 +251,20 @@ class EngineWorker {
   void Apply(uint32_t stream_rank, const EngineBatch& batch, Time now);
 
   // The engine behind that stream started anew: everything of the ranks it published is gone; trust
-  // is exact. Of ranks that other streams publish too what is gone is unknown: as after
-  // `Unreadable`.
+  // is exact. Ranks that other streams publish too do not know what is gone: as after `Unreadable`.
   void Restarted(uint32_t stream_rank, Time now);
 
-  // Batches of that stream were lost. What is held stays, unconfirmed, and the trust of its ranks
-  // is degraded; what is stored from now on is certain. After `repair_timeout` the rest is dropped
-  // (in `Tick`, in bounded steps).
+  // Batches of that stream were lost. Blocks held stay, unconfirmed, and the trust of its ranks is
+  // degraded; blocks stored from now on are certain. After `repair_timeout` the rest is dropped (in
+  // `Tick`, in bounded steps).
   void Lost(uint32_t stream_rank, Time now);
 
   // Something of that stream came and cannot be read: as `Lost`, but no replay tells more, and
   // nothing repairs it.
   void Unreadable(uint32_t stream_rank, Time now);
 
-  // What is held of that rank is in doubt, from any stream: as `Unreadable`. Nothing when there is
-  // no such rank.
+  // Everything that this rank holds, from any stream, is in doubt: as `Unreadable`. Nothing when
+  // there is no such rank.
   void Doubt(uint32_t rank, Time now);
 
   // Everything lost was replayed in time: all is as if nothing had happened. Undoes the latest
@@ -274,7 +272,7 @@ class EngineWorker {
   // applied but the replayed ones, in order.
   void Repaired(uint32_t stream_rank);
 
-  // What any rank holds under this name; an integer finds a digest that ends in it too.
+  // The block that any rank holds under this name; an integer finds a digest that ends in it too.
   std::optional<KnownBlock> Find(const EngineBlockHash& hash) const;
 
   // Whether any rank holds a block of this adapter and salt.
@@ -283,7 +281,7 @@ class EngineWorker {
   // A rank's holdings go away, with its writer.
   void RemoveRank(uint32_t rank);
 
-  // That stream is no longer listened to. Ranks that it alone published hold nothing now and are
+  // The stream has ended for this process. Ranks that it alone published hold nothing now and are
   // returned, its own too when nothing was ever heard of it; those that others publish too are as
   // after `Unreadable`.
   std::vector<uint32_t> RemoveStream(uint32_t stream_rank, Time now);
@@ -299,17 +297,15 @@ class EngineWorker {
   // Every name of every rank that stands for a held block, parents not necessarily before children.
   void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;
   // Puts back what `ForEachAlias` told, in any order and its tiers at once or one by one, into a
-  // worker that is empty. The writer is told as if it were stored.
-  // INVALID_ARGUMENT: contradicts itself; nothing of that entry was taken.
-  // `more`: others follow, blocks after their parents where they can, and the writer may be told
-  // later, by `Tick` at the latest.
+  // worker that is empty. The writer gets it as if it were stored. INVALID_ARGUMENT: contradicts
+  // itself; nothing of that entry was taken. `more`: others follow, blocks after their parents
+  // where they can, and the writer may get it later, by `Tick` at the latest.
   absl::Status Restore(const EngineAlias& alias, bool more = false);
 
-  // What is known of each rank; of one that knows much in several calls. Views are valid during the
-  // visit.
+  // The mark of each rank; a large one in several calls. Views are valid during the visit.
   void ForEachRank(const std::function<void(const EngineRankMark&)>& visit) const;
-  // Puts that back, before any name of the rank; who says nothing of a rank may have seen salts and
-  // objects. INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
+  // Puts that back, before any name of the rank; without a mark a rank assumes that it has seen
+  // salts and objects. INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
   absl::Status RestoreRank(const EngineRankMark& mark);
 
  private:

@@ -1,7 +1,7 @@
-// What does the meaning of events cost without an index? Stored and removed blocks of 16 tokens
-// through `EngineWorker::Apply` into a writer that does nothing, in a steady state of evictions,
-// while names grow and while they go, in one worker or in turns in many; memory a name, as counted
-// and as the system sees it; the longest call.
+// The cost of events without an index: stored and removed blocks of 16 tokens through
+// `EngineWorker::Apply` into a writer that does nothing, in a steady state of evictions, while
+// names grow and while they go, in one worker or in turns in many; memory a name, as counted and as
+// the system sees it; the longest call.
 //
 //   bazel run -c opt //indexer/kv_events:engine_worker_benchmark
 
@@ -77,7 +77,7 @@ class Events {
   EngineBatch batch_;
 };
 
-// Of this process, in use.
+// Memory of this process in use.
 double ResidentBytes() {
   malloc_trim(0);
   std::ifstream statm("/proc/self/statm");

@@ -1,4 +1,4 @@
-// What engines' events mean for hybrid models: windows, states, chunks, components.
+// Engines' events for hybrid models: windows, states, chunks, components.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,4 @@
-// What waits, what is lost, what comes back: parked blocks, tokenless blocks, losses, restarts,
-// names put down and taken up.
+// Parked blocks, tokenless blocks, losses, restarts, and names written and restored.
 
 #include <chrono>
 #include <map>
@@ -191,7 +190,7 @@ TEST(TokenlessTest, AnotherWorkerIsAsked) {
   store.Apply({envelope});
   EXPECT_EQ(store.Reach(Tokens(8), {.cache_salt = "tenant", .tiers = kHost}), 2);
   EXPECT_EQ(store.RankStats().parked, 1);
-  // Who comes later is asked again.
+  // A worker that learns the name later is asked again.
   engine.Apply({StoreEvent({3}, Tokens(4, 8), 2)});
   store.Advance(seconds(1));
   EXPECT_EQ(store.Reach(Tokens(12), {.cache_salt = "tenant"}), 3);

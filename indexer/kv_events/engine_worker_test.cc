@@ -1,4 +1,4 @@
-// What engines' events mean: content, namespaces, copies, tiers, groups.
+// The meaning of engines' events: content, namespaces, copies, tiers, groups.
 
 #include "indexer/kv_events/engine_worker.h"
 
@@ -89,7 +89,7 @@ TEST(EngineWorkerTest, FewerTokensThanBlocksCountTheLeadingOnes) {
   EXPECT_EQ(worker.Refused(Refusal::kNotDense), 2);
 }
 
-// Hybrid models leave blocks out of the hashes: which tokens are whose cannot be known.
+// Hybrid models leave blocks out of the hashes: which tokens belong to which block cannot be known.
 TEST(EngineWorkerTest, MoreTokensThanBlocksCountNothing) {
   TestWorker worker;
   worker.Apply({StoreEvent({1, 2}, Tokens(16))});
@@ -458,8 +458,8 @@ TEST(EngineWorkerTest, StoresAndRemovalsOfABatchAreHandedOverInOneCall) {
   worker.Apply({RemoveEvent({4}), StoreEvent({5}, Tokens(4, 100)), RemoveEvent({3}),
                 StoreEvent({6}, Tokens(4, 200)), RemoveEvent({5})});
   EXPECT_EQ(worker.calls(), 1);
-  // What was there before goes first, and together; what was stored meanwhile goes behind its
-  // store.
+  // Removals of earlier blocks go first, and together; a block stored meanwhile is removed behind
+  // its store.
   ASSERT_EQ(worker.sent().size(), 4);
   EXPECT_EQ(std::get<Removed>(worker.sent()[0]).blocks.size(), 2);
   EXPECT_EQ(std::get<Removed>(worker.sent()[3]).blocks.size(), 1);
@@ -485,8 +485,8 @@ TEST(EngineWorkerTest, ASecondNameThatComesAndGoesInABatchLeavesItsBlock) {
   EXPECT_EQ(worker.RankStats().blocks[0], 0);
 }
 
-// What the other group has by itself is told in parts, and the first of them show that blocks have
-// two names.
+// Blocks that the other group has by itself are handed over in parts, and the first part shows that
+// blocks have two names.
 TEST(EngineWorkerTest, BlocksOfTwoNamesStayWhenAGroupTurnsOutToBeOfAnotherKind) {
   constexpr size_t kBlocks = 3 * kBatchBlocksMax;
   const auto of_group = [](OwnedEvent event, uint32_t group, std::string_view kind) {

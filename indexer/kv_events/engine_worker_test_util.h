@@ -98,7 +98,7 @@ class TestWorker {
   size_t Held(const std::vector<TokenId>& tokens, uint32_t rank = 0) const;
   CacheLayout layout(uint32_t rank = 0) const { return ranks_.at(rank).layout; }
 
-  // What the index has of a rank: tiers by block.
+  // The index's blocks of a rank: tiers by block.
   std::map<uint64_t, TierMask> Holdings(uint32_t rank = 0) const;
   // Likewise of its side blocks, by name.
   std::map<uint64_t, TierMask> SideHoldings(uint32_t rank = 0) const;

@@ -1,3 +1,6 @@
+// Asks an engine's HTTP server where its ranks publish events. Values that are not understood are
+// left out: a server of another engine answers something else.
+
 #include "indexer/kv_events/kv_event_sources.h"
 
 #include <algorithm>
@@ -15,6 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// A larger answer is refused.
 constexpr size_t kBodyBytesMax = 1 << 20;
 
 std::string Text(const Json& json, const char* key) {
@@ -45,6 +49,7 @@ std::optional<KvEventSources> ReadKvEventSources(std::string_view body) {
   return sources;
 }
 
+// UNAVAILABLE: ask again, the server may be starting. NOT_FOUND: it answers, and not this question.
 absl::StatusOr<KvEventSources> AskKvEventSources(const std::string& url, Duration timeout,
                                                  const std::string& authorization) {
   HttpFetch fetch({.connect_timeout = timeout,
@@ -62,6 +67,7 @@ absl::StatusOr<KvEventSources> AskKvEventSources(const std::string& url, Duratio
   return *std::move(sources);
 }
 
+// Empty where there is no port to connect to: "tcp://*:0" was not bound yet.
 std::string_view PortOfEndpoint(std::string_view endpoint) {
   const size_t colon = endpoint.rfind(':');
   if (!endpoint.starts_with("tcp://") || colon < 6) return "";

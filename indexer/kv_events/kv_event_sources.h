@@ -1,5 +1,5 @@
-// Where does each rank of an engine publish its events? What vLLM answers to GET /kv_event_sources,
-// and how that is reached.
+// Where does each rank of an engine publish its events? vLLM's answer to GET /kv_event_sources, and
+// the endpoints in it.
 //
 // *Threads*: pure functions; `AskKvEventSources` waits for the answer.
 
@@ -33,15 +33,15 @@ struct KvEventSource {
 
 using KvEventSources = std::map<uint32_t, KvEventSource>;  // by rank
 
-// Of what an engine says of one rank; without an endpoint it is left out, and so is a rank that
+// Adds what an engine says of one rank; without an endpoint it is left out, and so is a rank that
 // none has.
 void AddKvEventSource(uint32_t rank, const nlohmann::json& said, KvEventSources* sources);
 
-// Of vLLM's answer; empty: it publishes none. Nothing: it is another text.
+// The sources in vLLM's answer; empty: it publishes none. Nothing: it is another text.
 std::optional<KvEventSources> ReadKvEventSources(std::string_view body);
 
-// Of the engine at `url`. UNAVAILABLE: no answer, or that of a server that is not ready. NOT_FOUND:
-// it does not say, as engines from before vLLM 0.33, or wants another key.
+// The sources of the engine at `url`. UNAVAILABLE: no answer, or that of a server that is not
+// ready. NOT_FOUND: it does not say, as engines from before vLLM 0.33, or wants another key.
 // `authorization`: of the request, such as "Bearer KEY"; empty: none.
 absl::StatusOr<KvEventSources> AskKvEventSources(const std::string& url, Duration timeout,
                                                  const std::string& authorization = "");

@@ -1,14 +1,17 @@
+// The parts of the reader that are not inlined: wide numbers, and skipping a value of any form
+// without recursion.
+
 #include "indexer/kv_events/msgpack_reader.h"
 
 namespace kvatlas {
 namespace {
 
-// How long a value is that starts with some byte: its header, then what the header counts.
+// The extent of a value by its first byte: its header, then what the header counts.
 struct Extent {
   uint8_t fixed = 1;        // bytes of the first byte and of what always follows
   uint8_t length_size = 0;  // bytes of a length or count after the first byte
   uint8_t nested = 0;       // values inside, as the first byte alone says
-  // What that length counts.
+  // The unit of that length.
   enum class Counts : uint8_t {
     kNothing,
     kBytes,
@@ -18,6 +21,8 @@ struct Extent {
   } counts = Counts::kNothing;
 };
 
+// All first bytes of msgpack's specification. First bytes that are not named here are one-byte
+// values: small integers, nil and bools.
 constexpr std::array<Extent, 256> MakeExtents() {
   using Counts = Extent::Counts;
   std::array<Extent, 256> extents{};
@@ -52,6 +57,7 @@ constexpr std::array<Extent, 256> MakeExtents() {
 
 constexpr std::array<Extent, 256> kExtents = MakeExtents();
 
+// The length behind the first byte, in 1, 2 or 4 bytes.
 uint64_t LoadLength(const uint8_t* at, uint8_t size) {
   if (size == 1) return *at;
   if (size == 2) return LoadBigEndian<uint16_t>(at);
@@ -60,6 +66,7 @@ uint64_t LoadLength(const uint8_t* at, uint8_t size) {
 
 }  // namespace
 
+// An integer of a form with a header byte; `at_` is at that byte.
 bool MsgpackReader::ReadWideInteger(MsgpackInteger* integer) {
   switch (*at_++) {
     case 0xcc:
@@ -98,6 +105,8 @@ bool MsgpackReader::ReadFloat(double* number) {
   return true;
 }
 
+// Skips one value and all that is inside it, in a loop: a frame nested a million deep needs no
+// stack.
 bool MsgpackReader::Skip() {
   // Values still to come. Each takes a byte at least, so that their number stays below that of the
   // bytes left.

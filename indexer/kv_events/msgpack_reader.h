@@ -1,4 +1,4 @@
-// What is the next msgpack value in these bytes? A cursor that never leaves them.
+// Reads msgpack values one after the other, where they lie. A cursor that never leaves them.
 //
 // *Truth*: a read that returns true has taken exactly one value (of an array or map only the
 // header); one that returns false has found another type, or the end, and may stand anywhere:
@@ -154,7 +154,7 @@ class MsgpackReader {
     return Take(size, bytes);
   }
 
-  // Of any width; no float, though it be whole.
+  // An integer of any width; no float, though it be whole.
   bool ReadInteger(MsgpackInteger* integer) {
     if (at_ == end_) return false;
     const uint8_t first = *at_;

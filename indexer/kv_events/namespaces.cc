@@ -1,3 +1,7 @@
+// Entries stay in a deque, so that keys, which are views of their texts, remain valid. An entry
+// lives while blocks count on it or a `Pin` holds it; entry 0 is never freed and not counted in
+// `bytes_`.
+
 #include "indexer/kv_events/namespaces.h"
 
 namespace kvatlas {
@@ -8,6 +12,7 @@ Namespaces::Namespaces(const HashContract& contract, std::string_view lora_name,
   Add(lora_name, cache_salt, 0);
 }
 
+// The last one and the worker's own are tried first: most events repeat one of them.
 std::optional<uint32_t> Namespaces::Intern(std::string_view lora_name, std::string_view cache_salt,
                                            uint32_t eagle) {
   const Key key{lora_name, cache_salt, eagle};
@@ -22,6 +27,8 @@ std::optional<uint32_t> Namespaces::Intern(std::string_view lora_name, std::stri
   return last_ = Add(lora_name, cache_salt, eagle);
 }
 
+// Takes a free number, else a new one. The seed is computed once here: it goes into every block's
+// hash.
 uint32_t Namespaces::Add(std::string_view lora_name, std::string_view cache_salt, uint32_t eagle) {
   uint32_t number = static_cast<uint32_t>(entries_.size());
   if (free_.empty()) {
@@ -39,6 +46,7 @@ uint32_t Namespaces::Add(std::string_view lora_name, std::string_view cache_salt
   return number;
 }
 
+// The last block frees texts and number. The key is erased first: it points into the texts.
 void Namespaces::Discount(uint32_t number) {
   Entry& entry = entries_[number];
   if (--entry.blocks != 0 || number == 0) return;
@@ -49,6 +57,7 @@ void Namespaces::Discount(uint32_t number) {
   if (last_ == number) last_ = 0;
 }
 
+// Each look-ahead makes an entry of its own: all of them are tried.
 bool Namespaces::Holds(std::string_view lora_name, std::string_view cache_salt) const {
   for (uint32_t eagle = 0; eagle <= kLookAheadMax; ++eagle) {
     const auto found = numbers_.find(Key{lora_name, cache_salt, eagle});

@@ -1,10 +1,9 @@
-// Which namespaces do a worker rank's blocks live in? An adapter, a salt and a way to cut tokens,
-// by small numbers.
+// The namespaces of a worker rank's blocks: an adapter, a salt and a way to cut tokens, by small
+// numbers.
 //
 // *Truth*: number 0 is the worker's own and always there. Others live as long as a block counts on
 // them; their numbers are given out again.
-// *Bounds*: of `bytes_max`, and of the process's memory budget: beyond either nothing new is
-// interned.
+// *Bounds*: `bytes_max`, and the process's memory budget: beyond either nothing new is interned.
 // *Threads*: none; the caller serialises. *Cost*: one look-up by text per event that says one.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_NAMESPACES_H_
@@ -69,7 +68,7 @@ class Namespaces {
   };
 
   size_t size() const { return entries_.size() - free_.size(); }
-  // Of all but the worker's own.
+  // Memory of all but the worker's own.
   size_t bytes() const { return bytes_; }
 
  private:

@@ -1,3 +1,13 @@
+// Parked blocks in three structures that change together:
+//
+//   blocks_     name ─▶ block                  every parked block, once
+//   children_   parent ─▶ names                blocks with tokens: they wait for this parent
+//   queue_      (ticket, name), oldest first   blocks by age; an entry is stale once its block went
+//
+// `EngineRank::ParkBlock` fills it; `LinkAll`, `Resolve` and removals take blocks out; `Tick` drops
+// what waited too long. Blocks are found by keys of `ParkedName`, since names point into the
+// event's memory and have to be owned here.
+
 #include "indexer/kv_events/orphans.h"
 
 #include <algorithm>
@@ -10,6 +20,8 @@ namespace kvatlas {
 std::string ParkedName(size_t group, const EngineBlockHash& name) {
   std::string key;
   key.reserve(10 + name.bytes.size());
+  // Group in a byte (`kGroupsMax` is 32), kind of name, bytes. A number is in the machine's order:
+  // keys do not leave the process.
   key.push_back(static_cast<char>(group));
   if (name.bytes.empty()) {
     key.push_back('i');
@@ -34,11 +46,13 @@ EngineBlockHash NameOfKey(const std::string& key) {
 size_t GroupOfKey(const std::string& key) { return static_cast<uint8_t>(key[0]); }
 
 size_t Orphans::BytesOf(const std::string& name, const ParkedBlock& block) {
-  // The name is in the table, in the queue and under its parent.
+  // An estimate: the name is in the table, in the queue and under its parent.
   return 3 * (sizeof(std::string) + name.size()) + sizeof(ParkedBlock) + 2 * block.parent.size() +
          block.tokens.size() * sizeof(TokenId) + block.multimodal.size() * sizeof(uint64_t);
 }
 
+// The bound on bytes is checked before the block is added: the pool may exceed it by one block.
+// Adapter and salt are interned, since many blocks of one request have the same ones.
 bool Orphans::Admit(ParkedBlock* block, std::string_view lora_name, std::string_view cache_salt) {
   if (bytes() >= bytes_max_ || (memory_ != nullptr && memory_->level() >= MemoryLevel::kFull))
     return false;
@@ -49,6 +63,11 @@ bool Orphans::Admit(ParkedBlock* block, std::string_view lora_name, std::string_
   return true;
 }
 
+// 1. A new block is added, if there is room.
+// 2. A block that came without tokens gets them, with its copies and its age: it waits for its
+//    parent from now on, and for its own name no longer. Where there is no room for the tokens it
+//    stays as it is.
+// 3. Either way the store counts as a copy in its tier.
 bool Orphans::Park(const std::string& name, ParkedBlock block, std::string_view lora_name,
                    std::string_view cache_salt, Tier tier, AliasTable::Copies copies, Time now) {
   const int t = static_cast<int>(tier);
@@ -84,6 +103,7 @@ bool Orphans::Park(const std::string& name, ParkedBlock block, std::string_view 
   return true;
 }
 
+// The last copy of any tier takes the block out.
 bool Orphans::Remove(const std::string& name, Tier tier) {
   const auto it = blocks_.find(name);
   if (it == blocks_.end()) return false;
@@ -101,6 +121,7 @@ const ParkedBlock* Orphans::Find(const std::string& name) const {
   return it == blocks_.end() ? nullptr : &it->second;
 }
 
+// Undoes what `Park` did beside `blocks_`. The entry in `queue_` stays and is stale.
 void Orphans::Unlink(const std::string& name, const ParkedBlock& block) {
   bytes_ -= BytesOf(name, block);
   said_.Discount(block.said);
@@ -129,6 +150,8 @@ std::vector<std::string> Orphans::ChildrenOf(const std::string& parent) const {
   return {it->second.begin(), it->second.end()};
 }
 
+// Stops at the oldest block that may stay: all behind it are younger. A stale entry's ticket is no
+// block's, also where the name was parked again since.
 size_t Orphans::DropExpired(Time now) {
   size_t dropped = 0;
   while (!queue_.empty()) {
@@ -145,6 +168,8 @@ size_t Orphans::DropExpired(Time now) {
   return dropped;
 }
 
+// Goes round the queue from where the last call stopped, once at most, so that each name is asked
+// for in turn. O(queue).
 std::vector<std::string> Orphans::WithoutTokens(size_t most) {
   std::vector<std::string> names;
   if (without_tokens_ == 0) return names;
@@ -165,6 +190,7 @@ void Orphans::Confirm() {
   for (auto& [name, block] : blocks_) block.certain = block.copies;
 }
 
+// A parked block costs no call of the writer: all of them are dropped at once.
 size_t Orphans::DropUnconfirmed() {
   for (auto& [name, block] : blocks_) block.copies = block.certain;
   return TakeEmpty();
@@ -187,6 +213,7 @@ void Orphans::ClearTier(Tier tier) {
   TakeEmpty();
 }
 
+// In two steps: taking a block changes the table that is walked.
 size_t Orphans::TakeEmpty() {
   std::vector<std::string> empty;
   for (const auto& [name, block] : blocks_)
@@ -195,6 +222,8 @@ size_t Orphans::TakeEmpty() {
   return empty.size();
 }
 
+// Stale entries are removed once they are the majority: amortized O(1) a block, and the queue is
+// bounded by `blocks_max`.
 void Orphans::TrimQueue() {
   if (queue_.size() < 64 + 2 * blocks_.size()) return;
   std::erase_if(queue_, [this](const auto& entry) {
@@ -203,6 +232,8 @@ void Orphans::TrimQueue() {
   });
 }
 
+// Assigns new containers, so that memory goes back after a burst. Tickets go on: a number is never
+// given twice.
 void Orphans::Clear() {
   blocks_ = {};
   children_ = {};

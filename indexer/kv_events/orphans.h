@@ -1,11 +1,11 @@
-// Which announced blocks cannot be placed yet? Those whose parent is unknown, kept with their
-// tokens, and those that came without tokens under a name that was never announced.
+// Announced blocks that cannot be placed yet: blocks with an unknown parent, kept with their
+// tokens, and blocks that came without tokens under a name that was never announced.
 //
 // *Truth*: a block is parked once, under its name, with its copies by tier; a removal unparks it
 // like any other. It waits for its own name if it has no tokens, else for its parent's.
 // *Threads*: none; the caller serialises.
 // *Bounds*: `blocks_max`, `bytes_max` and the process's memory budget; beyond any of them nothing
-// new is parked. What waited for `ttl` goes (`DropExpired`).
+// new is parked. Blocks that waited for `ttl` are dropped (`DropExpired`).
 // *Cost*: about 300 bytes and two hash table entries a block of 16 tokens; rare by nature.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_ORPHANS_H_
@@ -75,7 +75,7 @@ class Orphans {
   bool Remove(const std::string& name, Tier tier);
 
   const ParkedBlock* Find(const std::string& name) const;
-  // What the event of a block that is parked said, kept once for all of them.
+  // The adapter and salt that a parked block's event named; equal ones are kept once.
   const Space& Said(const ParkedBlock& block) const { return said_.at(block.said); }
   std::optional<ParkedBlock> Take(const std::string& name);
   // Names of those that wait for this parent, in no particular order.
@@ -90,7 +90,7 @@ class Orphans {
   void Confirm();
   size_t DropUnconfirmed();
   bool AnyUnconfirmed() const;
-  // Those of one attention group go.
+  // Drops the blocks of one attention group.
   void DropGroup(size_t group);
   // Nothing is in that tier any more.
   void ClearTier(Tier tier);
@@ -102,7 +102,7 @@ class Orphans {
   bool Admit(ParkedBlock* block, std::string_view lora_name, std::string_view cache_salt);
   void Unlink(const std::string& name, const ParkedBlock& block);
   void TrimQueue();
-  // Those without copies go; how many they were.
+  // Drops blocks without copies; returns how many.
   size_t TakeEmpty();
 
   const size_t blocks_max_;

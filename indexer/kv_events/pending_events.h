@@ -1,7 +1,8 @@
-// What is to be handed over? The events of a batch as they come, block by block: consecutive blocks
-// of a sequence become one store, removals that follow each other one removal. Removals of the main
-// class that depend on nothing stored since go before everything, as one removal: engines alternate
-// evictions and stores, and the index takes blocks together in a third of the time.
+// Collects what is to be handed over to a writer. The events of a batch come block by block:
+// consecutive blocks of a sequence become one store, removals that follow each other one removal.
+// Removals of the main class that depend on nothing stored since go before everything, as one
+// removal: engines alternate evictions and stores, and the index takes blocks together in a third
+// of the time.
 //
 // *Truth*: all of it leads to the same as in the order in which it came. On the way there may be
 // less, never more, than at any moment of that order: a removal moves before stores of other
@@ -107,7 +108,7 @@ class PendingEvents {
   static constexpr size_t kSparesMax = 32;
   static constexpr size_t kSpareHashesMax = 1024;
 
-  // Of what was stored since the last `Clear`, a bit for some blocks together.
+  // A filter over the blocks stored since the last `Clear`: a bit for some blocks together.
   static constexpr size_t kWords = 64;
   static size_t Slot(SequenceHash block) { return Raw(block) / 64 % kWords; }
   static uint64_t Bit(SequenceHash block) { return uint64_t{1} << (Raw(block) % 64); }

@@ -1,3 +1,7 @@
+// The registration's texts were checked by `CheckRegistration`: one that does not parse counts as
+// not said. A tier of a shared store is no silent tier of the worker: what leaves the store is in
+// doubt there.
+
 #include "indexer/kv_events/registered_worker.h"
 
 #include <optional>

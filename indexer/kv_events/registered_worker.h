@@ -1,4 +1,4 @@
-// What does a registration say of how its engine's events are to be read?
+// From a registration to the options by which its engine's events are read.
 //
 // *Place*: a leaf and a relay make their workers by it. *Threads*: a pure function.
 

@@ -1,3 +1,20 @@
+// The table of SGLang's page names and the hashing behind it. Names and digests are sharded alike,
+// with a lock per shard.
+//
+//   heads_    what a reader needs first: version and mask of each shard, packed together
+//   slots_    one reservation, `slots_a_shard_` slots for each shard; open addressing, linear probing
+//   shards_   lock and counters of writers
+//   digests_  block ─▶ digest of its page, where names are computed here
+//
+// Reader and writer:
+//
+// 1. A writer that adds a name stores the name, then the block (release). A reader that loads a
+//    block (acquire) sees its name.
+// 2. A writer that moves slots (`Shard::Move`) makes the version odd before and even afterwards.
+// 3. A reader (`Lookup`) loads the version (acquire), probes, and loads it again behind an acquire
+//    fence: an odd or changed version means that it may have missed a slot, and it looks again,
+//    `kLooks` times, then under the lock.
+
 #include "indexer/kv_events/sglang_block_hash.h"
 
 #include <openssl/evp.h>
@@ -16,6 +33,7 @@
 namespace kvatlas {
 namespace {
 
+// 256 shards; one call of `Sweep` visits up to `kShardsPerSweep` of them.
 constexpr int kShardBits = 8;
 constexpr size_t kShards = size_t{1} << kShardBits;
 constexpr size_t kShardsPerSweep = 8;
@@ -23,8 +41,8 @@ constexpr size_t kSlotsMin = 16;
 constexpr size_t kAhead = 16;  // names whose slots are loaded ahead
 constexpr int kLooks = 64;     // at a shard that changes, before it is locked
 
-// Names are digests, but what an engine says of itself need not be. The first bits choose the
-// shard, the next the slot.
+// Names are digests, but a number that an engine sends need not be one: mixed, so that no engine's
+// numbers pile up. The first bits choose the shard, others the slot.
 uint64_t Mix(uint64_t value) {
   value *= 0x9e3779b97f4a7c15;
   return (value ^ value >> 32) * 0xd6e8feb86659fd93;
@@ -77,7 +95,8 @@ std::optional<PageDigest> PageHasher::Hash(const PageDigest* prior, std::span<co
 
 // ---- Names ----
 
-// What writers need. In lines of its own, so that they do not meet.
+// Writers' part of a shard, in cache lines of its own, so that writers of different shards do not
+// contend.
 struct alignas(64) SglangBlockHashes::Shard {
   Head* head = nullptr;  // immutable
   mutable Mutex mutex;
@@ -85,10 +104,13 @@ struct alignas(64) SglangBlockHashes::Shard {
   uint64_t refused ABSL_GUARDED_BY(mutex) = 0;
   uint64_t conflicts ABSL_GUARDED_BY(mutex) = 0;
   uint64_t swept ABSL_GUARDED_BY(mutex) = 0;
-  // Names that nothing held at the last visit, and that no event named since.
+  // Names whose block nothing held at the last visit, and that no event named since: the next visit
+  // erases them.
   absl::flat_hash_set<uint64_t> suspects ABSL_GUARDED_BY(mutex);
 
-  // Partner: the acquire loads of `version` in `Lookup`.
+  // Runs `change`, which moves slots, between an odd and an even version. The release fence keeps
+  // its stores behind the odd version; the release store puts the even one behind them. Partner:
+  // the acquire load and fence in `Lookup`.
   template <typename Change>
   void Move(Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const uint32_t before = head->version.load(std::memory_order_relaxed);
@@ -98,11 +120,13 @@ struct alignas(64) SglangBlockHashes::Shard {
     head->version.store(before + 2, std::memory_order_release);
   }
 
-  // Everything that is in use, into as many slots.
+  // Moves everything that is in use into a table of `count` slots, a power of two.
   void Resize(Slot* slots, size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Erase(Slot* slots, size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 };
 
+// Digests by block, with suspects as above. Readers of prefixes never look here: a plain map under
+// its lock.
 struct alignas(64) SglangBlockHashes::DigestShard {
   mutable Mutex mutex;
   absl::flat_hash_map<SequenceHash, PageDigest> digests ABSL_GUARDED_BY(mutex);
@@ -110,6 +134,8 @@ struct alignas(64) SglangBlockHashes::DigestShard {
   uint64_t refused ABSL_GUARDED_BY(mutex) = 0;
 };
 
+// A shard reserves room for its share of names at a load of three quarters, rounded up to a power
+// of two.
 SglangBlockHashes::SglangBlockHashes(uint64_t names_a_shard)
     : names_a_shard_(names_a_shard),
       slots_a_shard_(std::bit_ceil(std::max<size_t>(kSlotsMin, names_a_shard / 3 * 4 + 4))),
@@ -126,6 +152,8 @@ std::unique_ptr<SglangBlockHashes> SglangBlockHashes::Create(const PageNamesOpti
   return names->Reserve() ? std::move(names) : nullptr;
 }
 
+// Reserves addresses, not memory: pages come with their first use (MAP_NORESERVE), read as zeros,
+// which are empty slots. The address never changes, so that readers need no protection against it.
 bool SglangBlockHashes::Reserve() {
   void* const memory = mmap(nullptr, kShards * slots_a_shard_ * sizeof(Slot),
                             PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -160,14 +188,16 @@ void SglangBlockHashes::Shard::Resize(Slot* slots, size_t count) {
       slots[at].name.store(name, std::memory_order_relaxed);
       slots[at].block.store(block, std::memory_order_relaxed);
     }
-    // Of whole pages alone; what is there reads as 0 from then on.
+    // After shrinking, memory of whole pages behind the table goes back to the system. A reader
+    // that still probes there finds zeros.
     constexpr size_t kPage = 4096 / sizeof(Slot);
     const size_t from = (count + kPage - 1) / kPage * kPage;
     if (before > from) madvise(slots + from, (before - from) * sizeof(Slot), MADV_DONTNEED);
   });
 }
 
-// Those behind it move up, so that no look-up ends too early.
+// Erases a slot by moving up those behind it that would not be found over the hole. No tombstones:
+// probes stay short however many names come and go.
 void SglangBlockHashes::Shard::Erase(Slot* slots, size_t at) {
   const size_t slot_mask = head->mask.load(std::memory_order_relaxed);
   --size;
@@ -188,6 +218,9 @@ void SglangBlockHashes::Shard::Erase(Slot* slots, size_t at) {
   });
 }
 
+// A name that stands for another block keeps it, unless the new block is plain: a router computes
+// names of plain blocks alone. Such a slot changes in place with one store: a reader finds either
+// block.
 void SglangBlockHashes::Name(uint64_t name, SequenceHash block, bool plain) {
   if (Raw(block) == 0) return;
   const uint64_t mixed = Mix(name);
@@ -210,6 +243,7 @@ void SglangBlockHashes::Name(uint64_t name, SequenceHash block, bool plain) {
     ++shard.refused;
     return;
   }
+  // Load stays below three quarters.
   if (mask == 0 || (shard.size + 1) * 4 > (mask + 1) * 3) {
     shard.Resize(slots, mask == 0 ? kSlotsMin : (mask + 1) * 2);
     mask = shard.head->mask.load(std::memory_order_relaxed);
@@ -221,12 +255,13 @@ void SglangBlockHashes::Name(uint64_t name, SequenceHash block, bool plain) {
   slots[at].block.store(Raw(block), std::memory_order_release);
 }
 
-// 0: not there.
+// The block of a name, 0 if it is not there. May be wrong while slots are moved: `Lookup` checks
+// the version.
 uint64_t SglangBlockHashes::Probe(const Head& head, const Slot* slots, uint64_t mixed,
                                   uint64_t name) const {
   const size_t mask = head.mask.load(std::memory_order_relaxed);
   size_t at = HomeOf(mixed, mask);
-  // Bounded, since what is being moved need not have an empty slot.
+  // Bounded: while slots are being moved there need not be an empty one.
   for (size_t looked = 0; looked <= mask; ++looked, at = (at + 1) & mask) {
     const uint64_t block = slots[at].block.load(std::memory_order_acquire);
     if (block == 0) return 0;
@@ -235,6 +270,7 @@ uint64_t SglangBlockHashes::Probe(const Head& head, const Slot* slots, uint64_t 
   return 0;
 }
 
+// Step 3 above. Under the lock no writer moves slots.
 uint64_t SglangBlockHashes::Lookup(uint64_t mixed, uint64_t name) const {
   const Head& head = heads_[ShardOf(mixed)];
   const Slot* const slots = SlotsOf(ShardOf(mixed));
@@ -249,6 +285,8 @@ uint64_t SglangBlockHashes::Lookup(uint64_t mixed, uint64_t name) const {
   return Probe(head, slots, mixed, name);
 }
 
+// Stops at the first name that is not known. Slots are fetched `kAhead` names before they are
+// looked at, since each look-up would wait for memory.
 void SglangBlockHashes::FindPrefix(std::span<const uint64_t> names,
                                    std::vector<SequenceHash>* blocks) const {
   blocks->clear();
@@ -287,6 +325,7 @@ void SglangBlockHashes::PutDigest(SequenceHash block, const PageDigest& digest) 
   shard.digests.try_emplace(block, digest);
 }
 
+// A digest that is asked for is in use: it is no suspect any more.
 std::optional<PageDigest> SglangBlockHashes::FindDigest(SequenceHash block) {
   DigestShard& shard = digests_[ShardOf(Mix(Raw(block)))];
   MutexLock lock(&shard.mutex);
@@ -315,8 +354,15 @@ void SglangBlockHashes::Sweep(size_t names, const std::function<bool(SequenceHas
   }
 }
 
-// 1. Copy. 2. Ask without the lock, so that no writer waits. 3. What was a suspect already, and was
-// not named since, goes; what nothing holds now is a suspect from now on.
+// One visit of a shard:
+//
+// 1. Copy its names under the lock.
+// 2. Ask without the lock which of their blocks something may hold, so that no writer waits.
+// 3. Under the lock again: a name that was a suspect already, and was not named since, is erased if
+//    it still stands for that block. The other names without a holder are the new suspects.
+// 4. Shrink a table that is less than a fifth full.
+//
+// Two visits are needed since a block may be named before the index knows it.
 void SglangBlockHashes::SweepNames(size_t number,
                                    const std::function<bool(SequenceHash)>& may_hold) {
   Shard& shard = shards_[number];
@@ -355,6 +401,7 @@ void SglangBlockHashes::SweepNames(size_t number,
   if (count <= shard.head->mask.load(std::memory_order_relaxed)) shard.Resize(slots, count);
 }
 
+// As `SweepNames`.
 void SglangBlockHashes::SweepDigests(size_t number,
                                      const std::function<bool(SequenceHash)>& may_hold) {
   DigestShard& shard = digests_[number];
@@ -404,12 +451,15 @@ PageNamesStats SglangBlockHashes::Stats() const {
 
 // ---- One rank ----
 
+// Made with the first block that needs it: a rank that is registered as SGLang never hashes.
 PageHasher* PageNamer::hasher() {
   if (hasher_ == nullptr) hasher_ = std::make_unique<PageHasher>();
   return hasher_.get();
 }
 
-// Nothing: something before it has none.
+// The digest of a block's page, computed from that of its parent. Nothing: a block before it has
+// none, or SHA-256 cannot be had. `last_` saves the look-up of the parent while a chain is placed
+// in order.
 std::optional<PageDigest> PageNamer::DigestOf(const Block& block) {
   std::optional<PageDigest> digest = names_->FindDigest(block.block);
   if (!digest.has_value()) {
@@ -427,6 +477,12 @@ std::optional<PageDigest> PageNamer::DigestOf(const Block& block) {
   return digest;
 }
 
+// 1. An engine that is known to be SGLang: the block's own number is its page's name. At the first
+//    plain block of a chain that is verified by computing the name, unless the registration says
+//    so.
+// 2. Else only plain blocks have a name that a router can compute: from the parent's digest and the
+//    tokens.
+// 3. An engine whose number equals the computed name is taken for SGLang from then on.
 void PageNamer::Placed(const Block& block) {
   if (names_ == nullptr) return;
   const bool is_number = block.name.bytes.empty();

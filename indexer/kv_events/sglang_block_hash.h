@@ -1,4 +1,4 @@
-// Which block does SGLang's name of a page mean? SGLang's router asks by page: the first 8 bytes of
+// From SGLang's name of a page to the block. SGLang's router asks by page: the first 8 bytes of
 // SHA-256(digest of the page before it || token ids), one name for the whole prefix up to there. An
 // index knows blocks by sequence hash.
 //
@@ -7,10 +7,10 @@
 //
 // *Place*: one of one domain, written by the `PageNamer` of every rank, read by the service that is
 // asked.
-// *Truth*: of one name and two blocks the first stays, unless the second is a plain one: a block
-// without adapter, salt and objects, whose name every router computes from tokens alone. A name
-// that it does not have is no overlap, never a wrong one; what it has of blocks that are gone is
-// found to be held by nothing.
+// *Truth*: where one name comes for two blocks the first stays, unless the second is a plain one: a
+// block without adapter, salt and objects, whose name every router computes from tokens alone. A
+// name that it does not have is no overlap, never a wrong one; a name of a block that is gone leads
+// to a block that nothing holds.
 // *Threads*: any. `FindPrefix` takes no lock, unless a shard grows or shrinks at that moment;
 // writers lock one of 256 shards.
 // *Cost*: a name is one probe of 16 bytes, fetched 16 names ahead. 21–43 bytes a name; where names
@@ -22,10 +22,10 @@
 // holds them, and no event named them in between.
 //
 // How a reader meets a writer: a slot is empty while its block is 0. A new name is written before
-// its block (release), so that a reader that sees the block (acquire) sees the name. What moves
-// slots (erasing, growing, shrinking) makes the shard's version odd before and even after; a reader
-// that sees an odd one, or another one afterwards, looks again, and under the lock when that goes
-// on. Memory of slots is reserved once for the bound and never moves.
+// its block (release), so that a reader that sees the block (acquire) sees the name. A writer that
+// moves slots (erasing, growing, shrinking) makes the shard's version odd before and even after; a
+// reader that sees an odd one, or another one afterwards, looks again, and under the lock when that
+// goes on. Memory of slots is reserved once for the bound and never moves.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_SGLANG_BLOCK_HASH_H_
 #define KVATLAS_INDEXER_KV_EVENTS_SGLANG_BLOCK_HASH_H_
@@ -59,9 +59,9 @@ class PageHasher {
   PageHasher(const PageHasher&) = delete;
   PageHasher& operator=(const PageHasher&) = delete;
 
-  // Of a page behind `prior` (null: the root's). `bigrams`: the tokens are one more than the page
-  // has bigrams, and both tokens of each are hashed. Nothing: the library cannot (SHA-256 is
-  // switched off).
+  // The digest of a page behind `prior` (null: the root's). `bigrams`: the tokens are one more than
+  // the page has bigrams, and both tokens of each are hashed. Nothing: the library cannot (SHA-256
+  // is switched off).
   std::optional<PageDigest> Hash(const PageDigest* prior, std::span<const TokenId> tokens,
                                  bool bigrams);
 
@@ -115,7 +115,7 @@ class SglangBlockHashes {
   PageNamesStats Stats() const;
 
  private:
-  // What a reader looks at first: of all shards together 2 KiB. Changes when slots move, not with
+  // A reader looks here first: 2 KiB for all shards together. Changes when slots move, not with
   // every name.
   struct Head {
     std::atomic<uint32_t> version{0};  // odd: slots are being moved
@@ -145,11 +145,11 @@ class SglangBlockHashes {
   size_t sweep_at_ = 0;
 };
 
-// What one rank's blocks are called. Of an engine that is known to be SGLang each block's own name
-// is its page's. Of any other the name is computed where that can be done: the block and all before
-// it are plain, and their tokens were told since this process started. One whose own names turn out
-// to be the computed ones is taken for SGLang from then on, until a chain's first block says
-// otherwise.
+// Enters the names of one rank's blocks. Where the engine is known to be SGLang, each block's own
+// name is its page's. For any other engine the name is computed where that can be done: the block
+// and all before it are plain, and their tokens were told since this process started. An engine
+// whose own names turn out to be the computed ones is taken for SGLang from then on, until a
+// chain's first block says otherwise.
 //
 // *Threads*: one at a time. Without a table it does nothing.
 class PageNamer {
@@ -168,7 +168,7 @@ class PageNamer {
     bool plain = false;  // no adapter, no salt, no objects
   };
   void Placed(const Block& block);
-  // Of one that comes back without its tokens.
+  // A block that comes back without its tokens.
   void Restored(const EngineBlockHash& name, SequenceHash block, bool plain);
   // The engine is another one now.
   void Restarted() { is_sglang_ = registered_; }

@@ -1,3 +1,30 @@
+// The state machine of one stream. `Mode` says what is asked of the replay endpoint, `last` up to
+// where messages were applied; every public call appends actions to `out`.
+//
+//                  TakeLive: gap                  Fill reaches the live messages, or ReplayEnded
+//     kLive ─────────────────────────▶ kFill ────────────────────────────────────────────────▶ kLive
+//       │ Connected, again              ▲  ▲
+//       ├──────────────▶ kVerify ───────╯  │ `last` came again with the same bytes; else NewIncarnation asks from 0
+//       │ Retry after a hole               │
+//       ╰──────────────▶ kRebuild ─────────╯ its first message is the beginning: Forget, and fill from there
+//
+// A gap, in steps:
+//
+// 1. `TakeLive` finds a number beyond `Next()`: kLost, and `Ask` from `Next()`; the message is
+//    held.
+// 2. Live messages that come meanwhile are held in order (`Hold`), within the bounds; beyond,
+//    `GiveUp`.
+// 3. `Replayed` applies what is missing (`Fill`). A message of the replay that is not beyond `last`
+//    is skipped.
+// 4. When the first held message is the next one (`FinishIfReached`), or at the replay's end
+//    (`ReplayEnded`), `Finish` tells kRepaired if nothing is missing, and `ReleaseHeld` applies the
+//    held ones.
+// 5. Silence for `replay_timeout` (`Tick`) ends in `GiveUp`: the held messages are applied as they
+//    are, with their gaps, and `Retry` asks again in the background, with doubled waits.
+//
+// Invariants: numbers of `held` ascend; outside kFill and kVerify nothing is held between calls. A
+// kLost is followed by at most one kRepaired that undoes it (`Replay::lost_told`).
+
 #include "indexer/kv_events/stream_tracker.h"
 
 #define XXH_INLINE_ALL
@@ -11,12 +38,14 @@
 namespace kvatlas {
 namespace {
 
-// An engine that restarted between two connections is not found at exactly the next number beyond
-// this one.
+// Beyond this number a stream that goes on at exactly the next number after a reconnection is taken
+// for the same engine: a restarted one would have to have reached just this number.
 constexpr uint64_t kUnlikelyCoincidence = 1 << 16;
+// A retry waits `replay_retry`, doubled with each try up to 64 times of it.
 constexpr uint32_t kBackoffDoublingsMax = 6;
 
-// A payload says when it was sent, in its first bytes: its ends tell it from others.
+// A payload has the time of its sending in its first bytes: both ends and the size tell it from
+// others.
 uint64_t Fingerprint(std::string_view payload) {
   constexpr size_t kEnd = 512;
   const size_t head = std::min(payload.size(), kEnd);
@@ -38,7 +67,7 @@ struct StreamTracker::State {
     kRebuild,  // asked for everything from 0, not answered yet; live messages go on
   };
 
-  // What became of a live message.
+  // How `TakeLive` ended.
   enum class Step : uint8_t { kDone, kAsked };
 
   struct Message {
@@ -58,6 +87,8 @@ struct StreamTracker::State {
 
   void Push(Kind kind) { out->push_back({.kind = kind}); }
 
+  // The only place where `last` advances. A message that applies verifies the stream: either its
+  // number followed, or a kLost was pushed.
   void Apply(const Message& message) {
     out->push_back({.kind = Kind::kApply, .number = message.number, .payload = message.payload});
     last = message.number;
@@ -66,13 +97,15 @@ struct StreamTracker::State {
     zero_seen = zero_seen || message.number == 0;
   }
 
-  // Numbers [Next(), number) are passed over.
+  // Numbers [Next(), number) are passed over for now: they are lost unless a rebuild brings them.
   void Pass(uint64_t number) {
     stats.messages_lost += number - Next();
     hole = true;
     Push(Kind::kLost);
   }
 
+  // Starts a replay and forgets the one before. `lost_told`: a kLost stands that this replay may
+  // repair.
   void Ask(uint64_t from, Mode new_mode, bool lost_told, Time now) {
     mode = new_mode;
     replay = {.asked_at = now, .heard_at = now, .lost_told = lost_told};
@@ -81,7 +114,8 @@ struct StreamTracker::State {
     out->push_back({.kind = Kind::kAskReplay, .from = from});
   }
 
-  // Live messages are held back until there is a connection to ask on.
+  // As `Ask`, while there is no connection: live messages that are still read from the old one are
+  // held back, and `Connected` asks.
   void Await(bool lost_told, Time now) {
     mode = Mode::kFill;
     replay = {.asked_at = now, .heard_at = now, .lost_told = lost_told, .waiting = true};
@@ -96,21 +130,32 @@ struct StreamTracker::State {
 
   uint64_t Next() const { return last ? *last + 1 : 0; }
 
+  // Not while the server is silent: a gap must not hold live messages back for a replay that
+  // nothing answers. Not for `replay_retry` after a restart that asked: engines that restart in
+  // turns behind one address would be asked all the time.
   bool CanAsk(Time now) const {
     return options.can_replay && !silent && !(quiet_until && now < *quiet_until);
   }
 
   bool CanBeFirst(uint64_t number) const { return !last && number == 1 && !zero_seen; }
 
-  // The first number of an engine, though it is not 0.
+  // Whether 1 is the first number of this engine, so that nothing is missing before it: either a
+  // replay from 0 said that nothing is there, or none can be asked.
   bool IsFirst(uint64_t number, Time now) const {
     return CanBeFirst(number) && (nothing_before || !CanAsk(now));
   }
 
   // ---- Live messages ----
 
-  // One live message in its turn, no replay holding it back. kAsked: it is to be held back for the
-  // replay asked for.
+  // Takes a live message in its turn: no replay holds it back. kAsked: a replay was asked for, and
+  // the caller holds the message. Cases, in order:
+  //
+  // 1. At or before `last`: a replay brought it already. The same number with other bytes is a new
+  //    incarnation's.
+  // 2. A gap: ask, or pass it over and try again later.
+  // 3. The next number after an unverified reconnection: beyond `kUnlikelyCoincidence` it is the
+  //    same engine, and the loss is repaired; below, the stream goes on with a hole.
+  // 4. The next number: applied.
   Step TakeLive(const Message& message, Time now) {
     const uint64_t number = message.number;
     if (last && number <= *last) {
@@ -141,7 +186,8 @@ struct StreamTracker::State {
     return Step::kDone;
   }
 
-  // The first message that was seen of a new incarnation.
+  // The first message that was seen of a new incarnation. All that is held of the old one is
+  // forgotten. Unless its number is 0 (or the first number 1), `TakeLive` finds a gap before it.
   Step TakeRestart(const Message& message, Time now) {
     ++stats.restarts;
     if (mode != Mode::kLive) EndReplay();
@@ -153,6 +199,7 @@ struct StreamTracker::State {
     return step;
   }
 
+  // Tells the worker to drop everything, and starts again without a number.
   void Forget() {
     Push(Kind::kRestarted);
     last.reset();
@@ -160,6 +207,8 @@ struct StreamTracker::State {
     hole = unverified = nothing_before = beginning_gone = false;
   }
 
+  // Copies the message: its bytes are the caller's. The bound is checked after the copy, so that it
+  // is exceeded by one message at most.
   void Hold(const Message& message, Time now) {
     held.push_back({message.number, message.fingerprint, std::string(message.payload)});
     stats.held_bytes += message.payload.size();
@@ -195,6 +244,8 @@ struct StreamTracker::State {
     }
   }
 
+  // Every live message. `last_live` is compared before the mode is looked at: a number that goes
+  // back is a restart, also while a replay runs, whose answers are then of the old incarnation.
   void Live(const Message& message, Time now) {
     const uint64_t number = message.number;
     ++stats.messages;
@@ -226,6 +277,9 @@ struct StreamTracker::State {
 
   // ---- Replay ----
 
+  // A message of the replay. In kRebuild the first one decides: at the beginning (0, or 1) all is
+  // forgotten and filled anew; later, the rebuild is in vain. In kVerify numbers before `last` are
+  // skipped, and `last` itself tells whether it is the same engine.
   void Replayed(const Message& message, Time now) {
     const uint64_t number = message.number;
     if (mode == Mode::kLive || replay.waiting) return;
@@ -252,18 +306,23 @@ struct StreamTracker::State {
         NewIncarnation(now);
         return;
       }
-      // Too late to tell: the same engine or not, something is missing.
+      // The replay begins too late to compare: whether or not it is the same engine, something is
+      // missing.
       if (number > *last) replay.late = hole = beginning_gone = true;
     }
     Fill(message);
     FinishIfReached(now);
   }
 
+  // Held messages and those of the replay in the order of their numbers: the replay may bring what
+  // was held as well, and then each applies once.
   void Fill(const Message& message) {
     while (!held.empty() && held.front().number < message.number) FillOne(PopHeld());
     FillOne(message);
   }
 
+  // A hole inside a replay means that the server's buffer no longer has that part: it will not
+  // come.
   void FillOne(const Message& message) {
     if (last && message.number <= *last) return;
     if (message.number != Next() && !CanBeFirst(message.number)) {
@@ -273,12 +332,15 @@ struct StreamTracker::State {
     Apply(message);
   }
 
-  // Is there nothing more that only a replay can bring?
+  // Ends the fill once the first held message follows directly. Without held messages only the
+  // replay's own end does: more may come.
   void FinishIfReached(Time now) {
     if (mode != Mode::kFill) return;
     if (!held.empty() && held.front().number <= Next()) Finish(now);
   }
 
+  // The server said that nothing more comes. Numbers up to the first live message are missing then
+  // (`early`); the first held message is applied with its gap, so that the others follow it.
   void ReplayEnded(Time now) {
     if (mode == Mode::kLive || replay.waiting) return;
     silent = false;
@@ -306,6 +368,8 @@ struct StreamTracker::State {
     Finish(now);
   }
 
+  // Back to live messages. Only a replay that began in time and reached them repairs the loss. A
+  // hole that stays leads to a rebuild later, if the beginning can still be had.
   void Finish(Time now) {
     EndReplay();
     if (!replay.late && !replay.early) {
@@ -320,7 +384,9 @@ struct StreamTracker::State {
     if (hole) ScheduleRetry(now);
   }
 
-  // Another engine than the one we heard is behind the connection.
+  // A replay showed another incarnation behind the connection. Messages held since before the
+  // connection are of the old one and are dropped, later ones are of the new one and stay.
+  // Everything is asked for from 0.
   void NewIncarnation(Time now) {
     ++stats.restarts;
     DropHeld(std::min(replay.held_before, held.size()));
@@ -331,7 +397,8 @@ struct StreamTracker::State {
     Ask(0, Mode::kFill, /*lost_told=*/true, now);
   }
 
-  // Silence, or more live messages than may be held back.
+  // The replay was silent or too long, or more live messages came than may be held back. The loss
+  // stands; held messages apply.
   void GiveUp(Time now) {
     ++stats.replays_incomplete;
     silent = true;
@@ -342,6 +409,8 @@ struct StreamTracker::State {
     ScheduleRetry(now);
   }
 
+  // At most `replay_tries` in a row without success. A rebuild is not tried once a replay began
+  // behind the beginning: later ones would, too.
   void ScheduleRetry(Time now) {
     if (!options.can_replay || retry_at || tries >= options.replay_tries) return;
     if (hole && beginning_gone && !unverified) return;
@@ -349,6 +418,7 @@ struct StreamTracker::State {
     ++tries;
   }
 
+  // Verifies, rebuilds or asks for the next number, by what is open.
   void Retry(Time now) {
     retry_at.reset();
     if (unverified) {
@@ -360,7 +430,9 @@ struct StreamTracker::State {
     }
   }
 
-  // What is still read came before. A replay's answer could already be another incarnation's.
+  // The connection is gone; what is still read came over it. A replay that runs is ended: its
+  // answers could already be of another incarnation. Its loss stands for the next connection to
+  // repair.
   void Disconnected(Time now) {
     gone = true;
     if (mode == Mode::kLive) return;
@@ -370,12 +442,16 @@ struct StreamTracker::State {
     if (!rebuild) Await(lost_told, now);
   }
 
+  // A connection came. The first one of an idle engine asks from 0, since an engine that has
+  // nothing new says nothing. A later one cannot tell by itself whether the same engine is there:
+  // kLost first, then a replay from `last` verifies. Without a replay endpoint the loss stands
+  // until numbers prove the opposite (`TakeLive`).
   void Connected(bool current, Time now) {
     const bool first = !connected_before;
     connected_before = true;
     gone = !current;
-    // A resumed tracker has heard nothing itself: from here on, numbers up to there are another
-    // incarnation's.
+    // A resumed tracker has heard no live message. From this connection on, a live number up to
+    // `last` means another incarnation.
     if (!first && last && !last_live) {
       last_live = last;
       live_fingerprint = fingerprint;
@@ -396,7 +472,7 @@ struct StreamTracker::State {
       lost_told = true;
     }
     if (!last) {
-      // Whose they are cannot be verified; the replay has them if they are the same engine's.
+      // Nothing says of which incarnation they are; the replay has them if it is the same.
       DropHeld(held.size());
       last_live.reset();
     }
@@ -408,6 +484,7 @@ struct StreamTracker::State {
     }
   }
 
+  // Time alone: an overdue replay is given up, a retry that is due is asked.
   void Tick(Time now) {
     if (mode != Mode::kLive) {
       const bool overdue = now - replay.heard_at > options.replay_timeout ||
@@ -418,7 +495,8 @@ struct StreamTracker::State {
     }
   }
 
-  // Every public call: memory of the last one goes, actions are appended to `actions`.
+  // Begins every public call: payloads that the last call's actions pointed to go, actions are
+  // appended to `actions`.
   void Begin(std::vector<Action>* actions) {
     released.clear();
     out = actions;
@@ -496,6 +574,7 @@ void StreamTracker::Tick(Time now, std::vector<Action>* actions) {
   state_->Tick(now);
 }
 
+// A pause of ours is no silence of the server.
 void StreamTracker::OnResumed(Time now) {
   state_->replay.heard_at = now;
   state_->replay.asked_at = now;
@@ -512,6 +591,7 @@ std::optional<StreamPosition> StreamTracker::position() const {
   return StreamPosition{.last = *state_->last, .fingerprint = state_->fingerprint};
 }
 
+// `released` counts: a further call frees its memory.
 bool StreamTracker::busy() const {
   return state_->mode != State::Mode::kLive || state_->retry_at || !state_->released.empty();
 }

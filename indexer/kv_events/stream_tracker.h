@@ -1,6 +1,5 @@
-// Is this message the next one, again one, or is something missing? The numbers of one engine's
-// stream: gaps, replay, restarts. A state machine without I/O: messages and the time go in, what to
-// do comes out.
+// Follows the numbers of one engine's stream: the next message, a duplicate, a gap, a replay, a
+// restart. A state machine without I/O: messages and the time go in, what to do comes out.
 //
 //   live n      n == last + 1          apply
 //               n > last + 1           lost: hold it back, ask for a replay from last + 1 (or go on, degraded)
@@ -10,7 +9,7 @@
 //               again                  ask for a replay from `last` itself: the same bytes mean the same engine
 //
 // *Place*: one per registered socket. *Truth*: `Action`s in order are all that is to be done to the
-// worker. A Lost is told as soon as something is known to be missing; when a replay brought all of
+// worker. A Lost comes as soon as something is known to be missing; when a replay brought all of
 // it, in order, Repaired undoes the latest Lost alone. A replay that begins late, ends early or
 // falls silent leaves the Lost standing, what it brought is applied, and live messages go on behind
 // it. A server that fell silent is asked again in the background, from 0: if it still has the
@@ -93,20 +92,20 @@ class StreamTracker {
     Kind kind;
     uint64_t number = 0;  // of kApply
     uint64_t from = 0;    // of kAskReplay
-    // Of kApply: valid until the next call here, and as long as the caller's.
+    // For kApply: valid until the next call here, and as long as the caller's.
     std::string_view payload = {};
   };
 
   explicit StreamTracker(const TrackerOptions& options);
   ~StreamTracker();
 
-  // What became due is appended to `actions`.
+  // Actions that become due are appended to `actions`.
   void OnLive(uint64_t number, std::string_view payload, Time now, std::vector<Action>* actions);
   // Does nothing when no replay is under way.
   void OnReplayed(uint64_t number, std::string_view payload, Time now,
                   std::vector<Action>* actions);
   void OnReplayEnd(Time now, std::vector<Action>* actions);
-  // The live socket's connection is gone. What it still had may follow.
+  // The live socket's connection is gone. Messages that it still had may follow.
   void OnDisconnected(Time now, std::vector<Action>* actions);
   // It got a connection, its first or another one: after everything that came over the last one.
   // Not `current`: that one is known to be gone too, though what came over it is still to be read.

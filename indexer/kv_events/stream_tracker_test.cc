@@ -1,4 +1,4 @@
-// What does a tracker say when numbers go on, jump, go back, or come again?
+// Actions of a tracker when numbers go on, jump, go back, or come again.
 
 #include "indexer/kv_events/stream_tracker.h"
 
@@ -193,7 +193,7 @@ TEST_F(StreamTrackerTest, AReplayThatBeginsLateIsALoss) {
   EXPECT_THAT(Replayed("8"), ElementsAre("8", "END", "9"));
   EXPECT_EQ(stats().messages_lost, 6u);
   EXPECT_EQ(stats().replays_incomplete, 1u);
-  // What rolled over does not come back: it is not asked for again.
+  // Messages that rolled over do not come back: they are not asked for again.
   EXPECT_THAT(After(seconds(100)), IsEmpty());
 }
 

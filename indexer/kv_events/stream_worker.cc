@@ -1,3 +1,7 @@
+// Carries out what `StreamTracker` decided: decode and apply, or tell the engine's worker of
+// losses. While the block size is unknown, payloads are kept as they came and are decoded again
+// later: what a decoder returns lives only until its next call.
+
 #include "indexer/kv_events/stream_worker.h"
 
 #include <algorithm>
@@ -7,6 +11,7 @@
 
 namespace kvatlas {
 
+// Values take more room than their bytes in a payload, at most four times as much is allowed.
 LaneDecoder::LaneDecoder(size_t payload_bytes_max)
     : decoder({.payload_bytes_max = payload_bytes_max,
                .memory_bytes_max =
@@ -38,6 +43,13 @@ void StreamWorker::Perform(StreamTracker::Action::Kind kind, std::string_view pa
   }
 }
 
+// 1. Decode into the lane's batch.
+// 2. While the worker has no block size: if this batch does not tell it, keep the payload (`Keep`);
+//    if it does, apply the kept ones first, in order, and decode this one again, since the batch is
+//    overwritten.
+// 3. Apply.
+//
+// Another stream of the same worker may learn the size: this one notices with its next batch.
 void StreamWorker::Apply(std::string_view payload, LaneDecoder* lane, Time now) {
   if (!Decode(payload, lane, now)) return;
   if (!knows_size_) {
@@ -55,6 +67,7 @@ void StreamWorker::Apply(std::string_view payload, LaneDecoder* lane, Time now) 
     lag_ms_ = static_cast<double>(WallTimeNs()) / 1e6 - lane->batch.time_s * 1e3;
 }
 
+// A payload that is no batch may have removed something: it is a loss that no replay repairs.
 bool StreamWorker::Decode(std::string_view payload, LaneDecoder* lane, Time now) {
   static LogLimiter limiter(std::chrono::seconds(10));
   const absl::Status decoded = lane->decoder.Decode(payload, &lane->batch);

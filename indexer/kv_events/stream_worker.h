@@ -1,9 +1,9 @@
-// What is done with the messages of one stream, once their order is known? Each payload is decoded
-// and applied by the worker of its engine; what the order says of losses is told to it.
+// Carries out what `StreamTracker` decided about one stream: each payload is decoded and applied by
+// the worker of its engine; losses and restarts are passed on to it.
 //
-// *Truth*: what came while the worker's block size was unknown is kept, and applied as soon as it
-// is known, so that it does not matter what came first. A payload that is no batch may have removed
-// something, and is told as such.
+// *Truth*: payloads that come while the worker's block size is unknown are kept, and applied as
+// soon as it is known, so that the order of events does not matter for it. A payload that is no
+// batch may have removed something, and counts as a loss (`EngineWorker::Unreadable`).
 // *Threads*: the lane's. *Bounds*: `kEarlyBytesMax` kept; of more the oldest goes, and its blocks
 // are missing.
 
@@ -26,7 +26,7 @@
 
 namespace kvatlas {
 
-// What the streams of a lane share: its thread's memory for decoding.
+// Shared by the streams of a lane: its thread's memory for decoding.
 struct LaneDecoder {
   explicit LaneDecoder(size_t payload_bytes_max);
   EngineDecoder decoder;
@@ -35,7 +35,7 @@ struct LaneDecoder {
 
 class StreamWorker {
  public:
-  // Is told instead of a worker, for tests of streams: kApply with its payload, kLost, kRepaired,
+  // Called instead of a worker, in tests of streams: kApply with its payload, kLost, kRepaired,
   // kRestarted.
   using Tap = std::function<void(StreamTracker::Action::Kind kind, std::string_view payload)>;
 

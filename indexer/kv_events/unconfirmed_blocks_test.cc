@@ -1,6 +1,6 @@
-// Can an answer say that it is exact and be too much? Events that cannot be read, unknown kinds,
-// groups that turn out to be others, several streams of one rank, an index without room: what is
-// doubtful says so, and goes or is certain again.
+// No answer may say that it is exact and be too much. Events that cannot be read, unknown kinds,
+// groups that turn out to be others, several streams of one rank, an index without room: doubtful
+// blocks are degraded, and go or become certain again.
 
 #include <chrono>
 #include <functional>
@@ -65,7 +65,7 @@ class DoubtTest : public testing::Test {
     ASSERT_TRUE(decoder_.Decode(payload, &batch_).ok());
     worker_->Apply(0, batch_, worker_.now());
   }
-  // What an event between two stores makes of what was held before it, of the first store and of
+  // Applies an event between two stores: checks blocks held before it, of the first store and of
   // the second.
   void Between(const Write& event) {
     Apply(Payload({Stores(1)}));

@@ -1,3 +1,6 @@
+// The text form of a worker, NAME[:RANK]=ENDPOINT[;OPTION…], and the difference between two lists
+// of workers.
+
 #include "indexer/kv_events/worker_flags.h"
 
 #include <algorithm>
@@ -27,7 +30,8 @@ std::string_view TakeUntil(char separator, std::string_view* text) {
   return head;
 }
 
-// False: no such option, or not of its form.
+// Sets one option. Numbers that may not be 0 use 0 for a text that is no number. False: no such
+// option, or not of its form.
 bool SetOption(std::string_view option, EngineRegistration* worker) {
   std::string_view value = option;
   const std::string_view name = TakeUntil('=', &value);
@@ -112,6 +116,7 @@ void SetInstance(std::string_view text, EngineRegistration* worker) {
 
 }  // namespace
 
+// The first entry that is wrong refuses the whole list.
 absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
     const std::vector<std::string>& workers, const EngineRegistration& of_all) {
   std::vector<EngineRegistration> parsed;
@@ -146,6 +151,7 @@ absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
   return parsed;
 }
 
+// Options alone, by way of an entry with a made-up endpoint: the same checks hold.
 absl::StatusOr<EngineRegistration> WithWorkerOptions(const EngineRegistration& of_all,
                                                      const std::vector<std::string>& options) {
   std::string worker = "pod=tcp://127.0.0.1:1";
@@ -155,6 +161,7 @@ absl::StatusOr<EngineRegistration> WithWorkerOptions(const EngineRegistration& o
   return parsed->front();
 }
 
+// O(before × after) comparisons. A worker that differs in anything is both gone and new.
 WorkerChanges ChangesOf(const std::vector<EngineRegistration>& before,
                         const std::vector<EngineRegistration>& after) {
   WorkerChanges changes;

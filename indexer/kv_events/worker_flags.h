@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
 absl::StatusOr<EngineRegistration> WithWorkerOptions(const EngineRegistration& of_all,
                                                      const std::vector<std::string>& options);
 
-// Of two lists: one that is otherwise than before goes, and comes.
+// The difference of two lists: a worker that differs from before goes, and comes again.
 struct WorkerChanges {
   std::vector<EngineRegistration> gone;
   std::vector<EngineRegistration> come;
@@ -51,8 +51,8 @@ WorkerChanges ChangesOf(const std::vector<EngineRegistration>& before,
                         const std::vector<EngineRegistration>& after);
 
 // Makes them count: `registry` has `Register` and `Unregister` as an `EngineDirectory`. New
-// instances come before others go, so that a model that stays is always known. One that is refused
-// is logged, and the others go on.
+// instances come before others go, so that a model that stays is always known. A registration that
+// is refused is logged, and the others go on.
 template <typename Registry>
 void ChangeWorkers(const WorkerChanges& changes, Registry* registry) {
   const auto tell = [](const EngineRegistration& worker, const absl::Status& bad) {

@@ -1,5 +1,5 @@
-// What is known of a connection to an engine, with real sockets: who is not there is unreachable,
-// with the reason.
+// The state of a connection to an engine, with real sockets: an absent engine is unreachable, with
+// the reason.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

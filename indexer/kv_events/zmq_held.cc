@@ -1,3 +1,6 @@
+// libzmq holds the bytes that the system says were read of its connections, less the bytes of
+// messages that were taken. Both only grow while the socket lives.
+
 #include "indexer/kv_events/zmq_held.h"
 
 #include <algorithm>
@@ -24,8 +27,11 @@ bool ZmqHeld::Has(int fd) const {
                      [fd](const Connection& connection) { return connection.socket.fd == fd; });
 }
 
+// Nothing waits: all that ended connections brought was taken or dropped by libzmq.
 void ZmqHeld::Emptied() { taken_ = std::max(taken_, gone_bytes_); }
 
+// The time since the last call counts as taken for heartbeats, in whole seconds. `taken_` never
+// exceeds what was read: a surplus would hide bytes to come.
 uint64_t ZmqHeld::Bytes(Time now) {
   uint64_t read = gone_bytes_;
   for (Connection& connection : connections_) {
@@ -38,7 +44,7 @@ uint64_t ZmqHeld::Bytes(Time now) {
     if (freed_at_ != Time(0)) taken_ += static_cast<uint64_t>(seconds) * kBytesPerSecondFree;
     freed_at_ = now;
   }
-  // What was taken counts for more than it was.
+  // `taken_` counts more than was taken (`kFrameBytes`).
   taken_ = std::min(taken_, read);
   return read - taken_;
 }

@@ -1,5 +1,5 @@
-// How much does libzmq hold of what the other end has sent, and has not been taken from it as a
-// message?
+// Estimates how many bytes libzmq holds that a peer has sent and that were not taken as messages
+// yet.
 //
 // libzmq 4.3.4 bounds a frame (ZMQ_MAXMSGSIZE) and the number of whole messages that wait
 // (ZMQ_RCVHWM), and not the frames of a message that does not end: they are kept until it does

@@ -1,5 +1,5 @@
-// What libzmq holds of an engine's connection, with real sockets and an engine that writes ZeroMQ's
-// bytes itself: small frames, small limits.
+// Bytes that libzmq holds of an engine's connection, with real sockets and an engine that writes
+// ZeroMQ's bytes itself: small frames, small limits.
 
 #include "indexer/kv_events/zmq_held.h"
 

@@ -1,3 +1,9 @@
+// Streams and the lanes that read them: which lane, which checks, and the calls of other threads.
+// Streams themselves are in zmq_stream.cc, their threads in zmq_lane.cc.
+//
+// *Lock order*: `mutex_`, then a lane's, a shared socket's, a stream's. `Remove` and `Stop` wait
+// for lanes without `mutex_`.
+
 #include "indexer/kv_events/zmq_ingest.h"
 
 #include <zmq.h>
@@ -20,9 +26,10 @@ namespace {
 
 constexpr uint32_t kLanesMax = 8;  // by default
 constexpr uint32_t kLanesAskedMax = 256;
-// libzmq's own limit; a stream takes three, and one more during a replay.
+// libzmq's own limit of sockets; a stream takes three, and one more during a replay.
 constexpr int kSocketsMax = 65535;
 
+// As many lanes as cores, within the bounds, where no number is asked for.
 size_t LaneCount(uint32_t asked) {
   if (asked > 0) return std::min(asked, kLanesAskedMax);
   return std::clamp(std::thread::hardware_concurrency(), 1u, kLanesMax);
@@ -34,6 +41,8 @@ absl::Status NoStream(ZmqStreamId stream) {
 
 }  // namespace
 
+// A context given by the options is shared and not ended here. Shared sockets bind at once, so that
+// engines can dial before the gate opens; a failure is in `status`.
 ZmqIngest::ZmqIngest(ZmqIngestOptions options)
     : options_(std::move(options)),
       enforces_(Security::OfProcess()->enforces()),
@@ -76,6 +85,8 @@ ZmqStreamSettings ZmqIngest::Settings() const {
           .gate = &gate_};
 }
 
+// A socket that engines dial. Such sockets are spread over the lanes; a topic's stream is fed in
+// the lane of its socket.
 absl::Status ZmqIngest::OpenShared(const ZmqSharedSocket& socket) {
   const ZmqSource source = {.worker_name = socket.endpoint,
                             .endpoint = socket.endpoint,
@@ -96,6 +107,7 @@ absl::Status ZmqIngest::OpenShared(const ZmqSharedSocket& socket) {
   return absl::OkStatus();
 }
 
+// All sockets are closed by then: `zmq_ctx_term` waits for every one of the context.
 ZmqIngest::~ZmqIngest() {
   Stop();
   if (own_context_) zmq_ctx_term(context_);
@@ -119,6 +131,7 @@ absl::StatusOr<ZmqStreamId> ZmqIngest::Add(const ZmqSource& source, const void* 
   const Shared* const shared = of == shared_.end() ? nullptr : &of->second;
   MutexLock lock(&mutex_);
   if (stopped_) return absl::UnavailableError("stopped");
+  // A topic's stream has to be in its socket's lane; others share a lane with their group.
   const size_t lane = shared != nullptr ? shared->lane : LaneOf(group);
   if (!lanes_[lane]->status().ok()) {
     return absl::UnavailableError(std::string(lanes_[lane]->status().message()));
@@ -133,6 +146,7 @@ absl::StatusOr<ZmqStreamId> ZmqIngest::Add(const ZmqSource& source, const void* 
   }
   lanes_[lane]->Add(*stream);
   if (!source.bind && !source.endpoint.starts_with("inproc://")) {
+    // The names' threads hold the stream weakly: a removed one is not kept alive by a look-up.
     const std::weak_ptr<ZmqStream> poked = *stream;
     names_->Watch(*stream, [to = lanes_[lane].get(), poked] {
       if (std::shared_ptr<ZmqStream> found = poked.lock()) to->Poke(std::move(found));
@@ -153,6 +167,8 @@ absl::StatusOr<ZmqStreamId> ZmqIngest::Add(const ZmqSource& source, const void* 
   return last_id_;
 }
 
+// Events in clear across a network: refused where the process has an access policy, unless
+// `plain_engines` allows it; else a warning.
 absl::Status ZmqIngest::CheckPlain(const ZmqSource& source) const {
   absl::Status plain = CheckEncrypted(source);
   if (plain.ok()) return plain;
@@ -168,12 +184,15 @@ absl::Status ZmqIngest::CheckPlain(const ZmqSource& source) const {
   return absl::OkStatus();
 }
 
+// The group's lane, or that with the fewest streams.
 size_t ZmqIngest::LaneOf(const void* group) const {
   const auto found = groups_.find(group);
   if (found != groups_.end()) return found->second.first;
   return std::min_element(lane_streams_.begin(), lane_streams_.end()) - lane_streams_.begin();
 }
 
+// The bookkeeping goes under the mutex; then the topic, so that nothing more is fed; then the lane,
+// which waits for the turn under way.
 void ZmqIngest::Remove(ZmqStreamId stream) {
   Entry entry;
   {
@@ -190,6 +209,7 @@ void ZmqIngest::Remove(ZmqStreamId stream) {
   lanes_[entry.lane]->Remove(entry.stream);
 }
 
+// A copy: the stream stays alive for the caller, and no lock is held while it is used.
 std::optional<ZmqIngest::Entry> ZmqIngest::Find(ZmqStreamId stream) const {
   MutexLock lock(&mutex_);
   const auto found = entries_.find(stream);
@@ -220,6 +240,8 @@ absl::Status ZmqIngest::Resume(ZmqStreamId stream) {
   return resumed;
 }
 
+// Once. Lanes look at all their streams then, since messages that came before made their edges
+// already.
 void ZmqIngest::OpenGate() {
   if (gate_.exchange(true, std::memory_order_acq_rel)) return;
   for (const std::unique_ptr<ZmqLane>& lane : lanes_) lane->Poke(nullptr);
@@ -248,6 +270,7 @@ absl::StatusOr<std::string> ZmqIngest::BoundEndpoint(ZmqStreamId stream) const {
   return entry->stream->bound_endpoint();
 }
 
+// All streams are abandoned first, so that no lane starts another turn of one while others end.
 void ZmqIngest::Stop() {
   std::map<ZmqStreamId, Entry> entries;
   {

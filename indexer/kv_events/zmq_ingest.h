@@ -1,5 +1,5 @@
-// How do thousands of engines' ZMQ streams reach their workers? Sockets on a few I/O threads,
-// decoding in parallel, order per worker kept.
+// Brings thousands of engines' ZMQ streams to their workers: sockets on a few I/O threads, decoding
+// in parallel, order per worker kept.
 //
 //   SUB sockets ─▶ libzmq's I/O threads ─▶ lanes: StreamTracker ─▶ EngineDecoder ─▶ EngineWorker
 //   DEALER (replay) ─╯                     (a worker's streams always in the same one)
@@ -101,7 +101,7 @@ class ZmqIngest {
 
   void Stop();
 
-  // Of its options.
+  // As its options have them.
   const EngineAddresses& addresses() const { return options_.addresses; }
 
  private:

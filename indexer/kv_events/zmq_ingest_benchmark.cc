@@ -1,6 +1,6 @@
-// What does it cost this process to take a block from an engine's socket to a holder? Engines in a
-// process of their own publish vLLM's map events over loopback TCP as fast as they are read; CPU is
-// that of this process, libzmq's threads included. Idle streams are counted beside.
+// The cost in this process of a block from an engine's socket to a holder. Engines in a process of
+// their own publish vLLM's map events over loopback TCP as fast as they are read; CPU is that of
+// this process, libzmq's threads included. Idle streams are counted beside.
 //
 //   bazel run //indexer/kv_events:zmq_ingest_benchmark
 

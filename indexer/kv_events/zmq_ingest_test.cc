@@ -177,7 +177,7 @@ TEST_F(ZmqIngestTest, AGapThatNothingRepairsIsDegradedUntilTheUnconfirmedIsDropp
   WaitForNumber(2);
   EXPECT_EQ(worker_.RankStats().trust, Trust::kDegraded);
   EXPECT_EQ(Stats().tracker.messages_lost, 1u);
-  // Lost was told at the clock's time.
+  // The Lost came at the clock's time.
   worker_->Tick(Clock::Real().Now() + std::chrono::hours(1));
   EXPECT_EQ(worker_.Reach(Tokens(3 * kBlockSize)), 0u);
   EXPECT_EQ(worker_.RankStats().suspects, 0u);

@@ -1,3 +1,7 @@
+// The lane's thread. A round of `Run`: commands of other threads, a wait for sockets that are
+// ready, a turn of each queued stream, a tick. Streams, queue and decoder are this thread's alone;
+// other threads post commands (`Post`), so that they need no lock.
+
 #include "indexer/kv_events/zmq_lane.h"
 
 #include <chrono>
@@ -6,9 +10,9 @@
 namespace kvatlas {
 namespace {
 
-// How often replays' silence is looked at; real time, since it only paces a look at the clock.
+// How often timeouts are checked. In real time: it only paces looks at the streams' own clock.
 constexpr std::chrono::milliseconds kTickEvery(50);
-// A look at what libzmq holds of a stream takes some system calls.
+// Streams whose bytes in libzmq are looked at in one tick: a look takes some system calls.
 constexpr size_t kLooksPerTick = 256;
 
 }  // namespace
@@ -20,6 +24,7 @@ ZmqLane::ZmqLane(size_t held_bytes_max, size_t message_bytes_max) : state_(messa
 
 ZmqLane::~ZmqLane() { Stop(); }
 
+// Everything a stream does from here on, it does in this thread.
 void ZmqLane::Add(std::shared_ptr<ZmqStream> stream) {
   Post([this, stream = std::move(stream)] {
     stream->Attach(&state_);
@@ -29,6 +34,9 @@ void ZmqLane::Add(std::shared_ptr<ZmqStream> stream) {
   });
 }
 
+// Waits for the command, and with it for the turn under way: afterwards nothing of the stream is
+// applied. `Abandon` first, so that a long turn ends early. Called from the lane's own thread it
+// would wait for itself.
 void ZmqLane::Remove(const std::shared_ptr<ZmqStream>& stream) {
   stream->Abandon();
   bool removed = false;
@@ -45,6 +53,7 @@ void ZmqLane::Remove(const std::shared_ptr<ZmqStream>& stream) {
   while (!removed) done_.Wait(&mutex_);
 }
 
+// Also for the gate: with null all streams of the lane are queued.
 void ZmqLane::Poke(std::shared_ptr<ZmqStream> poked) {
   Post([this, poked = std::move(poked)] {
     for (const auto& [stream, owner] : streams_) {
@@ -55,6 +64,7 @@ void ZmqLane::Poke(std::shared_ptr<ZmqStream> poked) {
   });
 }
 
+// Commands that were posted before still run: `Remove` may wait for one.
 void ZmqLane::Stop() {
   {
     MutexLock lock(&mutex_);
@@ -64,6 +74,7 @@ void ZmqLane::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+// `Wake` after the command is there, or the thread could miss it.
 bool ZmqLane::Post(std::function<void()> command) {
   {
     MutexLock lock(&mutex_);
@@ -83,6 +94,8 @@ void ZmqLane::Run() {
       MutexLock lock(&mutex_);
       if (stopping_ && commands_.empty()) break;
     }
+    // Nothing queued: sleep until a socket is ready or the next tick. Streams that another thread
+    // has (`waiting`): look again after a millisecond. Else only collect what is ready, and go on.
     const int timeout_ms = queue_.empty() ? static_cast<int>(kTickEvery.count()) : waiting ? 1 : 0;
     state_.poller.Wait(timeout_ms, [this](ZmqStream* stream, ZmqPoller::Event event) {
       stream->MarkReady(event);
@@ -104,11 +117,15 @@ void ZmqLane::RunCommands() {
   for (const std::function<void()>& command : commands) command();
 }
 
+// A stream is in the queue once at most.
 void ZmqLane::Queue(ZmqStream* stream) {
   if (std::exchange(stream->queued, true)) return;
   queue_.push_back(stream);
 }
 
+// One turn for each queued stream, in order; one with more to read goes to the end of the next
+// round, so that no stream keeps the others waiting for longer than a turn. True: every stream was
+// busy with another thread, or none was queued.
 bool ZmqLane::ServeQueued() {
   round_.swap(queue_);
   bool all_busy = true;
@@ -122,6 +139,8 @@ bool ZmqLane::ServeQueued() {
   return all_busy;
 }
 
+// With many streams each is looked at in one of `look_every` ticks: the system calls of a tick are
+// bounded.
 void ZmqLane::Tick() {
   const auto now = std::chrono::steady_clock::now();
   if (now - ticked_at_ < kTickEvery) return;

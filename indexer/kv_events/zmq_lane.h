@@ -1,5 +1,4 @@
-// Who reads, decodes and applies the messages of its streams? One thread for many streams, in
-// turns.
+// A thread that reads, decodes and applies the messages of many streams, in turns.
 //
 // A stream stays in the lane it was added to, so that its order needs no other lock. A lane that is
 // busy does not read: messages wait in libzmq's queue, then in the engine's, whose drops show as

@@ -1,3 +1,7 @@
+// Threads that resolve names and probe endpoints, so that lanes never wait for either. `due` is the
+// schedule: an entry is in it while no thread works on it. The state is shared with the threads:
+// one that hangs in the resolver outlives `ZmqNames` and touches nothing but this state.
+
 #include "indexer/kv_events/zmq_names.h"
 
 #include <algorithm>
@@ -26,7 +30,7 @@ constexpr char kDialsOut[] =
 
 }  // namespace
 
-// The threads' own: it lives until the last of them has left.
+// Shared by the threads: it lives until the last of them has left.
 struct ZmqNames::State {
   State(const EngineAddresses& of, HostResolver with, Duration every)
       : addresses(of), resolve(std::move(with)), look_every(every) {}
@@ -40,6 +44,7 @@ struct ZmqNames::State {
     Time probe_at{0};
   };
 
+  // The mutex is held but for `LookUp`, which may take seconds.
   static void Run(const std::shared_ptr<State>& state) {
     MutexLock lock(&state->mutex);
     while (!state->stopping) {
@@ -69,6 +74,8 @@ struct ZmqNames::State {
     return entry;
   }
 
+  // Soon after the first look, since a connection takes a moment; then `look_every`, and longer
+  // with each failure.
   void Requeue(Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const Duration wait =
         ++entry.looks == 1 ? std::min(kFirstLook, look_every) : Backoff(entry.failures);
@@ -130,7 +137,7 @@ struct ZmqNames::State {
     return true;
   }
 
-  // No caller waits for a thread that is here.
+  // `Stop` does not wait for a thread that is here: the system's resolver cannot be interrupted.
   absl::StatusOr<std::vector<std::string>> Resolve(const std::string& name) {
     CountResolving(1);
     const absl::StatusOr<std::vector<std::string>> found = resolve(name);
@@ -172,6 +179,8 @@ void ZmqNames::Watch(const std::shared_ptr<ZmqStream>& stream, std::function<voi
     std::thread([state = state_] { State::Run(state); }).detach();
 }
 
+// Waits for all threads but those at the resolver or a probe; they see `stopping` afterwards and
+// leave.
 void ZmqNames::Stop() {
   MutexLock lock(&state_->mutex);
   state_->stopping = true;

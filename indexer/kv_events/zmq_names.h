@@ -1,7 +1,6 @@
-// Which addresses do the names in registered endpoints have now, and why can an engine not be
-// reached? Looks at both on threads of its own, since the system's resolver may take many seconds;
-// libzmq would do it on its I/O threads, where all engines wait, and would connect to whatever
-// comes out.
+// Resolves the names in registered endpoints, and finds out why an engine cannot be reached. Does
+// both on threads of its own, since the system's resolver may take many seconds; libzmq would do it
+// on its I/O threads, where all engines wait, and would connect to whatever comes out.
 //
 //   Watch ─▶ every `look_every`, while the engine is not connected: resolve ─▶ EngineAddresses ─▶ ZmqStream::SetAddresses
 //                                                                   ProbeEndpoint ─▶ ZmqStream::Probed

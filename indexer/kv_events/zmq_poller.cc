@@ -1,3 +1,6 @@
+// One epoll set. Its user data is the stream's address with the event in the lowest bits, 0 for the
+// eventfd by which other threads wake the lane.
+
 #include "indexer/kv_events/zmq_poller.h"
 
 #include <sys/epoll.h>
@@ -30,6 +33,8 @@ ZmqPoller::~ZmqPoller() {
   if (epoll_ >= 0) close(epoll_);
 }
 
+// Edge-triggered, as libzmq's descriptors require: they say that a socket's state changed, not that
+// it can be read. Receive until nothing is there, or an edge is lost.
 absl::Status ZmqPoller::Watch(int fd, ZmqStream* stream, Event event) {
   epoll_event watched = {.events = static_cast<uint32_t>(EPOLLIN | EPOLLET),
                          .data = {.u64 = reinterpret_cast<uint64_t>(stream) | event}};
@@ -39,6 +44,7 @@ absl::Status ZmqPoller::Watch(int fd, ZmqStream* stream, Event event) {
 
 void ZmqPoller::Unwatch(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
 
+// Waits once, then takes the rest without waiting while events fill the array.
 void ZmqPoller::Wait(int timeout_ms, const std::function<void(ZmqStream*, Event)>& ready) {
   epoll_event events[kEventsPerWait];
   int count = kEventsPerWait;

@@ -1,4 +1,4 @@
-// Which of many sockets may have something to read? One epoll over their edge-triggered
+// Tells which of many sockets may have something to read. One epoll over their edge-triggered
 // descriptors: what it costs depends on those that are ready, not on how many there are.
 //
 // *Threads*: `Wake` any; the rest by the one that waits.
@@ -17,7 +17,7 @@ class ZmqStream;
 
 class ZmqPoller {
  public:
-  // Of a stream's sockets, which.
+  // Which of a stream's sockets.
   enum Event : uint8_t { kLive = 1, kMonitor = 2, kReplay = 4, kAll = 7 };
 
   ZmqPoller();

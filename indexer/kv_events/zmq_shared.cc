@@ -1,3 +1,9 @@
+// Messages of a shared socket, sorted by topic. `topics_` has an entry for each topic that has a
+// stream, or messages that wait for one; entries without a stream go when their connection ends.
+//
+// *Lock order*: `mutex_`, then a stream's (`Feed`, `Depart`). `on_topic` runs under it and must not
+// come back here.
+
 #include "indexer/kv_events/zmq_shared.h"
 
 #include <algorithm>
@@ -6,6 +12,8 @@
 
 namespace kvatlas {
 
+// A topic that has sent something before counts as a new connection, of which the stream was not
+// told.
 void ZmqShared::Add(const std::string& topic, std::shared_ptr<ZmqStream> stream) {
   MutexLock lock(&mutex_);
   Topic& of = topics_[topic];
@@ -27,6 +35,12 @@ bool ZmqShared::IsKnown(std::string_view topic, const ZmqFrames& frames) const {
   return found != topics_.end() && found->second.origin.IsOf(frames);
 }
 
+// A message of a topic, in the lane's thread:
+//
+// 1. Over another connection than the last one: note it, and its descriptor, by which its end will
+//    be known.
+// 2. Without a stream: keep it, and say that there is such a topic (`Keep`).
+// 3. Else feed what waits, then this message.
 void ZmqShared::Take(ZmqLaneState* lane, const std::string& topic, uint64_t number,
                      const ZmqHeld& held, Time now) {
   MutexLock lock(&mutex_);
@@ -34,7 +48,7 @@ void ZmqShared::Take(ZmqLaneState* lane, const std::string& topic, uint64_t numb
   Topic& of = topics_[topic];
   if (!of.origin.IsOf(lane->frames)) {
     of.origin.Take(lane->frames);
-    // What a connection that has ended left behind is still read.
+    // Messages of a connection that has ended are still read.
     of.descriptor = held.Has(lane->frames.descriptor()) ? lane->frames.descriptor() : -1;
     of.arrived = true;
   }
@@ -43,6 +57,8 @@ void ZmqShared::Take(ZmqLaneState* lane, const std::string& topic, uint64_t numb
   Feed(lane, &of, number, lane->frames.payload(), now);
 }
 
+// A message that an ended connection left behind is followed by the end at once, so that the stream
+// does not count as connected.
 void ZmqShared::Feed(ZmqLaneState* lane, Topic* topic, uint64_t number, std::string_view payload,
                      Time now) {
   topic->stream->Feed(lane, number, payload, std::exchange(topic->arrived, false), now);
@@ -56,6 +72,7 @@ void ZmqShared::FeedWaiting(ZmqLaneState* lane, Topic* topic, Time now) {
   }
 }
 
+// Called at each turn of the socket: a stream that was added since takes what waited.
 void ZmqShared::FeedWaiting(ZmqLaneState* lane, Time now) {
   MutexLock lock(&mutex_);
   if (waiting_bytes_ == 0) return;
@@ -63,6 +80,9 @@ void ZmqShared::FeedWaiting(ZmqLaneState* lane, Time now) {
     if (topic.stream != nullptr) FeedWaiting(lane, &topic, now);
 }
 
+// Keeps a message for a stream to come; of more than the bound the oldest of this topic go.
+// `on_topic` is called with the first one, and again after `kTellAgainAfter`: a registration may
+// have failed.
 void ZmqShared::Keep(const std::string& name, Topic* topic, uint64_t number,
                      std::string_view payload, Time now) {
   topic->waiting.emplace_back(number, payload);
@@ -76,6 +96,8 @@ void ZmqShared::Keep(const std::string& name, Topic* topic, uint64_t number,
   socket_.on_topic(socket_.endpoint, name);
 }
 
+// Topics whose last connection has ended. Without a stream they are forgotten: the engine that
+// comes back begins anew.
 void ZmqShared::Departed(ZmqLaneState* lane, std::span<const int> descriptors, Time now) {
   if (descriptors.empty()) return;
   MutexLock lock(&mutex_);

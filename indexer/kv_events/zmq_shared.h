@@ -1,15 +1,15 @@
-// Which engine is a message of, at a socket that many engines dial? That of its topic: vLLM's
-// publisher connects where its endpoint names a host, and llm-d has all pods dial one, with topics
-// kv@POD@MODEL.
+// Sorts the messages of a socket that many engines dial, by topic. vLLM's publisher connects where
+// its endpoint names a host, and llm-d has all pods dial one, with topics kv@POD@MODEL.
 //
 //   engines ══▶ SUB, bound ─▶ ZmqStream (of the socket) ─▶ ZmqShared ─▶ ZmqStream (of a topic) ─▶ StreamTracker ─▶ StreamWorker
 //                                                              ╰─▶ on_topic: no stream has this one
 //
 // *Truth*: a topic's numbers are its engine's own, from 0 at each start, and its stream sees them
 // as that of a socket of its own does: what is missing is a gap. Another connection with the same
-// topic is told as a reconnection before its first message, and the end of the connection that a
-// topic came by last as a disconnection. A connection of which nothing came yet is of no topic.
-// Nothing can be asked for again there: a publisher that dials out is not asked for replays.
+// topic reaches the stream as a reconnection before its first message, and the end of the
+// connection that a topic came by last as a disconnection. A connection without messages has no
+// topic yet. Nothing can be asked for again there: a publisher that dials out is not asked for
+// replays.
 // *Threads*: `Add` and `Remove` any; the rest in the lane's. *Bounds*: `kTopicsMax`; of topics
 // without a stream `kWaitingBytesMax` in all: the oldest of a topic goes, which is a gap.
 
@@ -43,7 +43,7 @@ class ZmqShared {
   static constexpr size_t kTopicsMax = 65536;
   static constexpr size_t kTopicBytesMax = 4096;
   static constexpr size_t kWaitingBytesMax = 16 << 20;
-  // A topic that still has no stream is told again with a message after so long.
+  // A topic that still has no stream is reported again with a message after so long.
   static constexpr Duration kTellAgainAfter = std::chrono::seconds(5);
 
   explicit ZmqShared(ZmqSharedSocket socket) : socket_(std::move(socket)) {}
@@ -54,15 +54,15 @@ class ZmqShared {
   void Remove(const std::string& topic);
 
   // ---- The lane's thread ----
-  // Its last message came over this connection too. Else the socket's monitor is to be looked at
-  // before `Take`: whose connection has ended is to be known before its descriptor is another's.
+  // Its last message came over this connection too. Else the socket's monitor has to be read before
+  // `Take`: the end of a connection must be known before its descriptor is in use again.
   bool IsKnown(std::string_view topic, const ZmqFrames& frames) const;
   // `held`: the socket's connections.
   void Take(ZmqLaneState* lane, const std::string& topic, uint64_t number, const ZmqHeld& held,
             Time now);
   // These connections have ended.
   void Departed(ZmqLaneState* lane, std::span<const int> descriptors, Time now);
-  // What waited for streams that are there now.
+  // Feeds messages that waited to streams that are there now.
   void FeedWaiting(ZmqLaneState* lane, Time now);
 
  private:

@@ -1,3 +1,6 @@
+// Thin wrappers of libzmq's calls. Every receive and send is without waiting (ZMQ_DONTWAIT): a lane
+// never blocks in libzmq.
+
 #include "indexer/kv_events/zmq_socket.h"
 
 #include <atomic>
@@ -26,10 +29,13 @@ absl::StatusOr<ZmqSocket> ZmqSocket::Make(void* context, int type) {
   ZmqSocket socket;
   socket.socket_ = zmq_socket(context, type);
   if (socket.socket_ == nullptr) return ZmqError("zmq socket");
+  // Without linger, closing a socket waits for nothing that is still to be sent.
   if (absl::Status set = socket.Set(ZMQ_LINGER, 0); !set.ok()) return set;
   return socket;
 }
 
+// A peer that answers no heartbeat for three of them is disconnected by libzmq, also one behind a
+// network that drops packets silently.
 absl::Status ZmqSocket::Configure(const ZmqSocketOptions& options) {
   const int heartbeat_ms = Milliseconds<int>(options.heartbeat);
   const std::pair<int, int> values[] = {
@@ -52,6 +58,7 @@ absl::Status ZmqSocket::Configure(const ZmqSocketOptions& options) {
   return absl::OkStatus();
 }
 
+// CURVE's client side: the server's key says which server may answer.
 absl::Status ZmqSocket::Encrypt(const CurveKeys& own, const std::string& server_key) {
   if (absl::Status set = Set(ZMQ_CURVE_SERVERKEY, server_key); !set.ok()) return set;
   if (absl::Status set = Set(ZMQ_CURVE_PUBLICKEY, own.public_key); !set.ok()) return set;
@@ -112,6 +119,8 @@ ZmqFrames::~ZmqFrames() {
   for (zmq_msg_t& frame : frames_) zmq_msg_close(&frame);
 }
 
+// Takes a whole message and keeps its last two frames in turns: whatever number of frames comes
+// before, no memory grows. `first` is copied before its frame is overwritten.
 ZmqFrames::Result ZmqFrames::Receive(const ZmqSocket& socket, std::string* first) {
   count_ = 0;
   bytes_ = 0;
@@ -141,6 +150,8 @@ std::string_view ZmqFrames::Frame(size_t index) const {
   return {static_cast<const char*>(zmq_msg_data(frame)), zmq_msg_size(frame)};
 }
 
+// Keeps a copy of the number's frame, which shares libzmq's metadata of the connection: its address
+// stays in use, and no later connection can have it while it is remembered.
 void ZmqOrigin::Take(const ZmqFrames& frames) {
   zmq_msg_copy(&frame_, &frames.frames_[1 - frames.last_]);  // the number's: a small one
   known_ = true;
@@ -158,6 +169,7 @@ bool ZmqOrigin::IsOf(const ZmqFrames& frames) const {
   return ours != nullptr && ours == Connection(&frames.frames_[frames.last_]);
 }
 
+// Events come over a PAIR socket with a name that is unique in the process.
 absl::Status ZmqMonitor::Watch(void* context, ZmqSocket* socket) {
   static std::atomic<uint64_t> names{0};
   const std::string name = "inproc://kvatlas-monitor-" + std::to_string(++names);
@@ -168,18 +180,24 @@ absl::Status ZmqMonitor::Watch(void* context, ZmqSocket* socket) {
   if (zmq_socket_monitor(socket->get(), name.c_str(), kEvents) != 0) return ZmqError("zmq monitor");
   absl::StatusOr<ZmqSocket> events = ZmqSocket::Make(context, ZMQ_PAIR);
   if (!events.ok()) return events.status();
-  // The library's I/O thread waits for room here, and everybody for it: no limit.
+  // libzmq's I/O thread blocks while this queue is full, and with it all sockets of the context: no
+  // limit. `Poll` empties it.
   if (absl::Status set = events->Set(ZMQ_RCVHWM, 0); !set.ok()) return set;
   if (absl::Status connected = events->Connect(name); !connected.ok()) return connected;
   events_ = *std::move(events);
   return absl::OkStatus();
 }
 
+// See the header: the socket's monitor stops first, then our end closes.
 void ZmqMonitor::End(ZmqSocket* socket) {
   if (*socket) zmq_socket_monitor(socket->get(), nullptr, 0);
   events_.Close();
 }
 
+// Reads all events that are there. libzmq reports CONNECTED or ACCEPTED for the TCP connection,
+// then HANDSHAKE_SUCCEEDED or a failure, and DISCONNECTED at its end, in either case. `failed_`
+// counts handshakes that failed and whose end is still to come, so that this end is not taken for a
+// peer's.
 ZmqMonitor::Changes ZmqMonitor::Poll() {
   Changes changes;
   ZmqFrames frames;

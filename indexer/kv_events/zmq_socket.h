@@ -1,5 +1,5 @@
-// How does the rest of this folder speak to libzmq? Contexts, sockets, messages and monitors that
-// clean up after themselves and answer with a Status.
+// libzmq for the rest of this folder: sockets, messages and monitors that clean up after themselves
+// and return a Status.
 //
 // *Threads*: a socket belongs to one thread at a time; handing it over needs a lock between.
 //
@@ -34,14 +34,14 @@ namespace kvatlas {
 // "context: what libzmq says", as UNAVAILABLE.
 absl::Status ZmqError(std::string_view context);
 
-// What every socket of ours has.
+// Options of every socket of ours.
 struct ZmqSocketOptions {
   int receive_hwm = 256;
   Duration heartbeat{0};  // 0: none
   Duration reconnect_min = std::chrono::milliseconds(100);
   Duration reconnect_max = std::chrono::seconds(5);
   int64_t message_bytes_max = -1;  // a peer that sends a larger one is disconnected
-  CurveKeys curve = {};            // of who connects; used with a server's key
+  CurveKeys curve = {};            // of the side that connects; used with a server's key
 };
 
 class ZmqSocket {
@@ -102,7 +102,7 @@ class ZmqFrames {
   std::string_view before() const { return Frame(1 - last_); }  // REQUIRES: count() > 1
   // `before()` as 8 bytes, big-endian, if it is that.
   std::optional<uint64_t> number() const;
-  // Of the connection that it came over, which is libzmq's; -1: it has none.
+  // The descriptor of the connection that it came over, which is libzmq's; -1: it has none.
   int descriptor() const;
 
  private:
@@ -116,8 +116,8 @@ class ZmqFrames {
   size_t bytes_ = 0;
 };
 
-// Over which connection a message came: of messages that wait in one socket, which are from before
-// it was connected again.
+// The connection that a message came over: tells which of the messages that wait in one socket are
+// from before it was connected again.
 class ZmqOrigin {
  public:
   ZmqOrigin() { zmq_msg_init(&frame_); }
@@ -134,7 +134,7 @@ class ZmqOrigin {
   bool IsOf(const ZmqFrames& frames) const;
 
  private:
-  // What the library tells about a message's connection: one address for all of a connection's
+  // An address of libzmq's that stands for a message's connection: one for all of a connection's
   // messages, and no other connection's while one of them is kept.
   static const char* Connection(zmq_msg_t* frame) { return zmq_msg_gets(frame, "Socket-Type"); }
 
@@ -142,7 +142,7 @@ class ZmqOrigin {
   bool known_ = false;
 };
 
-// Who comes and goes at a socket.
+// Connections that come and go at a socket.
 class ZmqMonitor {
  public:
   struct Changes {
@@ -164,7 +164,7 @@ class ZmqMonitor {
   // thread would wait for ever for a reader: nothing of any other socket would move.
   void End(ZmqSocket* socket);
   int fd() const { return events_.fd(); }
-  // What is held of its connections, which come and go with `Poll`.
+  // Bytes held of its connections, which come and go with `Poll`.
   ZmqHeld& held() { return held_; }
   Changes Poll();
 

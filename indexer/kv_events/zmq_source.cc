@@ -1,3 +1,6 @@
+// Checks of endpoints. Texts of refusals are those of Dynamo's indexer, which clients read; those
+// about ports are Rust's own.
+
 #include "indexer/kv_events/zmq_source.h"
 
 #include <string>
@@ -56,6 +59,8 @@ absl::Status Invalid(std::string_view endpoint, std::string_view why) {
                                     "`: " + std::string(why));
 }
 
+// An endpoint of a flag may be any; one that a client names has to be tcp://HOST:PORT within
+// `addresses`. A name is checked again when it is resolved.
 absl::Status CheckEndpoint(const ZmqSource& source, std::string_view endpoint,
                            const EngineAddresses& addresses) {
   if (absl::Status bad = CheckZmqEndpoint(endpoint); !bad.ok() || source.from_flags) return bad;
@@ -90,6 +95,8 @@ absl::Status CheckZmqEndpoint(std::string_view endpoint) {
   return fault.empty() ? absl::OkStatus() : Invalid(endpoint, fault);
 }
 
+// `server_key` is the key of the side that listens: with `bind` that is this process, not the
+// engine.
 absl::Status CheckZmqSource(const ZmqSource& source, const EngineAddresses& addresses) {
   if (absl::Status bad = CheckEndpoint(source, source.endpoint, addresses); !bad.ok()) return bad;
   if (!source.server_key.empty()) {
@@ -107,6 +114,7 @@ absl::Status CheckZmqSource(const ZmqSource& source, const EngineAddresses& addr
                                     "`: " + std::string(bad.message()));
 }
 
+// Loopback and endpoints of other kinds than tcp do not cross a network.
 absl::Status CheckEncrypted(const ZmqSource& source) {
   if (!source.server_key.empty()) return absl::OkStatus();
   for (const std::string& endpoint : {source.endpoint, source.replay_endpoint}) {

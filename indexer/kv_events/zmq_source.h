@@ -1,5 +1,5 @@
-// Where does an engine's ZMQ stream come from, how is it read, and how is it doing? The words of
-// `ZmqIngest`.
+// Options and statistics of `ZmqIngest`: where an engine's ZMQ stream comes from, how it is read,
+// and how it is doing.
 //
 // A source that no flag of this process names may come from any client that reaches its port: it is
 // tcp://HOST:PORT, connects, and only to addresses that `ZmqIngestOptions::addresses` contains.
@@ -38,8 +38,8 @@ namespace kvatlas {
 struct ZmqSharedSocket {
   std::string endpoint;       // bound, as flags name it: tcp://0.0.0.0:5557
   std::string topic = "kv@";  // prefix
-  // Such a topic has messages and no stream. Called in a lane's thread: it must neither wait nor
-  // call the ingest. A source that binds this endpoint, with that topic, takes it.
+  // Called for a topic that has messages and no stream, in a lane's thread: it must neither wait
+  // nor call the ingest. A source that binds this endpoint, with that topic, takes it.
   std::function<void(const std::string& endpoint, const std::string& topic)> on_topic;
 };
 
@@ -62,7 +62,8 @@ struct ZmqIngestOptions {
   const Clock* clock = &Clock::Real();
   EngineAddresses addresses;           // of sources that no flag names
   HostResolver resolve = ResolveHost;  // of their names
-  // Own keys, for engines that know who may listen; without some, a pair is made at the start.
+  // Own keys, for engines that admit known listeners alone; without some, a pair is made at the
+  // start.
   std::optional<CurveKeys> curve = std::nullopt;
   // Events in clear may cross a network. Else only loopback may do without a `server_key`, where
   // this process has an access policy;
@@ -96,7 +97,7 @@ struct ZmqStreamStats {
   ConnectionStatus connection;
   std::optional<ConnectionStatus> replay;
   bool connected = false;  // a peer is there (`bind`: at least one)
-  bool arrived = false;    // and the worker was told what that means for what it holds
+  bool arrived = false;    // and the worker knows what that means for what it holds
   Duration silent{0};      // since the last message; since the start when there was none
   uint64_t bytes = 0;
   uint64_t bad_frames = 0;   // not [topic, number, payload]
@@ -118,7 +119,7 @@ absl::Status CheckZmqSource(const ZmqSource& source, const EngineAddresses& addr
 // FAILED_PRECONDITION, with the remedy: its events would cross a network in clear.
 absl::Status CheckEncrypted(const ZmqSource& source);
 
-// Of tcp://HOST:PORT alone: none of libzmq's wildcards, devices and source addresses.
+// The address of tcp://HOST:PORT alone: none of libzmq's wildcards, devices and source addresses.
 // INVALID_ARGUMENT.
 absl::StatusOr<Address> TcpAddressOf(std::string_view endpoint);
 

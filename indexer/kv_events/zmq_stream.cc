@@ -1,3 +1,23 @@
+// One engine's stream: its sockets and what is done with what they bring. The order of messages is
+// decided by `StreamTracker`, what they mean by `StreamWorker`; here are connections, turns and the
+// replay socket.
+//
+// A message of a stream with a socket of its own:
+//
+// 1. libzmq's descriptor is readable; the lane marks the stream (`MarkReady`) and calls `Serve`.
+// 2. `ServeLocked` looks at the monitor first (`ServeMonitor`): connections that came and went are
+//    known before their messages are read.
+// 3. `ServeReplay`, then `ServeLive`, each at most `kTurnMessages` and `kTurnBytes`, pass messages
+//    to the tracker.
+// 4. `Perform` carries out the tracker's actions after every message: the payload that they point
+//    to is valid until the next one is received.
+//
+// A stream that is fed (`MakeFed`) has no socket: `ZmqShared` calls `Feed` and `Depart`, in the
+// same lane's thread.
+//
+// *Locks*: `mutex_` is held for a whole turn. The lane only tries it; other threads take it through
+// `Visit`, and the lane lets them pass.
+
 #include "indexer/kv_events/zmq_stream.h"
 
 #include <algorithm>
@@ -13,10 +33,12 @@
 namespace kvatlas {
 namespace {
 
+// The number that ends an engine's replay.
 constexpr uint64_t kEndOfReplay = UINT64_MAX;
-// libzmq has tried by then.
+// By then libzmq has tried to connect: a stream without a connection has a reason that is worth a
+// probe.
 constexpr Duration kProbeAfter = std::chrono::milliseconds(300);
-// Where libzmq does not connect again by itself.
+// Where libzmq does not connect again by itself, or the socket was closed here.
 constexpr Duration kConnectAgainAfter = std::chrono::seconds(1);
 constexpr std::string_view kStrangers =
     "it accepts connections and does not speak ZeroMQ: is this another port of the engine?";
@@ -28,8 +50,12 @@ LogLimiter& Limiter() {
 
 }  // namespace
 
+// The poller keeps an event in the lowest bits of a stream's address.
 static_assert(alignof(ZmqStream) > ZmqPoller::kAll);
 
+// Locks the stream for a thread that is not the lane's. `visitors_` is raised before it waits: a
+// lane that has always something to read would take the mutex again and again, and a caller would
+// starve.
 class ABSL_SCOPED_LOCKABLE ZmqStream::Visit {
  public:
   explicit Visit(const ZmqStream* stream) ABSL_EXCLUSIVE_LOCK_FUNCTION(stream->mutex_)
@@ -87,11 +113,14 @@ ZmqStream::ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
       away_since_(Clock::Real().Now()),
       heard_at_(settings.clock->Now()) {}
 
+// The monitor ends before the socket does (`ZmqMonitor::End`).
 ZmqStream::~ZmqStream() {
   Visit visit(this);
   monitor_.End(&live_);
 }
 
+// An endpoint of a flag is given to libzmq as it is. Any other is connected to by numeric address
+// alone, so that libzmq resolves no name: `ZmqNames` does, and checks the addresses.
 ZmqStream::Target ZmqStream::TargetOf(const ZmqSource& source, const std::string& endpoint) {
   Target target{.as_given = endpoint, .named = {}, .address = {}};
   if (source.from_flags || endpoint.empty()) return target;
@@ -113,6 +142,9 @@ absl::Status ZmqStream::Open() {
   return absl::OkStatus();
 }
 
+// Order matters: options and key before the connection, the monitor before anything can happen at
+// the socket. A name without an address yet leaves the socket unconnected; `SetAddresses` and
+// `OpenLiveAgain` connect it.
 absl::Status ZmqStream::OpenLive() {
   absl::StatusOr<ZmqSocket> live = ZmqSocket::Make(settings_.context, ZMQ_SUB);
   if (!live.ok()) return live.status();
@@ -132,8 +164,9 @@ absl::Status ZmqStream::OpenLive() {
   return absl::OkStatus();
 }
 
-// A socket of its own for each address, so that nothing of an earlier connection is counted as of
-// this one.
+// A new socket for each address, so that nothing of an earlier connection is counted as of this
+// one. Nothing happens where a connection came since it was asked for. A failure here fails the
+// stream: there are no sockets or descriptors left.
 void ZmqStream::OpenLiveAgain(ZmqLaneState* lane) {
   ServeMonitor(lane);
   const std::string next = std::exchange(next_address_, "");
@@ -153,6 +186,8 @@ void ZmqStream::OpenLiveAgain(ZmqLaneState* lane) {
 
 // ---- The lane's thread ----
 
+// Runs in the lane's thread. Everything counts as ready: descriptors are edge-triggered, and what
+// came before `Watch` makes no edge.
 void ZmqStream::Attach(ZmqLaneState* lane) {
   Visit visit(this);
   if (!live_) return;  // it is fed
@@ -162,6 +197,8 @@ void ZmqStream::Attach(ZmqLaneState* lane) {
   ready_ = ZmqPoller::kAll;
 }
 
+// Ends sockets and gives back what the lane counted as held. The stream stays in memory for callers
+// that have it, and reads nothing more.
 void ZmqStream::Detach(ZmqLaneState* lane) {
   Visit visit(this);
   EndReplay(lane);
@@ -174,6 +211,7 @@ void ZmqStream::Detach(ZmqLaneState* lane) {
   lane->held_bytes -= std::exchange(held_counted_, 0);
 }
 
+// Never waits: kBusy where another thread has the stream, or waits for it.
 ZmqStream::Turn ZmqStream::Serve(ZmqLaneState* lane) {
   if (visitors_.load(std::memory_order_relaxed) > 0 || !mutex_.TryLock()) return Turn::kBusy;
   const Turn turn = ServeLocked(lane);
@@ -189,10 +227,13 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
   if (!Running()) return Turn::kIdle;
   const Time now = settings_.clock->Now();
   started_ = true;
+  // The tracker hears of the end of a connection before that of the next one begins (`Arrive`).
   if (std::exchange(departed_, false)) {
     tracker_.OnDisconnected(now, &lane->actions);
     Perform(lane, now);
   }
+  // The tracker hears of an arrival after the messages of the connection before were read: the live
+  // socket is read even if nothing new came.
   if (arrivals_ > 0) ready_ |= ZmqPoller::kLive;
   bool more = false;
   if ((ready_ & ZmqPoller::kReplay) != 0) {
@@ -203,7 +244,8 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
     }
     CountHeld(lane);
   }
-  // A full lane reads on only for streams that it does not wait for.
+  // A full lane reads no further for streams that hold messages back, unless a connection is to be
+  // told.
   const bool full = held_counted_ > 0 && lane->held_bytes >= lane->held_bytes_max && arrivals_ == 0;
   if ((ready_ & ZmqPoller::kLive) != 0 && !full && live_) {
     if (ServeLive(lane, now)) {
@@ -216,6 +258,8 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
   return more ? Turn::kMore : Turn::kIdle;
 }
 
+// Takes what the monitor saw into fields; the tracker hears of it later, in order (`departed_`,
+// `arrivals_`). A shared socket passes the ends of connections to its topics instead.
 void ZmqStream::ServeMonitor(ZmqLaneState* lane) {
   if (!live_) return;  // `LookAtHeld` closed it
   const ZmqMonitor::Changes changes = monitor_.Poll();
@@ -245,6 +289,8 @@ void ZmqStream::ServeMonitor(ZmqLaneState* lane) {
   if (changes.departed > 0 && changes.arrived == 0 && changes.connected) ++arrivals_;
 }
 
+// Tells the tracker of one connection. Only the last of several is the current one; a replay can be
+// asked for over no other.
 void ZmqStream::Arrive(ZmqLaneState* lane, Time now) {
   --arrivals_;
   origin_.Forget();
@@ -252,6 +298,8 @@ void ZmqStream::Arrive(ZmqLaneState* lane, Time now) {
   Perform(lane, now);
 }
 
+// Reads the replay socket. The tracker may end the replay with any message, so that the socket is
+// looked at again each time round. True: the turn was used up, and there may be more.
 bool ZmqStream::ServeReplay(ZmqLaneState* lane, Time now) {
   size_t bytes = 0;
   for (size_t messages = 0; messages < kTurnMessages && bytes < kTurnBytes; ++messages) {
@@ -281,6 +329,12 @@ bool ZmqStream::ServeReplay(ZmqLaneState* lane, Time now) {
   return true;
 }
 
+// Reads the live socket. A message is [topic, number, payload]; other forms are counted and
+// skipped.
+//
+// While the tracker has not heard of a connection (`arrivals_`), each message is checked for its
+// connection (`ZmqOrigin`): the tracker hears of the new one before its first message, and of all
+// once the socket is empty.
 bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
   constexpr size_t kFrames = 3;  // topic, number, payload
   if (shared_ != nullptr) shared_->FeedWaiting(lane, now);
@@ -312,6 +366,8 @@ bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
                 {"frames", lane->frames.count()}});
       continue;
     }
+    // A topic's message over a connection that is new to it: the monitor may know that the one
+    // before has ended, and its descriptor may be in use again.
     if (shared_ != nullptr) {
       if (!shared_->IsKnown(topic_, lane->frames)) ServeMonitor(lane);
       shared_->Take(lane, topic_, *number, monitor_.held(), now);
@@ -323,6 +379,8 @@ bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
   return true;
 }
 
+// The tracker hears of connections as it does with a socket of its own: the end of the one before,
+// then the new one, then the message.
 void ZmqStream::Feed(ZmqLaneState* lane, uint64_t number, std::string_view payload, bool arrived,
                      Time now) {
   Visit visit(this);
@@ -354,6 +412,8 @@ void ZmqStream::Depart(ZmqLaneState* lane, Time now) {
   Perform(lane, now);
 }
 
+// Every 50 ms from the lane: bounds, connecting again, and the tracker's timeouts. A stream that is
+// busy is left out until the next tick.
 void ZmqStream::Tick(ZmqLaneState* lane) {
   if (visitors_.load(std::memory_order_relaxed) > 0 || !mutex_.TryLock()) return;
   live_watch_.Tick();
@@ -375,6 +435,9 @@ void ZmqStream::Tick(ZmqLaneState* lane) {
   mutex_.Unlock();
 }
 
+// Whether libzmq holds more bytes of a connection than one message may have. Such a peer sends a
+// message that does not end, or faster than the lane reads; libzmq bounds neither in bytes
+// (`zmq_held.h`).
 bool ZmqStream::HoldsTooMuch(ZmqMonitor* monitor, bool replay) {
   const uint64_t held = monitor->held().Bytes(Clock::Real().Now());
   const auto message_bytes_max =
@@ -390,15 +453,18 @@ bool ZmqStream::HoldsTooMuch(ZmqMonitor* monitor, bool replay) {
   return true;
 }
 
+// Closing the live socket counts as if the engine had gone: `departed_` for the tracker, and
+// `gave_up_at_`, by which `Tick` opens a new socket a second later. A bound socket stays, since
+// other engines use it: its connections are cut.
 void ZmqStream::LookAtHeld(ZmqLaneState* lane) {
   if (replay_) {
     replay_monitor_.Poll();
-    // As without an answer.
+    // Treated as a server that is silent.
     if (HoldsTooMuch(&replay_monitor_, /*replay=*/true)) EndReplay(lane);
   }
   if (!live_ || !HoldsTooMuch(&monitor_, /*replay=*/false)) return;
   if (source_.bind) return monitor_.held().CutConnections();
-  // libzmq keeps whole messages of a connection that has ended; with the socket all of it goes.
+  // libzmq keeps whole messages of a connection that has ended: only closing the socket drops them.
   lane->poller.Unwatch(live_.fd());
   lane->poller.Unwatch(monitor_.fd());
   monitor_.End(&live_);
@@ -414,6 +480,9 @@ void ZmqStream::LookAtHeld(ZmqLaneState* lane) {
                   "closed: more was held of it than a message may have, and no message taken");
 }
 
+// Carries out the tracker's actions in order. Replay sockets are this stream's, everything else is
+// the worker's; losses and restarts are logged besides. A shared socket's stream has no worker, and
+// its tracker no actions.
 void ZmqStream::Perform(ZmqLaneState* lane, Time now) {
   using Kind = StreamTracker::Action::Kind;
   for (const StreamTracker::Action& action : lane->actions) {
@@ -439,8 +508,9 @@ void ZmqStream::Perform(ZmqLaneState* lane, Time now) {
   lane->actions.clear();
 }
 
-// A socket of its own for every request, so that no late answer of an earlier one is taken for this
-// one's.
+// Asks for a replay: an empty frame, then the number in 8 bytes, big-endian. A new socket for every
+// request, so that no late answer of an earlier one is taken for this one's. A failure here is not
+// reported to the tracker: it is as silence, and `replay_timeout` ends it.
 void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
   EndReplay(lane);
   absl::StatusOr<ZmqSocket> socket = ZmqSocket::Make(settings_.context, ZMQ_DEALER);
@@ -475,6 +545,8 @@ void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
   ready_ |= ZmqPoller::kReplay;
 }
 
+// Nothing to do without a replay. The order is `Unwatch`, monitor, socket: a closed descriptor may
+// be another's at once.
 void ZmqStream::EndReplay(ZmqLaneState* lane) {
   if (!replay_) return;
   lane->poller.Unwatch(replay_.fd());
@@ -482,7 +554,8 @@ void ZmqStream::EndReplay(ZmqLaneState* lane) {
   replay_.Close();
 }
 
-// Nothing is missing where an engine is new, and what a replay brings is not lost.
+// Logs a loss, once in 10 seconds for each worker and text. A restart was logged already, and its
+// loss is no news; a replay under way is no loss yet.
 void ZmqStream::LogLost() {
   const uint64_t lost = tracker_.stats().messages_lost - lost_said_;
   if (std::exchange(restart_said_, false) && lost == 0) return;
@@ -515,6 +588,7 @@ void ZmqStream::LogRestarted() {
       {{"worker", source_.worker_name}, {"rank", source_.rank}, {"endpoint", source_.endpoint}});
 }
 
+// Brings the lane's sum of held bytes up to date: the bound is the lane's (`held_bytes_max`).
 void ZmqStream::CountHeld(ZmqLaneState* lane) {
   const size_t held = tracker_.stats().held_bytes;
   lane->held_bytes += held - held_counted_;
@@ -530,6 +604,8 @@ void ZmqStream::Fail(std::string_view what) {
 
 // ---- Any thread ----
 
+// Whether messages are applied. Partner of the acquire load: the exchange in `ZmqIngest::OpenGate`,
+// after recovery has filled the workers.
 bool ZmqStream::Running() const {
   return !paused_ && !failed_ && settings_.gate->load(std::memory_order_acquire) &&
          !abandoned_.load(std::memory_order_relaxed);
@@ -552,6 +628,7 @@ absl::Status ZmqStream::Pause() {
   return absl::OkStatus();
 }
 
+// A failed stream is tried again: what failed may be possible now.
 absl::Status ZmqStream::Resume() {
   Visit visit(this);
   const ListenerStatus status = StatusNow();
@@ -565,6 +642,7 @@ absl::Status ZmqStream::Resume() {
   return absl::OkStatus();
 }
 
+// Before the first turn only: a tracker that has begun cannot take another position.
 absl::Status ZmqStream::ResumeFrom(const StreamPosition& position, bool earlier) {
   Visit visit(this);
   if (started_) return absl::FailedPreconditionError("the stream is already being applied");
@@ -572,11 +650,14 @@ absl::Status ZmqStream::ResumeFrom(const StreamPosition& position, bool earlier)
   return absl::OkStatus();
 }
 
+// The mutex keeps the lane out: nothing of the stream is applied while `cut` runs.
 void ZmqStream::WithPosition(const std::function<void(std::optional<StreamPosition>)>& cut) {
   Visit visit(this);
   cut(tracker_.position());
 }
 
+// Only while something is missing: a live connection, or the answer to a replay, for longer than
+// libzmq takes.
 std::vector<ZmqStream::Probe> ZmqStream::ProbesWanted() const {
   Visit visit(this);
   const Time now = Clock::Real().Now();
@@ -591,6 +672,9 @@ std::vector<ZmqStream::Probe> ZmqStream::ProbesWanted() const {
   return probes;
 }
 
+// The state may have changed while the probe ran without the lock: a result that has become wrong
+// is dropped. An endpoint that accepts once may just be connecting; twice, and it does not speak
+// ZeroMQ.
 void ZmqStream::Probed(const Probe& probe, const absl::Status& reached) {
   Visit visit(this);
   if (absl::IsUnimplemented(reached)) return;
@@ -607,7 +691,7 @@ void ZmqStream::Probed(const Probe& probe, const absl::Status& reached) {
     mute_probes_ = 0;
     return live_watch_.Set(ConnectionState::kUnreachable, {words.data(), words.size()});
   }
-  // It may just be connecting.
+  // The first time it may just be connecting.
   if (strangers_ || ++mute_probes_ > 1)
     live_watch_.Set(ConnectionState::kUnreachable,
                     strangers_ ? kStrangers
@@ -626,6 +710,8 @@ std::vector<std::string> ZmqStream::NamesWanted() const {
   return names;
 }
 
+// Takes the addresses of a name in turn, one per look-up, so that an address that does not answer
+// is not tried alone. A stream that is connected keeps its address.
 bool ZmqStream::SetAddresses(const std::string& name,
                              const absl::StatusOr<std::vector<std::string>>& addresses) {
   Visit visit(this);

@@ -1,15 +1,14 @@
-// What is one engine's stream? Its socket, who is at the other end, the numbers, and the replay
-// when one runs.
+// One engine's stream: its socket, its connection, its numbers, and the replay when one runs.
 //
 //   SUB ─▶ ZmqFrames ─▶ StreamTracker ─▶ StreamWorker        all in one lane's thread: nothing is handed over
 //   DEALER ─╯   monitor ─╯                                   or copied but what must wait for a replay
 //
-// *Threads*: `Serve` and `Tick` by the lane's thread; the rest by any. Who calls from elsewhere
-// holds the stream's mutex, and the lane then passes it by.
+// *Threads*: `Serve` and `Tick` by the lane's thread; the rest by any. A caller from elsewhere
+// holds the stream's mutex, and the lane then passes the stream by.
 // *Bounds*: a turn of `Serve`: `kTurnMessages` and `kTurnBytes` (and one message more) from each
-// socket. What libzmq holds of a connection (`zmq_held.h`): `message_bytes_max` and `kHeldSlack`,
-// or `kHeldSlack` alone while memory is critical. Beyond it the connection is ended, logged and
-// counted, and made again a second later; what the engine said meanwhile is a gap.
+// socket. Bytes that libzmq holds of a connection (`zmq_held.h`): `message_bytes_max` and
+// `kHeldSlack`, or `kHeldSlack` alone while memory is critical. Beyond it the connection is ended,
+// logged and counted, and made again a second later; what the engine said meanwhile is a gap.
 
 #ifndef KVATLAS_INDEXER_KV_EVENTS_ZMQ_STREAM_H_
 #define KVATLAS_INDEXER_KV_EVENTS_ZMQ_STREAM_H_
@@ -41,7 +40,7 @@
 
 namespace kvatlas {
 
-// What the streams of one ingest share.
+// Shared by the streams of one ingest.
 struct ZmqStreamSettings {
   void* context = nullptr;
   ZmqSocketOptions socket;
@@ -49,7 +48,7 @@ struct ZmqStreamSettings {
   const std::atomic<bool>* gate = nullptr;  // open: messages are applied
 };
 
-// What the streams of one lane share; its thread's own.
+// Shared by the streams of one lane; its thread's own.
 struct ZmqLaneState {
   explicit ZmqLaneState(size_t message_bytes_max) : decoder(message_bytes_max) {}
   ZmqPoller poller;
@@ -58,8 +57,8 @@ struct ZmqLaneState {
   LaneDecoder decoder;
   size_t held_bytes = 0;  // of all its streams
   size_t held_bytes_max = 0;
-  // What libzmq holds of a stream is looked at in one of so many ticks, which number this one is
-  // of.
+  // Bytes that libzmq holds of a stream are looked at in one of `look_every` ticks; `tick` counts
+  // them.
   size_t look_every = 1;
   size_t tick = 0;
 };
@@ -127,14 +126,14 @@ class ZmqStream {
         {};  // of the same engine, where `endpoint` has its events; empty: none
   };
   std::vector<Probe> ProbesWanted() const;
-  // What came of it: into `Stats` and the log.
+  // Takes the result of a probe into `Stats` and the log.
   void Probed(const Probe& probe, const absl::Status& reached);
 
   // ---- Names of a source that no flag names: any thread ----
 
-  // Those that are wanted now: it is not connected, or has never known them.
+  // Names to be resolved now: it is not connected, or has never known them.
   std::vector<std::string> NamesWanted() const;
-  // What became of one. True: the lane has to be poked, to connect. *Truth*: an engine that is
+  // The result for one name. True: the lane has to be poked, to connect. *Truth*: an engine that is
   // connected stays; of several addresses the next one is taken each time.
   bool SetAddresses(const std::string& name,
                     const absl::StatusOr<std::vector<std::string>>& addresses);
@@ -169,7 +168,7 @@ class ZmqStream {
   bool Running() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ListenerStatus StatusNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Turn ServeLocked(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Connections that came are told when everything that came over the last one was read.
+  // Tells the tracker of a connection, once everything that came over the last one was read.
   void Arrive(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ServeMonitor(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True: there may be more.
@@ -216,7 +215,7 @@ class ZmqStream {
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
-  // What the tracker was not told yet.
+  // Not passed to the tracker yet.
   bool departed_ ABSL_GUARDED_BY(mutex_) = false;
   uint32_t arrivals_ ABSL_GUARDED_BY(mutex_) = 0;
   ZmqOrigin origin_ ABSL_GUARDED_BY(mutex_);  // of the messages last read
@@ -232,7 +231,7 @@ class ZmqStream {
   uint64_t restarts_said_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t lost_said_ ABSL_GUARDED_BY(mutex_) = 0;
   bool restart_said_ ABSL_GUARDED_BY(mutex_) = false;  // and not yet the loss that comes with it
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;       // the tracker was told something
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;       // the tracker has got something
   std::string last_error_ ABSL_GUARDED_BY(mutex_);
   Time heard_at_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;

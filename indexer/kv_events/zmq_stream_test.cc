@@ -32,7 +32,7 @@ using ::testing::IsEmpty;
 using Layout = ZmqTestEngineOptions::Layout;
 using Manner = ZmqTestEngineOptions::Manner;
 
-// What a stream's worker was told, in order: payloads, "LOST", "REPAIRED", "RESTARTED".
+// Calls that a stream's worker got, in order: payloads, "LOST", "REPAIRED", "RESTARTED".
 class Record {
  public:
   void Add(std::string what) {
@@ -422,7 +422,7 @@ TEST_F(ZmqStreamTest, MessagesWaitWhileAStreamIsPaused) {
 TEST_F(ZmqStreamTest, AStreamGoesOnFromAnothersPosition) {
   ZmqTestEngine engine({.replay = true});
   for (const char* payload : {"0", "1", "2", "3"}) engine.Drop(payload);
-  // What a stream that read it all says of its place.
+  // The position of a stream that read everything.
   ingest_.OpenGate();
   const Stream other = AddEngine(engine, /*replay=*/true);
   std::optional<StreamPosition> position;
@@ -436,7 +436,7 @@ TEST_F(ZmqStreamTest, AStreamGoesOnFromAnothersPosition) {
                              .replay_endpoint = engine.replay_endpoint()},
                             position);
   EXPECT_THAT(stream.record->WaitFor("4"), ElementsAre("4"));
-  // Of another engine's bytes under the same number everything is read anew.
+  // With another engine's bytes under the same number everything is read anew.
   position->fingerprint += 1;
   const Stream wrong = Add({.worker_name = "w",
                             .endpoint = engine.endpoint(),
@@ -538,7 +538,7 @@ TEST_F(ZmqStreamTest, AnAddressThatIsTakenIsUnavailable) {
 
 // ---- Names ----
 
-// What a resolver says now, and how often it was asked.
+// A resolver's present answer, and how often it was asked.
 class TestResolver {
  public:
   void Set(std::vector<std::string> addresses) {
