@@ -394,6 +394,31 @@ TEST(EngineOffloadTest, BlocksOfASilentTierGoByAge) {
   EXPECT_EQ(worker.trust(), Trust::kDegraded) << "and what is read is not told";
 }
 
+TEST(EngineOffloadTest, LargerBlocksOfASilentTierGoByAge) {
+  TestWorker worker({.silent_blocks = 8});
+  worker.Apply({Large(70, Tokens(16), 16), Large(71, Tokens(16, 500), 16)});
+  EXPECT_EQ(worker.Reach(Tokens(16)), 4u);
+  worker.Apply({Large(72, Tokens(16, 900), 16)});
+  EXPECT_EQ(worker.Reach(Tokens(16)), 0u);
+  EXPECT_EQ(worker.Reach(Tokens(16, 500)), 4u);
+  EXPECT_EQ(worker.Reach(Tokens(16, 900)), 4u);
+  EXPECT_EQ(worker.Holdings().size(), 8u);
+}
+
+// What was dropped has no age any more: a later block of the same name is not taken for it.
+TEST(EngineOffloadTest, ABlockThatWaitsDoesNotGoByTheAgeOfALostOne) {
+  TestWorker worker({.silent_time = seconds(100)});
+  worker.Apply({StoreEvent({1}, Tokens(4), std::nullopt, "cpu")});
+  worker->Lost(0, worker.now());
+  worker.Advance(seconds(31));
+  EXPECT_EQ(worker.Reach(Tokens(4)), 0u);
+  worker.Advance(seconds(30));
+  worker.Apply({StoreEvent({1}, Tokens(4, 4), 99, "cpu")});
+  worker.Advance(seconds(45));
+  worker.Apply({StoreEvent({99}, Tokens(4), std::nullopt, "cpu")});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2u);
+}
+
 TEST(EngineOffloadTest, BlocksOfASilentTierGoAfterAWhile) {
   TestWorker worker({.silent_time = seconds(10)});
   worker.Apply({StoreEvent({1}, Tokens(4), std::nullopt, "cpu")});

@@ -219,8 +219,10 @@ void EngineRank::ApplyLarge(const EngineEvent& event, Tier tier, Time now) {
     const std::optional<BlockPlace> known = FindPlace(*group, event.hashes[i]);
     const bool is_renamed = known.has_value() && known->block != members.back();
     if (is_renamed) place_at(blocks - 1);
-    places_members_ = true;
-    for (size_t at = 0; at + is_renamed < blocks; ++at) place_at(at);
+    for (size_t at = 0; at + is_renamed < blocks; ++at) {
+      places_members_ = at + 1 < blocks;  // the last one has the name that the engine gave it
+      place_at(at);
+    }
     places_members_ = false;
     chain.position += static_cast<Position>(blocks);
   }

@@ -139,6 +139,7 @@ void EngineRank::ClearTier(Tier tier) {
   parked_.ClearTier(tier);
   held_[t] = 0;
   names_[t] = {};
+  absl::erase_if(youngest_, [t](const auto& entry) { return entry.first.back() == t; });
   SendCleared(tier);
 }
 
@@ -239,9 +240,13 @@ bool EngineRank::DropUnconfirmed(size_t slots) {
           table->DropUnconfirmed(slots, [&](size_t slot, TierMask dropped, bool erased) {
             const EngineBlockHash name = table->NameAt(slot, &memory);
             const BlockPlace place = table->place(slot);
-            for (int tier = 0; tier < kTiers; ++tier)
-              if (dropped.Has(static_cast<Tier>(tier)))
-                Left(group, name, place, static_cast<Tier>(tier));
+            for (int t = 0; t < kTiers; ++t) {
+              const auto tier = static_cast<Tier>(t);
+              if (!dropped.Has(tier)) continue;
+              Left(group, name, place, tier);
+              // Else a block of this name that waits for its parent would go by that age.
+              if (Ages(tier)) ForgetAge(group, name, tier);
+            }
             if (erased) NoteErased(group, name, place);
           });
       if (!through) return false;
