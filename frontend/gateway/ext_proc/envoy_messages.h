@@ -1,5 +1,4 @@
-// What do the proxy's messages say, and what is it told? The keys and fields of external processing
-// that an endpoint picker reads and sets.
+// The keys and fields of Envoy's external processing that an endpoint picker reads and sets.
 //
 // *Threads*: pure functions.
 
