@@ -106,8 +106,7 @@ struct Picked {
       {};                  // why the choice is by load alone; empty: it is not, or has no prompt
   bool one_prompt = true;  // the engine's cache figures are of the prompt that was predicted
   bool decodes = false;    // another worker prefills:
-  std::string prefiller =
-      {};  // its IP:PORT; empty: not known, and the decoder prefills too
+  std::string prefiller = {};  // its IP:PORT; empty: not known, and the decoder prefills too
 };
 
 // An answer instead of the engine's. A server error is always 503: gateways know no other kind of
