@@ -1,5 +1,5 @@
-// What is a client told when its request fails? The one table of errors of every door: gRPC, HTTP,
-// the proxy, Envoy's ext_proc and C.
+// The one table of errors for clients of every interface: gRPC, HTTP, the proxy, Envoy's ext_proc
+// and C.
 //
 //   status                                          HTTP  type                     Anthropic's type       retry-after
 //   INVALID_ARGUMENT, OUT_OF_RANGE                   400  BadRequestError          invalid_request_error

@@ -1,5 +1,5 @@
-// GET /status of `FrontendService`: what it is configured with, what it did, and the fleet as last
-// seen.
+// GET /status of `FrontendService`: its configuration, its counts, and the fleet as last seen. The
+// lists of cells, engines and promises are bounded.
 
 #include <chrono>
 #include <functional>

@@ -1,5 +1,5 @@
-// How are many questions asked and answered on one gRPC stream? And how does a single one leave no
-// choice behind when its caller goes away?
+// Many questions and answers on one gRPC stream, and a single one; neither leaves a choice behind
+// when its caller goes away.
 //
 //   StartRead ─▶ OnReadDone ─▶ RouteCalls::Ask ─▶ OnAnswer ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
 //       ╰──────────◀── while fewer than kStreamOutstandingMax are unanswered ──◀────────╯

@@ -32,8 +32,8 @@ std::shared_ptr<const ProcessHealth> Serving() {
   return health;
 }
 
-// One pool thread is enough: proxied requests are streams, which run on the I/O threads. Headers are
-// kept, since they go on to engines.
+// One pool thread is enough: proxied requests are streams, which run on the I/O threads. Headers
+// are kept, since they go on to engines.
 HttpServerOptions ServerOptions(const ProxyOptions& options) {
   HttpServerOptions server;
   server.listen = options.listen;

@@ -6,7 +6,7 @@
 //
 // *Truth*: a choice is reported exactly once as over: finished, failed or, when the try ends before
 // an answer, abandoned. One that was never started is abandoned. An engine that failed is avoided
-// for a while (`suspects.h`).
+// for a while (`outlier_ejection.h`).
 // *Threads*: everything on the thread of `io`. The owner's methods are not called from within the
 // constructor, `Cancel` or the destructor, and may be from within `Start`.
 // *Lifetime*: kept by its call while that runs, as is its owner; the owner gives it up after
