@@ -1,5 +1,6 @@
 // The C interface over `Publisher`: arguments are checked, exceptions end here, and a forked child
-// touches nothing.
+// touches nothing. Every call goes through `With`, which checks the handle; a call of the engine
+// then goes through `Say`, which refuses wrong arguments in words (`kvatlas_publisher_last_error`).
 
 #include "publisher/kvatlas_publisher.h"
 
@@ -36,6 +37,7 @@ struct kvatlas_publisher {
   std::unique_ptr<kvatlas::Publisher> publisher;
   std::string lora_name, cache_salt;  // of calls that name no namespace
   uint32_t block_size = 0;
+  // Set by `_stop`: the calls of the engine are refused from then on, statistics are not.
   std::atomic<bool> stopped{false};
 };
 
@@ -44,6 +46,7 @@ namespace {
 
 constexpr size_t kNameBytesMax = 256;
 constexpr size_t kTextsMax = 1 << 16;  // leaves or labels that are looked at at all
+// A year: longer times are cut, so that no duration overflows.
 constexpr uint64_t kMsMax = 1000ull * 3600 * 24 * 365;
 
 static_assert(static_cast<int>(absl::StatusCode::kInvalidArgument) == KVATLAS_INVALID_ARGUMENT);
@@ -56,8 +59,9 @@ std::string StringOf(const char* text) { return std::string(TextOf(text)); }
 
 Duration Ms(uint64_t ms) { return std::chrono::milliseconds(std::min(ms, kMsMax)); }
 
-// What a call does with a publisher that is there, is this process's own and, where the engine
-// speaks, still runs.
+// Runs `work` on a publisher that is there, is this process's own and, with `running`, was not
+// stopped. Catches exceptions. A forked child only reads the mark: the parent's locks are not
+// touched.
 template <typename Work>
 int32_t With(kvatlas_publisher* publisher, bool running, const Work& work) noexcept {
   if (publisher == nullptr) return KVATLAS_INVALID_ARGUMENT;
@@ -105,18 +109,21 @@ int32_t Say(Publisher& publisher, const absl::Status& fits, const Call& call) {
   return call() ? KVATLAS_OK : KVATLAS_INVALID_ARGUMENT;
 }
 
+// NULL: the namespace of the options. A namespace that is given replaces both of its parts.
 CacheNamespace NamespaceOf(const kvatlas_publisher& publisher, const kvatlas_namespace* within) {
   if (within == nullptr) return {publisher.lora_name, publisher.cache_salt};
   return {TextOf(within->lora_name), TextOf(within->cache_salt)};
 }
 
-// `bytes` 0: it is a number.
+// The engine's name of a block as 64 bits: a number as it is (`bytes` 0), longer digests hashed.
+// Two digests collide with a chance of 2^-64.
 uint64_t NameOf(const void* digest, size_t bytes) {
   uint64_t number = 0;
   if (bytes == 0) return std::memcpy(&number, digest, sizeof(number)), number;
   return Xxh3({static_cast<const char*>(digest), bytes}, 0);
 }
 
+// Unaligned memory is allowed: `NameOf` copies.
 std::vector<uint64_t> NamesOf(const void* digests, size_t bytes, size_t count) {
   std::vector<uint64_t> names(count);
   const auto* digest = static_cast<const char*>(digests);
@@ -129,6 +136,7 @@ std::vector<uint64_t> NamesOf(const void* digests, size_t bytes, size_t count) {
 
 // ---- Options ----
 
+// Only what C can get wrong (NULL, enums) is checked here; `Publisher::Create` checks the values.
 absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& given) {
   const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
   if (given.leaves_count > kTextsMax || given.labels_count > kTextsMax) {
@@ -190,6 +198,8 @@ absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& give
 static_assert(static_cast<int>(ZmqAttach::kBind) == KVATLAS_ZMQ_BIND);
 static_assert(static_cast<int>(ZmqAttach::kConnect) == KVATLAS_ZMQ_CONNECT);
 
+// The threads of the publisher start with signals blocked, so that the program's handlers run on
+// its own threads.
 absl::StatusOr<std::unique_ptr<kvatlas_publisher>> Create(const kvatlas_publisher_options& given) {
   const absl::StatusOr<const ForkDetector*> mark = MarkOfThisProcess("publisher");
   if (!mark.ok()) return mark.status();
@@ -297,6 +307,8 @@ int32_t kvatlas_publisher_removed(kvatlas_publisher* publisher, int32_t tier,
   });
 }
 
+// Turns digests into numbers and goes on as the call for numbers; tier and tokens are checked
+// there.
 int32_t kvatlas_publisher_stored_bytes(kvatlas_publisher* publisher, int32_t tier,
                                        const void* blocks, size_t name_bytes, size_t blocks_count,
                                        const void* parent, const uint32_t* tokens,
@@ -371,6 +383,7 @@ int32_t kvatlas_publisher_stored_in_group(kvatlas_publisher* publisher, const kv
     fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
     fits.Update(kvatlas::CheckPointer("tokens", tokens, tokens_count));
     if (!fits.ok()) return kvatlas::RefuseCall(to, std::string(fits.message()));
+    // Fields that an older header does not have stay 0, their default.
     kvatlas_group whole = {};
     std::memcpy(&whole, group, std::min(group->struct_size, sizeof(whole)));
     if (whole.kind >= kvatlas::kCacheKinds)

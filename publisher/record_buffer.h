@@ -1,6 +1,6 @@
-// What did the engine say, kept until the publisher's thread gets to it? Calls, one after the
-// other, in one growing array: a call costs a copy and, up to a mebibyte or once the array has
-// grown, no allocation.
+// The engine's calls, kept until the publisher's thread gets to them: one after the other, in one
+// growing array. A call costs a copy and, up to a mebibyte or once the array has grown, no
+// allocation.
 //
 // *Threads*: none; the caller serialises.
 // *Bounds*: none of its own; `bytes` says how much waits.

@@ -1,5 +1,5 @@
-// How does a consumer that is not ours read what an engine says? As vLLM's KV events: one msgpack
-// batch per message, in the profile that every known consumer accepts.
+// An engine's calls as vLLM's KV events, for consumers that are not ours: one msgpack batch per
+// message, in the profile that every known consumer accepts.
 //
 //   batch     [time f64, [event…], rank]
 //   event     {"type": "BlockStored", …} as vLLM 0.24 and later; ["BlockStored", …] as before, when asked
