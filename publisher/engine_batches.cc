@@ -89,6 +89,7 @@ absl::Status EngineBatches::Apply(std::string_view payload, Time now, std::vecto
     state_->worker.Unreadable(kRank, now);
     return decoded;
   }
+  // A publisher is one rank, whatever number the engine gives it.
   state_->batch.rank.reset();
   for (EngineEvent& event : state_->batch.events) event.rank.reset();
   state_->worker.Apply(kRank, state_->batch, now);

@@ -83,6 +83,7 @@ int32_t RefuseCall(Publisher& publisher, const std::string& why) {
   return KVATLAS_INVALID_ARGUMENT;
 }
 
+// Errors in words, for `kvatlas_publisher_last_error`: what was given, and what is expected.
 absl::Status CheckTier(int32_t tier) {
   if (IsTier(tier)) return absl::OkStatus();
   return absl::InvalidArgumentError("tier " + std::to_string(tier) +
@@ -271,6 +272,7 @@ int32_t kvatlas_publisher_create(const kvatlas_publisher_options* options,
   return code;
 }
 
+// In a forked child nothing is freed: the threads that the destructor would join are the parent's.
 void kvatlas_publisher_destroy(kvatlas_publisher* publisher) {
   if (publisher == nullptr || publisher->mark->forked()) return;
   Guarded([&] {
@@ -279,6 +281,8 @@ void kvatlas_publisher_destroy(kvatlas_publisher* publisher) {
   });
 }
 
+// A NULL `parent` is the start of a sequence; NULL tokens with a count of 0 mean blocks that are
+// held in another tier.
 int32_t kvatlas_publisher_stored(kvatlas_publisher* publisher, int32_t tier, const uint64_t* blocks,
                                  size_t blocks_count, const uint64_t* parent,
                                  const uint32_t* tokens, size_t tokens_count,
@@ -466,6 +470,7 @@ int32_t kvatlas_publisher_wait_acknowledged(kvatlas_publisher* publisher, uint64
   });
 }
 
+// The mark comes first: calls of the engine are refused while the queue is emptied.
 int32_t kvatlas_publisher_stop(kvatlas_publisher* publisher, int32_t goodbye,
                                uint64_t flush_for_ms) {
   return With(publisher, false, [&](Publisher& to) -> int32_t {
@@ -510,6 +515,8 @@ int32_t kvatlas_publisher_last_error(kvatlas_publisher* publisher, char* text, s
   });
 }
 
+// By index in `kvatlas_publisher_stats.replicas`; a replica may come or go between the two calls,
+// hence NOT_FOUND.
 int32_t kvatlas_publisher_get_replica(kvatlas_publisher* publisher, size_t replica,
                                       kvatlas_replica_stats* stats, char* text, size_t text_size) {
   kvatlas::PutText("", text, text_size);

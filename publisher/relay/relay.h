@@ -1,6 +1,6 @@
-// Which engines are relayed, and what do leaves hear of them? For engines that one cannot enter:
-// their native event streams are read as a leaf would read them, and told to leaves over our own
-// stream, with what that has and theirs lack: snapshots, digests, acknowledgements.
+// Relays engines that cannot embed the publisher: their native event streams are read as a leaf
+// would read them, and told to leaves over our own stream, which adds snapshots, digests and
+// acknowledgements.
 //
 //   engine ══ ZeroMQ ══▶ ZmqIngest ─▶ EngineWorker (one per instance) ─▶ RelayRank (one per rank) ══ gRPC ══▶ leaf, replica 0
 //                                                                                                 ├══════▶ leaf, replica 1
@@ -68,7 +68,7 @@ struct RelayOptions {
   uint32_t min_initial_workers = 0;
   // For the goodbye of a rank that is unregistered; other registrations wait meanwhile.
   Duration goodbye_for = std::chrono::seconds(1);
-  // What carries a stream; gRPC when empty.
+  // Makes the link that carries a stream; gRPC when empty.
   MakeRelayLink make_link = {};
   const Clock* clock = &Clock::Real();
 };
@@ -114,7 +114,7 @@ class Relay {
 
   Readiness readiness() const;
   const RelayOptions& options() const;
-  // Who is told now: addresses, and the log's without its password.
+  // The leaves that are told now: addresses, and the log's without its password.
   std::vector<std::string> leaves() const;
   uint64_t blocks_held() const;
 

@@ -1,4 +1,4 @@
-// What do all sub-commands have in common? Flags, the two forms of output, and the status to exit
+// The parts that all sub-commands share: flags, the two forms of output, and the status to exit
 // with.
 //
 // *Threads*: none.
@@ -55,7 +55,7 @@ class Command {
   void AddServices(std::vector<ServiceRole> roles, size_t max);
   // Those words; a word beside the flag of the same service is refused by `Parse`.
   const std::vector<ServiceName>& services() const { return services_; }
-  // Where the service is asked that a word names in one of `roles`, or else that `otherwise` is.
+  // The address of the service that a word names in one of `roles`, or else of `otherwise`.
   absl::StatusOr<Address> Find(ServiceRole role, Plane plane, const Address& otherwise) const;
   // Whether a word names a service of this kind.
   bool Names(ServiceRole role) const;
@@ -118,7 +118,7 @@ struct CommandText {
   std::string about;
 };
 std::vector<CommandText> CommandTexts();
-// Of a command line up to the cursor: what may stand in the place of its last word.
+// The words that may stand in the place of the last word of a command line up to the cursor.
 std::vector<std::string> CompletionsOf(const std::string& line);
 // Shows the flags of a command to `look`; false: there is no such command.
 bool LookAtFlags(const std::string& command, const std::function<void(const FlagSet&)>& look);

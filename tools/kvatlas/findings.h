@@ -1,9 +1,8 @@
-// What is wrong in a fleet, where, and what mends it? Findings from what the services said of
+// Findings about a fleet: what is wrong, where, and what mends it, from what the services said of
 // themselves (`survey.h`).
 //
 // *Truth*: of that moment. A stream that is being repaired right then is told too. Each finding has
-// a name that never changes, for scripts that leave some out.
-// *Threads*: functions without state.
+// a name that never changes, for scripts that leave some out. *Threads*: functions without state.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_FINDINGS_H_
 #define KVATLAS_TOOLS_KVATLAS_FINDINGS_H_
@@ -35,7 +34,7 @@ struct FleetFindingName {
   std::string_view id;
   std::string_view meaning;
 };
-// All that there are, in the order of the manual.
+// All names, in the order of the manual.
 const std::vector<FleetFindingName>& FleetFindingNames();
 
 struct CheckOptions {
@@ -46,8 +45,7 @@ struct CheckOptions {
   int64_t now_unix_s = 0;
 };
 
-// Worst first, then by where. What several services say of one mistake is told once for each of
-// them.
+// Worst first, then by where. A mistake that several services report is told once for each of them.
 std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& options);
 
 // ---- Its parts ----

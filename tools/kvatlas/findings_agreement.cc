@@ -1,4 +1,6 @@
-// What services have to agree on, and whether they do.
+// What services have to agree on: hash seeds, waypoint schedules, versions, clocks, names, and who
+// reports where. Where they differ the majority is taken to be right, and the remedy names the
+// service that is odd.
 
 #include <algorithm>
 #include <map>
@@ -26,7 +28,8 @@ struct Said {
   std::string what;
 };
 
-// What most say; of two said equally often the first by order.
+// What most services say; of two that are said equally often the first by order. Empty: none says
+// anything.
 std::string MostSaid(const std::vector<Said>& said) {
   std::map<std::string, int> times;
   for (const Said& of : said) ++times[of.what];
@@ -42,6 +45,7 @@ std::string SeedOf(const std::string& contract) {
   return colon == std::string::npos ? contract : contract.substr(colon + 1);
 }
 
+// The hash contract must be the same in the whole fleet: with another seed no hash ever matches.
 void CheckSeeds(const Survey& survey, FindingList* findings) {
   std::vector<Said> said;
   for (const SurveyedNode& node : survey.nodes)
@@ -59,6 +63,7 @@ void CheckSeeds(const Survey& survey, FindingList* findings) {
   }
 }
 
+// By its flag or by its streams: streams to parents begin with the first block only.
 bool ReportsTo(const SurveyedNode& leaf, const SurveyedNode& parent) {
   return std::any_of(
       parent.addresses.begin(), parent.addresses.end(), [&](const std::string& address) {
@@ -75,6 +80,9 @@ bool IsToldByLeaves(const Survey& survey, const SurveyedNode& node) {
   });
 }
 
+// Leaves, the nodes that they report to, and frontends must have one schedule: waypoints at other
+// positions never match. Nodes above nodes are left out, as they may have a part of the schedule. A
+// frontend with the right schedule that was refused by nodes lacks --hierarchy_schedule.
 void CheckSchedules(const Survey& survey, FindingList* findings) {
   std::vector<Said> said;
   for (const SurveyedNode& node : survey.nodes)
@@ -116,6 +124,7 @@ void CheckSchedules(const Survey& survey, FindingList* findings) {
   }
 }
 
+// One warning for the fleet: mixed versions are normal during an upgrade only.
 void CheckVersions(const Survey& survey, FindingList* findings) {
   std::map<std::string, std::vector<std::string>> by_version;
   for (const SurveyedNode& node : survey.nodes)
@@ -140,11 +149,16 @@ struct Skew {
   int64_t uncertain = 0;  // half of what the question took
 };
 
+// REQUIRES: `values` is not empty.
 int64_t Median(std::vector<int64_t> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
 
+// A service's clock is compared with the middle of the time in which it was asked, which leaves an
+// uncertainty of half that time. With more than two services the median is the reference, and this
+// host's clock is one of the suspects; with fewer this host is the reference. Beyond a minute it is
+// an error: epochs and leases go wrong then.
 void CheckClocks(const Survey& survey, int64_t allowed_ms, FindingList* findings) {
   std::vector<Skew> skews;
   const auto add = [&](const std::string& where, int64_t now, const Asked& asked) {
@@ -188,6 +202,8 @@ void CheckClocks(const Survey& survey, int64_t allowed_ms, FindingList* findings
 
 // ---- Names ----
 
+// Two leaves of one cell and replica end each other's streams at the node, since each is taken for
+// the other's restart.
 void CheckNames(const Survey& survey, FindingList* findings) {
   std::map<std::pair<std::string, std::string>, const SurveyedNode*> by_name;
   for (const SurveyedNode& node : survey.nodes) {
@@ -219,6 +235,8 @@ void CheckNames(const Survey& survey, FindingList* findings) {
 
 // ---- Reports to parents ----
 
+// Leaves without a parent although a node exists, and leaves that report to some replicas of the
+// top level only: what a frontend learns then depends on the replica that it asks.
 void CheckParents(const Survey& survey, FindingList* findings) {
   std::string some_node;
   for (const SurveyedNode& node : survey.nodes)

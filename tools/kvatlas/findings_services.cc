@@ -1,4 +1,5 @@
-// What each service says of itself.
+// What each service says of itself, and services that did not answer. Texts of statuses and flags
+// are matched by the words that our own services use.
 
 #include <algorithm>
 #include <string>
@@ -17,7 +18,8 @@ std::string MiB(uint64_t bytes) { return absl::StrCat(Grouped(bytes >> 20), " Mi
 
 // ---- What did not answer ----
 
-// The flag by which the address was told.
+// The remedy by the service that told the address: its flag has to be mended, or the service
+// started.
 std::string RemedyFor(const Unreached& what) {
   if (what.told_by.empty())
     return absl::StrCat("start the ", what.kind, ", or name its ",
@@ -35,6 +37,9 @@ std::string RemedyFor(const Unreached& what) {
   return absl::StrCat("start the leaf, or mend --leaves of ", what.told_by);
 }
 
+// The TLS look (`LookAtTls`) tells apart why nothing of ours answered. In this order: a certificate
+// that no CA vouches for, one for another name, TLS where we asked in clear, or nothing there at
+// all.
 void CheckUnreached(const Unreached& what, FindingList* findings) {
   const std::string where = absl::StrCat(what.kind, " ", what.address);
   const std::string told =
@@ -67,6 +72,8 @@ void CheckUnreached(const Unreached& what, FindingList* findings) {
 
 // ---- Certificates ----
 
+// Of a service that answered: its certificate may still end soon, or not fit the address that
+// others dial.
 void CheckCertificate(const Certificate& of, const CheckOptions& options, FindingList* findings) {
   const int64_t left_s = of.tls.names.not_after_unix_s - options.now_unix_s;
   const char* const renew =
@@ -102,6 +109,8 @@ void CheckMemory(const std::string& where, const std::string& level, uint64_t us
   findings->Error("memory", where, absl::StrCat(what, "; new blocks are refused"), remedy);
 }
 
+// A restore that failed is a warning, since streams repair it; a checkpoint that cannot be written
+// is an error, since the next restart will not have it.
 void CheckCheckpoint(const std::string& where, const v1::CheckpointStats& of,
                      FindingList* findings) {
   if (!of.restore_error().empty()) {
@@ -134,7 +143,8 @@ bool IsLoopback(const std::string& address) {
          absl::StartsWith(address, "localhost:");
 }
 
-// Where a node's cells say that they are.
+// Addresses that cells advertise to a node, by which frontends will ask them. A loopback address is
+// right where the node itself is on this host.
 void CheckAdvertised(const SurveyedNode& node, FindingList* findings) {
   for (const v1::DomainStats& domain : node.stats.domains()) {
     for (const v1::HolderStats& holder : domain.holder_stats()) {
@@ -164,6 +174,7 @@ void CheckInsecure(const std::string& where, bool insecure, bool tls, FindingLis
       "loopback");
 }
 
+// A leaf or node without holders is a warning only: it may just have been started.
 void CheckNode(const SurveyedNode& node, FindingList* findings) {
   const v1::MemoryStats& memory = node.stats.memory();
   CheckMemory(node.Name(), memory.level(), memory.used_bytes(), memory.budget_bytes(), findings);
@@ -186,6 +197,7 @@ void CheckNode(const SurveyedNode& node, FindingList* findings) {
                       absl::StrCat("start leaves with --parents=", node.addresses.front()));
 }
 
+// The value of a flag as `process.flags` of a status has it; "": the default.
 std::string FlagOf(const Json& status, const char* name) {
   if (!status.contains("process") || !status["process"].is_object()) return "";
   const Json& process = status["process"];
@@ -193,6 +205,7 @@ std::string FlagOf(const Json& status, const char* name) {
   return TextIn(process["flags"][name], "value");
 }
 
+// 0: missing, or no number.
 double Real(const Json& json, const char* field) {
   if (!json.is_object() || !json.contains(field) || !json[field].is_number()) return 0;
   return json[field].get<double>();
@@ -200,6 +213,7 @@ double Real(const Json& json, const char* field) {
 
 // ---- Frontends ----
 
+// A warning if more than a tenth of all routes since the start fell back.
 void CheckRoutes(const SurveyedPage& page, FindingList* findings) {
   const double routes = Real(page.status, "routes");
   if (routes == 0 || !page.status["by_fallback"].is_object()) return;
@@ -217,7 +231,8 @@ void CheckRoutes(const SurveyedPage& page, FindingList* findings) {
         "mend what is unreachable above; kvatlas streams shows who is behind");
 }
 
-// Frontends see that workers of such a cell are silent, and not why.
+// A frontend sees that workers of such a cell are silent, and not why: the leaf's own finding about
+// its Redis replaces those.
 bool ItIsWithoutRedis(const Survey& survey, const std::string& cell) {
   return std::any_of(survey.nodes.begin(), survey.nodes.end(), [&](const SurveyedNode& node) {
     return node.is_leaf() && node.stats.cell() == cell && IsWithoutRedis(node);
@@ -231,6 +246,7 @@ void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* 
                     "start it with --hierarchy=HOST:PORT or --leaves=CELL=HOST:PORT");
   }
   CheckRoutes(page, findings);
+  // `believed` is the share of promises that the frontend now expects to be kept.
   for (const Json& cell : ListIn(page.status, "promises")) {
     const double believed = Real(cell, "believed");
     if (believed >= 0.75) continue;
@@ -246,9 +262,10 @@ void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* 
                 static_cast<uint64_t>(Real(memory, "used_bytes")),
                 static_cast<uint64_t>(Real(memory, "budget_bytes")), findings);
   }
+  // The frontend's own diagnosis, as findings of this list.
   for (const Json& finding : ListIn(page.diagnosis, "findings")) {
     const std::string worker = TextIn(finding, "worker");
-    // Asked from here as well.
+    // Engines are asked from here as well (`CheckEngines`).
     if (TextIn(finding, "cause") == "engine_unreachable") continue;
     if (TextIn(finding, "cause") == "publisher_dead" &&
         ItIsWithoutRedis(survey, TextIn(finding, "cell")))

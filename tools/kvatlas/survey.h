@@ -1,5 +1,4 @@
-// Which services are there, and what does each say of itself? From some of them all others are
-// found:
+// The services of a fleet and what each says of itself. From some of them all others are found:
 //
 //   frontend ──▶ hierarchy nodes, its own leaves, cells it was told of, engines
 //   serve ──▶ the leaf in it, and as a frontend; the leaf in it ──▶ serve

@@ -1,3 +1,5 @@
+// Shared by status, doctor and bundle: which services are asked, and with which options.
+
 #include "tools/kvatlas/survey_command.h"
 
 #include <chrono>
@@ -9,7 +11,7 @@
 namespace kvatlas {
 namespace {
 
-// At their default ports on this host.
+// The services of this host, at their default ports.
 std::vector<ServiceName> UsualServices() {
   const std::string host = "127.0.0.1";
   return {{ServiceRole::kLeaf, {host, 7410}},
@@ -30,6 +32,8 @@ void AddSurveyFlags(Command* command, SurveyFlags* of) {
   flags.Add("relay", &of->relays, "HTTP addresses of relays");
 }
 
+// Without any service named, those of this host are looked for; what is not there is then no
+// finding.
 absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flags,
                                  SurveyOptions options) {
   options.timeout = command.timeout();
