@@ -1,4 +1,5 @@
-// diagnose: why do engines serve something else than the index promises?
+// diagnose: why engines serve something else than the index promises. The frontend finds the causes
+// (`frontend/accuracy`); this command prints them, as its text for people or as its JSON.
 
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io) 
     return HttpBody("frontend", *at, "GET", path, "", command.timeout());
   };
   const std::string path = "/decisions/" + decision;
+  // A decision is JSON in both forms of output, as it has no text.
   if (!decision.empty() || command.json()) {
     const absl::StatusOr<std::string> body =
         ask(decision.empty() ? "/diagnosis?format=json" : path);

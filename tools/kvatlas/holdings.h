@@ -1,4 +1,4 @@
-// Which holder holds what, according to which source? Dumps of any source in one form, and how two
+// Dumps of any source in one form: which holder holds what, according to that source, and how two
 // of them differ.
 //
 //   leaf=HOST:PORT  hierarchy=HOST:PORT    over gRPC
@@ -93,7 +93,7 @@ struct Difference {
 std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& right,
                                 bool only_holders_of_left, bool only_holders_of_right);
 
-// What is in both.
+// The part of each difference that is in both.
 std::vector<Difference> Persisting(const std::vector<Difference>& before,
                                    const std::vector<Difference>& now);
 

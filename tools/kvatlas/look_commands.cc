@@ -1,4 +1,5 @@
-// cells, workers, streams: what there is, and how it is doing.
+// cells, workers, streams: what there is, and how it is doing. cells and workers print the holders
+// of one node or leaf; streams turns the states of any service into rows of one form (`StreamRow`).
 
 #include <algorithm>
 #include <optional>
@@ -21,6 +22,7 @@ const Address kLeaf{"127.0.0.1", 7410};
 const Address kHierarchy{"127.0.0.1", 7420};
 constexpr size_t kStreamsOfMax = 1024;  // services
 
+// Without --model every domain.
 bool InDomain(const Command& command, const v1::Domain& domain) {
   return command.model().empty() ||
          (domain.model() == command.model() && domain.tenant() == command.tenant());
@@ -37,13 +39,14 @@ std::string LoadCell(const v1::HolderStats& holder, uint64_t value) {
   return holder.has_load() ? Grouped(value) : "-";
 }
 
-// Of an engine whose pool's size is not known neither used nor free blocks are told.
+// "-" for an engine whose pool's size is not known: then neither used nor free blocks are told.
 std::string FreeCell(const v1::HolderStats& holder) {
   const v1::Load& load = holder.load();
   return load.used_blocks() + load.free_blocks() == 0 ? "-" : Grouped(load.free_blocks());
 }
 
-// The last one applied. An engine that is listened to has no numbers of ours: then how many were.
+// The number of the last batch applied. The stream of an engine that the leaf listens to has no
+// numbers of ours: then how many were applied.
 uint64_t BatchOf(const v1::HolderStats& holder) {
   return holder.has_engine() ? holder.batches() : holder.applied();
 }
@@ -85,7 +88,7 @@ absl::Status CheckDomain(const Command& command, const std::string& who,
                              " was never announced");
 }
 
-// Holders of a leaf or a node: `what` heads their names, `blocks` their blocks.
+// Prints the holders of a leaf or a node: `what` heads their names, `blocks` their blocks.
 int PrintHolders(Command* command, const HolderService& service, const char* what,
                  const char* blocks) {
   const absl::StatusOr<v1::StatsResponse> stats = service.Stats();
@@ -137,6 +140,7 @@ Json OrNull(const std::optional<Number>& number) {
 std::string OrDash(const std::optional<uint64_t>& number) {
   return number.has_value() ? Grouped(*number) : "-";
 }
+// Losses are named only where there are some: a gap that a replay filled is no loss.
 std::string GapsText(const StreamRow& row) {
   std::string text = OrDash(row.gaps);
   if (row.lost.value_or(0) > 0) text += " (" + Grouped(*row.lost) + " lost)";
@@ -170,6 +174,7 @@ void PrintStreams(Command* command, const std::string& who, const std::vector<St
   if (rows.empty()) command->out() << "no streams\n";
 }
 
+// A stream into a leaf or node. A reason, where there is one, takes the place of the age.
 StreamRow IncomingRow(const v1::Domain& domain, const v1::HolderStats& holder) {
   StreamRow row{.direction = "in",
                 .peer = "publisher",
@@ -193,6 +198,7 @@ StreamRow IncomingRow(const v1::Domain& domain, const v1::HolderStats& holder) {
   return row;
 }
 
+// A refusal comes before the connection: a refused stream may be connected.
 std::string StateOf(const v1::ParentStats& parent) {
   if (!parent.refused().empty()) return "refused";
   if (!parent.connected()) return parent.state().empty() ? "down" : parent.state();
@@ -253,6 +259,8 @@ bool IsTrue(const Page& json, const char* field) {
   const auto it = json.find(field);
   return it != json.end() && it->is_boolean() && it->get<bool>();
 }
+// One engine of a relay: its streams in, then each rank's streams to leaves. A rank that is not
+// offered has one row without a peer, which says why.
 void AddRelayWorker(const Page& worker, std::vector<StreamRow>* rows) {
   const Domain domain{TextIn(worker, "model"), TextIn(worker, "tenant")};
   const auto holder = [&](const Page& of) {
@@ -304,6 +312,7 @@ void AddRelayWorker(const Page& worker, std::vector<StreamRow>* rows) {
   }
 }
 
+// The program is checked: other services have a /status, too.
 absl::StatusOr<std::vector<StreamRow>> StreamsOfRelay(const Command& command,
                                                       const Address& relay) {
   const absl::StatusOr<std::string> body =

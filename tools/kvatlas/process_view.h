@@ -1,5 +1,4 @@
-// How is each process, in one line, and what has to be looked at? What `kvatlas status` shows of a
-// survey.
+// Each process of a survey in one line, and what has to be looked at: the view of `kvatlas status`.
 //
 // *Truth*: what the process says of itself; nothing is computed from what another one says of it.
 // *Threads*: any.

@@ -1,4 +1,5 @@
-// Which prompt is asked about? Token ids or hashes, on the command line or in a file.
+// The prompt that a command asks about: token ids, hashes or text, on the command line or in a
+// file.
 //
 //   --tokens 1,2,3,…         token ids
 //   --hashes 0x1a2b,…        sequence hashes, decimal or 0x…

@@ -1,5 +1,5 @@
-// What may leave the house? Text and JSON of services without prompts, tokens, hashes of them, and
-// secrets.
+// Removes prompts, tokens, hashes of them, and secrets from text and JSON of services, before it
+// leaves the operator's machines.
 //
 // Services say none of these in what a bundle collects; this is the second lock, for log lines and
 // reasons in words.

@@ -1,4 +1,4 @@
-// How does the operator's command reach a service? One question and its answer, over gRPC or HTTP,
+// Reaches a service for the operator's command: one question and its answer, over gRPC or HTTP,
 // with a deadline.
 //
 // *Truth*: nothing is asked twice. Errors begin with the service that they are about: "leaf

@@ -1,5 +1,5 @@
-// status: all processes in one screen. Those that are named, and those that they know: a frontend's
-// upstreams, a leaf's parents, a node's cells, a relay's leaves.
+// status: all processes in one screen: those that are named, and those that they know (a frontend's
+// upstreams, a leaf's parents, a node's cells, a relay's leaves). Engines are not asked.
 
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ Json JsonOf(const ProcessView& view) {
 
 std::string Dash(const std::string& text) { return text.empty() ? "-" : text; }
 
-// Why it is so stands below the table, which would be as wide as that.
+// The reason of a state stands below the table, which would be as wide as the longest one.
 std::string WithoutReason(const std::string& state) { return state.substr(0, state.find(": ")); }
 
 void Print(Command* command, const std::vector<ProcessView>& views) {

@@ -1,3 +1,5 @@
+// One TLS handshake with a server, without trusting it, to read its certificate.
+
 #include "tools/kvatlas/tls_look.h"
 
 #include <openssl/ssl.h>
@@ -21,6 +23,8 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+// `checked`: there is a CA to judge the chain by. The chain's verdict is read after the handshake,
+// which `verify_none` lets go on.
 void ReadServer(SSL* tls, const Address& to, bool checked, TlsLook* look) {
   X509* const certificate = SSL_get0_peer_certificate(tls);
   if (certificate == nullptr) {
@@ -45,6 +49,7 @@ TlsLook LookAtTls(const Address& to, const std::string& ca_path, Duration timeou
   asio::io_context io;
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
   error_code error;
+  // Runs the one operation that was begun; `expires_after` bounds it.
   const auto run = [&] {
     io.restart();
     io.run();
