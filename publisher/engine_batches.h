@@ -42,7 +42,7 @@ struct EngineBatchesOptions {
   std::string name;  // for logs
   uint32_t block_size = 16;
   HashContract contract = {};
-  // Of batches that name none.
+  // For batches that name none.
   std::string lora_name = {};
   std::string cache_salt = {};
   // As in `EngineWorkerOptions`: what no event says of the cache's classes.

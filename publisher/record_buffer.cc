@@ -45,7 +45,7 @@ constexpr size_t WordsFor(size_t bytes) {
 }
 constexpr size_t kHeaderWords = WordsFor(sizeof(Header));
 
-// What `Append` writes for the record, header included.
+// The words that `Append` writes for the record, header included.
 size_t WordsOf(const Record& record) {
   return kHeaderWords + record.hashes.size() + WordsFor(record.tokens.size_bytes()) +
          WordsFor(record.lora_name.size()) + WordsFor(record.cache_salt.size()) +

@@ -29,7 +29,7 @@
 
 namespace kvatlas {
 
-// Of the engine's calls; blocks as `PublisherStats` has them.
+// Counts of the engine's calls; blocks as `PublisherStats` has them.
 struct ContentsStats {
   uint64_t blocks_stored = 0;
   uint64_t blocks_removed = 0;

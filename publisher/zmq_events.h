@@ -50,7 +50,7 @@ struct ZmqStored {
   std::span<const TokenId> tokens = {};  // block_size for each hash, or none at all
   std::string_view lora_name = {};
   std::string_view cache_salt = {};
-  // Of hybrid models, in vLLM's words; `tokens` are so many for each hash.
+  // For hybrid models, in vLLM's words; `block_size` tokens for each hash.
   uint32_t group = 0;
   std::string_view spec_kind = "full_attention";
   std::optional<uint32_t> sliding_window = std::nullopt;

@@ -228,7 +228,7 @@ class ZmqPublisher::Impl {
 
   // The thread.
   void Run();
-  // What is to be sent next; nothing: all is sent.
+  // The batches to be sent next; empty: all is sent.
   std::vector<NumberedBatch> TakeLive() ABSL_LOCKS_EXCLUDED(mutex_);
   void SendLive(const std::vector<NumberedBatch>& batches);
   void TakeRequests();
@@ -398,7 +398,7 @@ void ZmqPublisher::Impl::Append(std::string payload) {
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
 }
 
-// One that was not sent yet is lost.
+// A batch that was not sent yet is lost.
 void ZmqPublisher::Impl::DropOldest() {
   if (ring_.front().number >= unsent_) ++stats_.batches_lost;
   ring_bytes_ -= ring_.front().payload->size();

@@ -105,7 +105,7 @@ class ZmqPublisher {
   void Add(const Record& record);
   void Remove(Tier tier, std::span<const uint64_t> hashes);
 
-  // What was added goes out as one batch.
+  // Sends what was added as one batch.
   void Flush();
 
   ZmqPublisherStats Stats() const;

@@ -80,7 +80,7 @@ class Tenancy {
   bool MaySalt(std::string_view tenant) const {
     return Salted(tenant, "x");
   }  // some of its prompts
-  // What the request carries as cache_salt: the caller's, unless the tenant is salted.
+  // The cache_salt that the request carries: the caller's, unless the tenant is salted.
   std::string SaltOf(std::string_view tenant, std::string_view model,
                      std::string_view callers_salt) const;
 

@@ -53,7 +53,7 @@ struct RelayOptions {
   // The log of a cell, which every replica of its leaf reads; beside leaves, or instead of them.
   std::optional<RedisLogOptions> redis = {};
   std::vector<EngineRegistration> workers = {};  // registered at the start
-  // Of every holder, beside {"via", "relay"}.
+  // Labels of every holder, beside {"via", "relay"}.
   std::vector<std::pair<std::string, std::string>> labels = {};
   HashContract contract = {};
   ZmqIngestOptions ingest = {};
@@ -107,8 +107,8 @@ class Relay {
 
   // In order of instance (numbers before names).
   std::vector<RelayInstance> Instances() const;
-  // What it tells leaves, rank by rank, each a consistent cut; of one instance when it is named.
-  // `visit` returns false to end it.
+  // Visits what leaves are told, rank by rank, each a consistent cut; of one instance when it is
+  // named. `visit` returns false to end it.
   void ForEachDump(const std::optional<Domain>& domain, const std::string& instance,
                    const std::function<bool(const RelayRankDump&)>& visit) const;
 

@@ -74,7 +74,7 @@ absl::Status RelayRank::ApplyLocked(const Event& event, uint64_t* changed) {
     return absl::ResourceExhaustedError("the relay's bound of blocks is reached");
   }
   const std::vector<Event> changes = resident_.Apply(event);
-  // What was taken beforehand, less what it really grew by, more what went.
+  // Gives back what was taken beforehand, less the growth of the set.
   options_.budget->GiveBack(before + room - resident_.size());
   for (const Event& change : changes) *changed += BlockCount(change);
   if (links_ != nullptr && !changes.empty())

@@ -53,7 +53,7 @@ class Command {
   // Services of these kinds may be named as words, KIND=HOST:PORT, at most `max` of them. What
   // flags name is the older way.
   void AddServices(std::vector<ServiceRole> roles, size_t max);
-  // Those words; a word beside the flag of the same service is refused by `Parse`.
+  // The services that words name; a word beside the flag of the same service is refused by `Parse`.
   const std::vector<ServiceName>& services() const { return services_; }
   // The address of the service that a word names in one of `roles`, or else of `otherwise`.
   absl::StatusOr<Address> Find(ServiceRole role, Plane plane, const Address& otherwise) const;
@@ -83,7 +83,7 @@ class Command {
   // Says what went wrong, and returns the status to exit with.
   int Fail(const absl::Status& status) const;
   int Usage(const std::string& what) const;
-  // Of a command that is through.
+  // Ends a command that has printed everything.
   int Done();
 
  private:

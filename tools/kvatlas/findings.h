@@ -66,13 +66,13 @@ class FindingList {
   std::vector<FleetFinding> findings_;
 };
 
-// Of each service by itself: memory, disk, addresses, certificates, what could not be reached.
+// Checks each service by itself: memory, disk, addresses, certificates, reachability.
 void CheckServices(const Survey& survey, const CheckOptions& options, FindingList* findings);
-// Of services together: schedules, seeds, versions, clocks, names, reports to parents.
+// Checks services together: schedules, seeds, versions, clocks, names, reports to parents.
 void CheckAgreement(const Survey& survey, const CheckOptions& options, FindingList* findings);
-// Of streams: refused, silent, degraded, differing.
+// Checks streams: refused, silent, degraded, differing.
 void CheckStreams(const Survey& survey, FindingList* findings);
-// Of engines, and of streams of theirs.
+// Checks engines and their event streams.
 void CheckEngines(const Survey& survey, FindingList* findings);
 
 }  // namespace kvatlas

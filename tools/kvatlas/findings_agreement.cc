@@ -1,6 +1,6 @@
-// What services have to agree on: hash seeds, waypoint schedules, versions, clocks, names, and who
-// reports where. Where they differ the majority is taken to be right, and the remedy names the
-// service that is odd.
+// The facts that services have to agree on: hash seeds, waypoint schedules, versions, clocks,
+// names, and reports to parents. Where they differ the majority is taken to be right, and the
+// remedy names the service that is odd.
 
 #include <algorithm>
 #include <map>
@@ -28,8 +28,8 @@ struct Said {
   std::string what;
 };
 
-// What most services say; of two that are said equally often the first by order. Empty: none says
-// anything.
+// The text that most services say; of two that are said equally often the first by order. Empty:
+// none says anything.
 std::string MostSaid(const std::vector<Said>& said) {
   std::map<std::string, int> times;
   for (const Said& of : said) ++times[of.what];

@@ -132,7 +132,8 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
                : absl::StrCat("start it with --block-size ", engine.block_size,
                               engine.in_serve ? "" : ", or register it with block_size=auto"));
   }
-  // What its worker publishes by another way, as by kvatlas' library, is not the engine's to say.
+  // A worker may publish by another way, as by kvatlas' library: then the engine's own events are
+  // not missed.
   if (facts.kv_events == false && engine.batches.value_or(0) == 0) {
     findings->Error("engine_no_events", where, "it publishes no KV events",
                     "start it with --kv-events-config '{\"publisher\": \"zmq\", \"endpoint\": "

@@ -1,5 +1,5 @@
-// What each service says of itself, and services that did not answer. Texts of statuses and flags
-// are matched by the words that our own services use.
+// Checks of each service by what it says of itself, and of services that did not answer. Texts of
+// statuses and flags are matched by the words that our own services use.
 
 #include <algorithm>
 #include <string>
@@ -72,8 +72,8 @@ void CheckUnreached(const Unreached& what, FindingList* findings) {
 
 // ---- Certificates ----
 
-// Of a service that answered: its certificate may still end soon, or not fit the address that
-// others dial.
+// The certificate of a service that answered: it may end soon, or not fit the address that others
+// dial.
 void CheckCertificate(const Certificate& of, const CheckOptions& options, FindingList* findings) {
   const int64_t left_s = of.tls.names.not_after_unix_s - options.now_unix_s;
   const char* const renew =

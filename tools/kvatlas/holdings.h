@@ -105,7 +105,7 @@ std::string DomainName(const Domain& domain);
 std::string DomainName(const v1::Domain& domain);
 // "window:127", and with another block size than the main class's "window:127/64".
 std::string SideText(const CacheClass& side, uint32_t main_block_size);
-// That of a run of side blocks; "": the teller does not know.
+// The text of a run's class; "": the teller does not know it.
 std::string SideTextOf(const v1::DumpResponse& piece, const v1::Stored& run);
 const char* TierText(Tier tier);         // "device"
 const char* TrustText(v1::Trust trust);  // "exact"

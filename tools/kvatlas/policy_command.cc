@@ -41,7 +41,7 @@ int Check(Command* command, const std::vector<std::string>& files) {
   return exit == kExitOk ? done : exit;
 }
 
-// What the question claims; an empty text claims nothing.
+// The claims of the question; an empty text claims nothing.
 struct Explained {
   std::string policy;
   std::string model, tenant, holder, cell, replica;

@@ -34,7 +34,7 @@ struct ProcessView {
 // By program, those that were not reached too.
 std::vector<ProcessView> ViewsOf(const Survey& survey);
 
-// Of a status (`GET /status`, or `StatsJson`), asked where `name` says.
+// The view of a status (`GET /status`, or `StatsJson`) that was asked where `name` says.
 ProcessView ViewOf(const ServiceName& name, const nlohmann::json& status);
 
 }  // namespace kvatlas

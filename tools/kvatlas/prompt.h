@@ -49,7 +49,7 @@ class AskedPromptFlags {
   explicit AskedPromptFlags(FlagSet* flags);
   // INVALID_ARGUMENT: none, more than one, or not of that form.
   absl::StatusOr<AskedPrompt> Read(std::istream& in) const;
-  // What makes tokens of a text: frontend=HOST:PORT, a file or a folder; empty: not said.
+  // The maker of tokens of a text: frontend=HOST:PORT, a file or a folder; empty: not said.
   const std::string& tokenizer() const { return tokenizer_; }
 
  private:

@@ -48,7 +48,7 @@ absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flag
   if (!named) options.services = UsualServices();
   Survey survey = LookAround(options);
   if (named) return survey;
-  // What is not at its default port is not missed, unless a service that is there names it.
+  // A service that is not at its default port is not missed, unless another service names it.
   std::erase_if(survey.unreached, [](const Unreached& what) { return what.told_by.empty(); });
   if (survey.nodes.empty() && survey.pages.empty()) {
     return absl::UnavailableError(

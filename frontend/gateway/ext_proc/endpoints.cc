@@ -190,7 +190,7 @@ void Endpoints::Resolved(const std::string& host,
   const absl::StatusOr<std::string> one =
       within.ok() ? OnlyOf(host, *within) : absl::StatusOr<std::string>(within.status());
   MutexLock lock(&mutex_);
-  // What was known stays known while a resolver is away.
+  // Known addresses stay known while a resolver is away.
   if (addresses.ok()) address_of_.erase(host);
   if (one.ok()) address_of_[host] = *one;
   std::string worker_of;
@@ -256,7 +256,7 @@ std::optional<std::string> Endpoints::Of(const HolderId& worker) const {
   MutexLock lock(&mutex_);
   auto known = by_worker_.find(worker);
   const auto whole = by_worker_.find(Whole(worker));
-  // What is configured of the whole worker wins over what its rank says.
+  // An endpoint configured for the whole worker wins over what its rank says.
   if (known == by_worker_.end() ||
       (!known->second.configured && whole != by_worker_.end() && whole->second.configured)) {
     known = whole;

@@ -73,7 +73,7 @@ class Endpoints {
   // Drops what was learnt of a worker that is gone; what is configured stays.
   void Forget(const HolderId& worker);
 
-  // Of the rank, else of the whole worker.
+  // The endpoint of the rank, else that of the whole worker.
   std::optional<std::string> Of(const HolderId& worker) const;
 
   // The names of workers at one of these endpoints, each name once.
@@ -92,15 +92,15 @@ class Endpoints {
   std::optional<std::string> Next(const std::set<std::string>& draining = {},
                                   const EndpointSet* among = nullptr);
 
-  // What a proxy saw of an endpoint. Unknown ones are ignored.
+  // Reports whether a proxy reached an endpoint. Unknown endpoints are ignored.
   void Reached(const std::string& endpoint, bool reached);
 
   // ---- Host names ----
 
   // Host names of workers' urls.
   std::vector<std::string> HostNames() const;
-  // What addresses one has. With several of a family it is not known which is the worker's: its
-  // workers have no endpoint, and the log says so.
+  // The addresses of a host name. With several of a family it is not known which is the worker's:
+  // its workers have no endpoint, and the log says so.
   void Resolved(const std::string& host, const absl::StatusOr<std::vector<std::string>>& addresses);
   // Called when there is a name that was not resolved yet, in the thread that learns it and under
   // the lock. Null: nothing is called.

@@ -52,7 +52,7 @@ struct ExtProcFlags {
 
 void AddExtProcFlags(FlagSet& flags, ExtProcFlags* to);
 
-// Of texts that were checked when flags were read.
+// REQUIRES: the texts were checked when flags were read; else the pool is empty.
 PickerPool PoolOf(const ExtProcFlags& flags);
 
 // For `EndpointLearner::SetCellOf`: by the cells that the hierarchy told and the leaves that were

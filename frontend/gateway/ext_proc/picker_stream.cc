@@ -298,7 +298,7 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
     return false;
   }
   body_ += body->body();
-  // What a proxy has buffered comes in one piece.
+  // A buffered body comes in one piece.
   return body->end_of_stream() || !duplex();
 }
 
@@ -493,7 +493,7 @@ void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
   ext_proc::BodyResponse* const answer = response.mutable_response_body();
   const bool streamed = response_mode_ == ext_proc::FULL_DUPLEX_STREAMED;
   if (names_.has_value()) {
-    // What a proxy has buffered comes in one piece.
+    // A buffered body comes in one piece.
     const bool last = body->end_of_stream() || response_mode_ == ext_proc::BUFFERED;
     body->set_body(names_->Add(body->body(), last));
     if (!streamed) answer->mutable_response()->mutable_body_mutation()->set_body(body->body());

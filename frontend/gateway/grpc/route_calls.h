@@ -59,7 +59,7 @@ class RouteCalls {
   void Release(uint64_t decision_id) const;
   // Ids count up from a random one: between the first and the last that was given out here.
   bool GaveOut(uint64_t decision_id) const;
-  // Of another asker's decision: passed over, as of one that is unknown.
+  // A report on another asker's decision is passed over, as one on an unknown decision.
   void Report(const v1::ReportRequest& request, const Asker& asker = nullptr) const;
   bool IsOf(uint64_t decision_id, const Asker& asker) const;
 

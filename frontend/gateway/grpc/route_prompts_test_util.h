@@ -85,7 +85,7 @@ class WaitingCell : public CellFinder, public OverlapFinder {
     answer();
   }
 
-  // What was last asked for is from now on what "far" has.
+  // From now on "far" has the blocks that were asked for last.
   void HoldTheLast() {
     MutexLock lock(&mutex_);
     held_ = last_;

@@ -49,7 +49,7 @@ class RouteStreamReactor
   void Ask();
   void OnAnswer(uint64_t id, absl::StatusOr<v1::RouteResponse> answer);
   void Forget(uint64_t decision_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is to be done next, once the lock is released.
+  // The operations to start once the lock is released.
   struct Next {
     bool read = false;
     const v1::RouteStreamResponse* write = nullptr;

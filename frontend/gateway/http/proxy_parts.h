@@ -60,7 +60,7 @@ class ProxyParts {
   // be broken as a whole.
   bool FailsAgain(const std::string& engine, int status);
 
-  // Those that answers named, or else those that flags name.
+  // The engines that answers named, or else those that flags name; suspects last.
   std::vector<KnownEngine> Engines() const;
 
   // A list of models that is not too old; empty: none is kept for requests of this `authorization`.

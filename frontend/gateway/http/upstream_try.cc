@@ -260,7 +260,7 @@ void UpstreamTry::OnEnd() {
   if (status_ >= 400) report.error = "the engine answered " + std::to_string(status_);
   const std::optional<OpenAiUsage> usage = usage_.has_value() ? usage_->Finish() : std::nullopt;
   if (usage.has_value() && one_prompt_) {
-    // What the decoding engine had cached, or was sent, says nothing of the one that prefilled.
+    // The decoder's figures say nothing of the engine that prefilled.
     if (!choice_.route.decode.has_value()) report.cached_tokens = usage->cached_tokens;
     report.prompt_tokens = usage->prompt_tokens;
   }
