@@ -226,6 +226,7 @@ using kvatlas::Guarded;
 using kvatlas::Publisher;
 using kvatlas::With;
 
+// The defaults of `PublisherOptions`, so that C and C++ have the same.
 void kvatlas_publisher_options_init(kvatlas_publisher_options* options, size_t struct_size) {
   kvatlas_publisher_options whole = {};
   const kvatlas::PublisherOptions defaults;
@@ -253,6 +254,7 @@ uint32_t kvatlas_publisher_abi(void) { return KVATLAS_PUBLISHER_ABI; }
 
 const char* kvatlas_code_name(int32_t code) { return kvatlas::CodeName(code); }
 
+// Nothing needs to be reachable. The handle is released only when everything has started.
 int32_t kvatlas_publisher_create(const kvatlas_publisher_options* options,
                                  kvatlas_publisher** publisher, char* error, size_t error_size) {
   kvatlas::PutText("", error, error_size);
@@ -431,6 +433,7 @@ int32_t kvatlas_publisher_cleared(kvatlas_publisher* publisher, uint32_t tiers) 
   });
 }
 
+// The engine's own batch, as bytes; it is read by the publisher's thread.
 int32_t kvatlas_publisher_publish(kvatlas_publisher* publisher, const void* engine_batch,
                                   size_t size) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
@@ -462,6 +465,7 @@ int32_t kvatlas_publisher_flush(kvatlas_publisher* publisher) {
   });
 }
 
+// A stop from another thread ends the wait as well, hence the two codes.
 int32_t kvatlas_publisher_wait_acknowledged(kvatlas_publisher* publisher, uint64_t timeout_ms) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
     if (to.WaitAcknowledged(kvatlas::Ms(timeout_ms))) return KVATLAS_OK;
@@ -540,6 +544,7 @@ int32_t kvatlas_publisher_get_replica(kvatlas_publisher* publisher, size_t repli
   });
 }
 
+// With the port that was taken where the options left it free. NOT_FOUND: there is no endpoint.
 int32_t kvatlas_publisher_zmq_endpoint(kvatlas_publisher* publisher, char* text, size_t text_size) {
   kvatlas::PutText("", text, text_size);
   return With(publisher, false, [&](Publisher& of) -> int32_t {

@@ -80,7 +80,7 @@ struct EngineGroup {
 struct RedisPublisherOptions {
   std::string url = {};   // as in `redis_url.h`; empty: none
   std::string cell = {};  // the leaf's; empty: `PublisherOptions::cell`
-  uint32_t shards = 1;    // the same for everybody who uses the cell
+  uint32_t shards = 1;    // the same for all processes of the cell
 };
 
 // PEM files for TLS to the leaves, watched while the publisher runs. `ca` checks the leaves'
@@ -97,7 +97,7 @@ struct PublisherOptions {
   // come and go: dns:HOST:PORT, redis://HOST:PORT (`found_leaves.h`). Empty: events are kept and no
   // leaf is told.
   std::vector<std::string> leaves = {};
-  std::string cell = {};                          // whose leaves are found by leases in Redis
+  std::string cell = {};                          // its leaves are found by leases in Redis
   Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
   PublisherTls tls = {};
   RedisPublisherOptions redis = {};

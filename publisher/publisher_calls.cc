@@ -165,6 +165,7 @@ bool Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
   return true;
 }
 
+// No bound on the number of blocks: an engine that resets removes all of them by one call.
 bool Publisher::Removed(Tier tier, std::span<const EngineHash> blocks) {
   if (blocks.empty()) return true;
   if (!impl_->Takes(absl::OkStatus(), Impl::kCalls)) return false;
@@ -296,6 +297,7 @@ bool Publisher::Publish(std::string_view engine_batch) {
   return true;
 }
 
+// Goes with either way of speaking.
 bool Publisher::SetLoad(const Load& load) {
   if (absl::Status fits = ValidateLoad(load); !fits.ok()) return impl_->RefuseCall(fits);
   impl_->Enqueue({.kind = Record::kLoad, .load = load});

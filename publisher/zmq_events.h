@@ -5,7 +5,7 @@
 //   event     {"type": "BlockStored", …} as vLLM 0.24 and later; ["BlockStored", …] as before, when asked
 //
 // *Truth*: the engine's own words: its hashes (unsigned integers, never bytes), its parents (nil at
-// the root), its token ids, every copy. Nothing is deduplicated: who listens to engines counts
+// the root), its token ids, every copy. Nothing is deduplicated: consumers of engines' events count
 // copies. An adapter is in `lora_name` and in every block's `extra_keys`; a salt in the
 // `extra_keys` of a root block, tagged "dynamo-cache-salt:", so that no consumer takes the block
 // for an unsalted one, and in map events in `cache_salt` as well. Blocks stored without tokens

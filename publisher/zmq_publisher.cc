@@ -34,7 +34,7 @@ constexpr size_t kEventBlocksMax = 1024;
 // One turn of live batches and of one replay, before the others get theirs.
 constexpr size_t kLiveTurn = 256;
 constexpr size_t kReplayTurn = 64;
-// A replay whose client takes nothing is tried again after this, and given up after
+// A replay whose client reads nothing is tried again after this, and given up after
 // `kReplayPatience`.
 constexpr std::chrono::milliseconds kReplayRetry(5);
 constexpr std::chrono::seconds kReplayPatience(30);

@@ -57,8 +57,8 @@ struct ZmqPublisherOptions {
   std::string replay_endpoint;  // empty: no replay
   ZmqReplayLayout replay_layout = ZmqReplayLayout::kTopic;
   std::string topic;
-  // File with its key of CURVE (`curve.h`): both sockets are encrypted, and only who has the public
-  // one may listen. Not of one that dials out. Empty: in clear.
+  // File with its key of CURVE (`curve.h`): both sockets are encrypted, and only subscribers with
+  // the public key can listen. Not for a socket that dials out. Empty: in clear.
   std::string curve_key = {};
   ZmqEventForm form = ZmqEventForm::kMap;
   // Kept for replay, and until sent.

@@ -66,7 +66,7 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRou
   });
 }
 
-// Null without a policy: nothing depends on who asks.
+// Null without a policy: then no answer depends on the caller.
 RouteCalls::Asker FrontendService::AskerOf(const grpc::CallbackServerContext& context) const {
   const Tenancy& tenancy = calls_.tenancy();
   return tenancy.enforces() ? IdentityOf(&tenancy.security(), context) : nullptr;

@@ -48,10 +48,12 @@ void AddFleet(const Frontend& frontend, Json* json) {
 
 }  // namespace
 
+// Not synchronized: before serving.
 void FrontendService::AddStatus(std::string name, std::function<std::string()> json) {
   status_sections_.emplace_back(std::move(name), std::move(json));
 }
 
+// Sections of other parts (`AddStatus`) come last.
 HttpResponse FrontendService::HttpStatus() const {
   const FrontendOptions& options = frontend_->options();
   const FrontendStats stats = frontend_->stats();

@@ -41,6 +41,7 @@ struct Flags {
   bool goodbye = false;
 };
 
+// In the groups of --help; defaults are those of the options.
 void Declare(FlagSet& flags, Flags* f) {
   RelayOptions& relay = f->relay;
   relay.blocks_max = uint64_t{64} << 20;
@@ -140,6 +141,10 @@ absl::StatusOr<FlagSet::Commit> PrepareWorkers(const Flags& flags, Relay* relay,
   });
 }
 
+// 1. Flags are read and checked.
+// 2. The relay starts, and with it its streams.
+// 3. HTTP starts, and shows readiness.
+// 4. After a signal the relay stops, with half of the stop's time for what is due, then HTTP.
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-relay",
                       "Tells leaves what engines hold, from the engines' own event streams.");

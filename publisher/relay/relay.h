@@ -48,7 +48,7 @@ struct RelayOptions {
   // HOST:PORT of every replica of the cell's leaf, or where they are found, whenever they come and
   // go (`found_leaves.h`); at most 16. None: only through Redis.
   std::vector<std::string> leaves = {};
-  std::string cell = {};                          // whose leaves are found by leases in Redis
+  std::string cell = {};                          // its leaves are found by leases in Redis
   Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
   // The log of a cell, which every replica of its leaf reads; beside leaves, or instead of them.
   std::optional<RedisLogOptions> redis = {};

@@ -24,6 +24,7 @@ struct Gauges {
   uint64_t links = 0, welcomed = 0;
 };
 
+// The sums that `GrowingTotals` keeps.
 enum Total { kGaps, kLost, kUndecodable, kStored, kRemoved, kRefused, kShed, kTotals };
 using Totals = std::array<uint64_t, kTotals>;
 

@@ -10,9 +10,8 @@
 // *Truth*: leaves are told no more than the relay knows. While it missed some of the engine's
 // events, has not heard it yet, or had no room, the stream is marked (`Batch::degraded`) and so are
 // the leaves' answers. Nothing is offered before the engine's first replay is over, so that leaves
-// that remember do not forget what is about to be said again. An engine that is not heard is not
-// spoken for: no heartbeats, so that its lease runs out at the leaves as if they listened
-// themselves.
+// that remember do not forget what is about to be said again. For an engine that is not heard no
+// heartbeats are sent, so that its lease runs out at the leaves as if they listened themselves.
 // *Threads*: any. Events and trust come with the worker's lock held: neither waits for a
 // connection. `Flush`, `Tick`, `SetStream`, `SetLeaves` and `Stop` may take long, and are called by
 // one thread each.

@@ -60,6 +60,7 @@ absl::StatusOr<uint32_t> TierBits(const std::vector<std::string>& names) {
   return bits;
 }
 
+// REQUIRES: the numbers are token ids, which `AskedPromptFlags::Read` has checked.
 void SetTokens(const AskedPrompt& prompt, v1::Tokens* tokens) {
   tokens->mutable_ids()->Reserve(static_cast<int>(prompt.numbers.size()));
   for (const uint64_t number : prompt.numbers) tokens->add_ids(static_cast<uint32_t>(number));
@@ -69,6 +70,7 @@ void SetTokens(const AskedPrompt& prompt, v1::Tokens* tokens) {
 
 // ---- query ----
 
+// The leaf hashes token ids itself; hashes go as they are.
 int QueryLeaf(Command* command, const Address& leaf, const AskedPrompt& prompt,
               v1::FindOverlapsRequest request) {
   SetDomain(*command, request.mutable_domain());
@@ -226,6 +228,7 @@ void PrintExplanation(const Json& answer, std::ostream& out) {
     out << "a holder has all of it\n";
     return;
   }
+  // The main blocks go on, so a side class ended the prefix.
   if (diverges->is_number_unsigned() && diverges->get<uint64_t>() < held_max) {
     out << "no holder can reuse more than " << diverges->dump() << " blocks; full attention holds "
         << held_max << '\n';
@@ -376,6 +379,7 @@ int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io) {
                       !frontend.empty();
   if (!choice && prompt->form == AskedForm::kHashes)
     return command.Usage("a leaf explains --tokens or --local_hashes");
+  // Not used where a word names the service.
   const Address named = frontend.empty() ? Address() : frontend[0];
   const absl::StatusOr<Address> at =
       choice ? command.Find(ServiceRole::kFrontend, Plane::kGrpc, named)

@@ -80,6 +80,8 @@ struct BundleOptions {
   uint32_t log_lines = 1000;
 };
 
+// Collects files into the archive. Every content goes through `Scrub` or `ScrubbedText` before
+// `Add`.
 class Bundle {
  public:
   Bundle(const Command& command, const Survey& survey, int64_t now_unix_s)
@@ -121,6 +123,7 @@ void Bundle::AddReadme() {
           "them on.\n");
 }
 
+// With the limits of a doctor without flags.
 void Bundle::AddDoctor() {
   std::string text, lines;
   CheckOptions checks;

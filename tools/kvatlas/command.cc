@@ -29,6 +29,7 @@ namespace {
 constexpr char kClear[] = "\x1b[H\x1b[2J\x1b[3J";
 constexpr char kWatchEvery[] = "2s";
 
+// One sub-command; `run` gets the arguments behind its name.
 struct Entry {
   const char* name;
   const char* about;
@@ -67,6 +68,7 @@ constexpr Entry kCommands[] = {
     {"completion", "prints what bash or zsh needs to complete commands and flags", RunCompletion},
 };
 
+// The overview; flags are shown by each command itself.
 void PrintHelp(std::ostream& out) {
   out << "kvatlas COMMAND [KIND=HOST:PORT…] [--flag=value…]: runs kvatlas in front of engines, and "
          "asks its "
@@ -156,6 +158,7 @@ int RunEntry(const Entry& command, const std::vector<std::string>& arguments, co
   }
 }
 
+// In local time, for people.
 std::string TimeOfDay() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -251,6 +254,7 @@ std::ostream& Command::out() const {
   return watching() ? static_cast<std::ostream&>(look_) : io_.out;
 }
 
+// The words also become the usage line of --help.
 void Command::AddServices(std::vector<ServiceRole> roles, size_t max) {
   std::string usage;
   for (const ServiceRole role : roles)
@@ -372,6 +376,7 @@ absl::Status Command::UseCredentials() {
   return absl::OkStatus();
 }
 
+// A line of JSON, to the file of --json or to standard output.
 void Command::PrintJson(const Json& line) {
   if (!json()) return;
   std::ostream& to = table() ? static_cast<std::ostream&>(json_file_) : out();
@@ -393,6 +398,7 @@ void Command::PrintJson(const google::protobuf::Message& line) {
 int Command::Fail(const absl::Status& status) const {
   std::ostream& to = watching() ? static_cast<std::ostream&>(look_) : io_.err;
   to << program_ << ": " << ShownLines(flags_.Refusal(std::string(status.message()))) << '\n';
+  // Deadlines count as unreachable: a service that hangs is not there for the operator.
   const bool unreachable = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
   return unreachable ? kExitUnreachable : kExitRefused;
 }

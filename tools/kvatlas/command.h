@@ -59,7 +59,7 @@ class Command {
   absl::StatusOr<Address> Find(ServiceRole role, Plane plane, const Address& otherwise) const;
   // Whether a word names a service of this kind.
   bool Names(ServiceRole role) const;
-  // For commands whose words are something else.
+  // For commands whose words do not name services.
   const std::vector<std::string>& words() const { return words_; }
   void TakeWords(std::string usage) { flags_.Words(&words_, std::move(usage)); }
 

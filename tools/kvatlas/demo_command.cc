@@ -43,6 +43,7 @@ constexpr uint32_t kBlockTokens = 16;
 constexpr uint64_t kPoolBlocks = 1024;
 // The leaf's dump, of a few dozen blocks.
 constexpr size_t kDumpBytesMax = 1 << 20;
+// Events take milliseconds; a busy machine takes longer.
 constexpr auto kHeardWithin = std::chrono::seconds(10);
 constexpr auto kBetweenTurns = std::chrono::seconds(1);
 constexpr int kTurnsMax = 12;  // of a conversation; then another one begins
@@ -98,6 +99,7 @@ class Conversation {
     messages_.push_back({{"role", "system"}, {"content", absl::StrCat(kSystem, " ", reader)}});
   }
 
+  // One answered question, by the headers of the proxy and the usage of the engine.
   struct Turn {
     std::string worker;
     int64_t known_blocks = 0;  // that kvatlas knew of there
@@ -129,6 +131,8 @@ class Conversation {
     return turn;
   }
 
+  // The answer becomes part of the conversation, as a chat client would send it back: it extends
+  // the prefix.
   void TakeAnswer() {
     messages_.push_back({{"role", "assistant"}, {"content", answered_["content"]}});
   }
@@ -172,6 +176,7 @@ class Demo {
   }
 
  private:
+  // An address by the flag of `serve` that it belongs to.
   static Address At(const ServeAddresses& addresses, std::string_view flag) {
     for (const auto& [name, address] : addresses)
       if (name == flag) return address;

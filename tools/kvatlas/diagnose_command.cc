@@ -24,6 +24,7 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io) 
   command.AddWatch();
   command.flags().Add("decision", &decision, "this decision's receipt and report instead, as JSON");
   if (const auto exit = command.Parse(arguments)) return *exit;
+  // The number becomes a part of the path.
   if (decision.find_first_not_of("0123456789") != std::string::npos)
     return command.Usage("--decision is a number");
   const absl::StatusOr<Address> at =

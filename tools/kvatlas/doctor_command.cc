@@ -93,6 +93,7 @@ int RunDoctor(const std::vector<std::string>& arguments, const CommandIo& io) {
   const absl::StatusOr<Survey> survey = SurveyFor(command, survey_flags);
   if (!survey.ok()) return command.Fail(survey.status());
   std::vector<FleetFinding> findings = FindingsOf(*survey, checks);
+  // Ignored findings count neither in the sums nor in the exit status.
   std::erase_if(findings, [&](const FleetFinding& finding) {
     return std::find(ignored.begin(), ignored.end(), finding.id) != ignored.end();
   });

@@ -74,6 +74,7 @@ void FindingList::Warning(std::string id, std::string where, std::string what, s
   Add(Severity::kWarning, std::move(id), std::move(where), std::move(what), std::move(remedy));
 }
 
+// Order of adding does not matter, see `FindingsOf`.
 void FindingList::Add(Severity severity, std::string id, std::string where, std::string what,
                       std::string remedy) {
   findings_.push_back(
@@ -89,6 +90,7 @@ std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& o
   CheckStreams(survey, &list);
   CheckEngines(survey, &list);
   std::vector<FleetFinding> findings = list.Take();
+  // The remedy is no part of the key: it follows from the rest.
   const auto key = [](const FleetFinding& f) {
     return std::tie(f.severity, f.where, f.id, f.what);
   };

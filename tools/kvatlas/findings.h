@@ -1,8 +1,9 @@
 // Findings about a fleet: what is wrong, where, and what mends it, from what the services said of
 // themselves (`survey.h`).
 //
-// *Truth*: of that moment. A stream that is being repaired right then is told too. Each finding has
-// a name that never changes, for scripts that leave some out. *Threads*: functions without state.
+// *Truth*: of that moment. A stream that is being repaired right then is a finding, too. Each
+// finding has a name that never changes, for scripts that leave some out. *Threads*: functions
+// without state.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_FINDINGS_H_
 #define KVATLAS_TOOLS_KVATLAS_FINDINGS_H_
@@ -38,9 +39,9 @@ struct FleetFindingName {
 const std::vector<FleetFindingName>& FleetFindingNames();
 
 struct CheckOptions {
-  // A certificate that ends sooner is told of.
+  // A certificate that ends sooner is a finding.
   int64_t certificate_days = 7;
-  // Clocks that differ by more are told of.
+  // Clocks that differ by more are a finding.
   int64_t clock_ms = 2000;
   int64_t now_unix_s = 0;
 };
@@ -50,8 +51,8 @@ std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& o
 
 // ---- Its parts ----
 
-// A leaf whose Redis is away, or full: what it says of workers that publish through it is about
-// Redis.
+// A leaf whose Redis is away, or full: the silence of workers that publish through it has that
+// cause.
 bool IsWithoutRedis(const SurveyedNode& node);
 
 class FindingList {

@@ -20,6 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// A clock that is off by more is an error, not only a warning.
 constexpr int64_t kMinuteMs = 60'000;
 
 // A service and one thing that it says.
@@ -39,7 +40,7 @@ std::string MostSaid(const std::vector<Said>& said) {
   return most;
 }
 
-// "1337" of "xxh3-chain-1:1337".
+// The seed of a contract's id, "1337" of "xxh3-chain-1:1337": the value of --contract_seed.
 std::string SeedOf(const std::string& contract) {
   const size_t colon = contract.rfind(':');
   return colon == std::string::npos ? contract : contract.substr(colon + 1);
@@ -97,6 +98,7 @@ void CheckSchedules(const Survey& survey, FindingList* findings) {
       if (parent.is_leaf() || parent.stats.schedule() == leaf.stats.schedule() ||
           !ReportsTo(leaf, parent))
         continue;
+      // The remedy goes to the side that differs from most services.
       const bool leaf_is_odd = leaf.stats.schedule() != most;
       findings->Error(
           "schedule_mismatch", leaf_is_odd ? leaf.Name() : parent.Name(),
@@ -143,6 +145,7 @@ void CheckVersions(const Survey& survey, FindingList* findings) {
                     "finish the upgrade, in the order of docs/upgrade.md");
 }
 
+// One service's clock against this host's.
 struct Skew {
   std::string where;
   int64_t ms = 0;         // ahead of the asker
@@ -161,6 +164,7 @@ int64_t Median(std::vector<int64_t> values) {
 // an error: epochs and leases go wrong then.
 void CheckClocks(const Survey& survey, int64_t allowed_ms, FindingList* findings) {
   std::vector<Skew> skews;
+  // 0: a service of an earlier version, which does not say its time.
   const auto add = [&](const std::string& where, int64_t now, const Asked& asked) {
     if (now == 0) return;
     const int64_t middle = (asked.before_unix_ms + asked.after_unix_ms) / 2;
@@ -177,6 +181,7 @@ void CheckClocks(const Survey& survey, int64_t allowed_ms, FindingList* findings
   if (skews.empty()) return;
   std::vector<int64_t> all;
   for (const Skew& skew : skews) all.push_back(skew.ms);
+  // A majority of clocks agrees about the time better than one host does.
   const int64_t usual = Median(all);
   if (skews.size() > 2 && std::abs(usual) > allowed_ms + skews.front().uncertain)
     findings->Warning("clock_skew", "this host",
@@ -208,6 +213,7 @@ void CheckNames(const Survey& survey, FindingList* findings) {
   std::map<std::pair<std::string, std::string>, const SurveyedNode*> by_name;
   for (const SurveyedNode& node : survey.nodes) {
     if (!node.is_leaf()) continue;
+    // The first leaf of a name is taken as the right one.
     const auto [at, is_new] = by_name.try_emplace({node.stats.cell(), node.stats.replica()}, &node);
     if (is_new) continue;
     findings->Error(
@@ -249,7 +255,8 @@ void CheckParents(const Survey& survey, FindingList* findings) {
                       "hierarchy",
                       absl::StrCat("start it with --parents=", some_node));
   }
-  // Replicas of the top, as a frontend knows them; not those that share what is known.
+  // Replicas of the top, as a frontend knows them; shards, which divide what is known, are not
+  // meant.
   for (const SurveyedPage& page : survey.pages) {
     std::vector<const SurveyedNode*> replicas;
     for (const Json& address : ListIn(page.status, "hierarchies")) {

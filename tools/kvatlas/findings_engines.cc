@@ -88,6 +88,7 @@ void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                     "mend its endpoint in " +
                         ListOf(leaf.in_serve()));
   }
+  // A total, also where everything was repaired since.
   if (const uint64_t lost = holder.engine().messages_lost(); lost > 0) {
     findings->Warning("messages_lost", where,
                       absl::StrCat(lost, lost == 1 ? " message" : " messages",
@@ -155,6 +156,7 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
                     "in " +
                         ListOf(engine.in_serve));
   }
+  // An engine may serve several names; one of them has to be the registered one.
   const bool serves = std::any_of(facts.models.begin(), facts.models.end(),
                                   [&](const ServedModel& of) { return of.id == engine.model; });
   if (!engine.model.empty() && !facts.models.empty() && !serves) {

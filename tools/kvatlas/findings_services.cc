@@ -44,6 +44,7 @@ void CheckUnreached(const Unreached& what, FindingList* findings) {
   const std::string where = absl::StrCat(what.kind, " ", what.address);
   const std::string told =
       what.told_by.empty() ? "" : absl::StrCat(" (told by ", what.told_by, ")");
+  // gRPC's and OpenSSL's words for a failed handshake: then we did ask by TLS.
   const bool asked_by_tls =
       absl::StrContains(what.why.message(), "TLS") || absl::StrContains(what.why.message(), "SSL");
   if (what.tls.connected.ok() && what.tls.speaks_tls && !what.tls.chain_error.empty()) {
@@ -99,6 +100,7 @@ void CheckCertificate(const Certificate& of, const CheckOptions& options, Findin
 
 // ---- Memory, disk, addresses ----
 
+// "ample", "tight" or worse, as `MemoryBudget` calls its levels; "": the service has no budget.
 void CheckMemory(const std::string& where, const std::string& level, uint64_t used, uint64_t budget,
                  FindingList* findings) {
   if (level.empty() || level == "ample") return;
@@ -135,6 +137,7 @@ void CheckCheckpoint(const std::string& where, const v1::CheckpointStats& of,
   }
 }
 
+// By text: an address that was advertised is not resolved here.
 bool IsUnspecified(const std::string& address) {
   return absl::StartsWith(address, "0.0.0.0:") || absl::StartsWith(address, "[::]:");
 }
@@ -165,6 +168,7 @@ void CheckAdvertised(const SurveyedNode& node, FindingList* findings) {
   }
 }
 
+// --insecure is a finding without TLS only.
 void CheckInsecure(const std::string& where, bool insecure, bool tls, FindingList* findings) {
   if (!insecure || tls) return;
   findings->Warning(
@@ -239,6 +243,7 @@ bool ItIsWithoutRedis(const Survey& survey, const std::string& cell) {
   });
 }
 
+// Its upstreams, its routes, kept promises, memory, and its own diagnosis.
 void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* findings) {
   const bool has_nodes = !ListIn(page.status, "hierarchies").empty();
   if (!has_nodes && ListIn(page.status, "leaves").empty()) {

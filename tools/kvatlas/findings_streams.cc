@@ -21,6 +21,7 @@ std::string HolderOf(const SurveyedNode& node, const v1::Holder& holder) {
                       node.Name());
 }
 
+// The name of a finding and its remedy.
 struct Refusal {
   const char* id;
   std::string remedy;
@@ -83,6 +84,7 @@ void CheckHolder(const SurveyedNode& node, const v1::DomainStats& domain,
   const std::string& state = holder.state();
   const bool not_reached =
       holder.has_engine() && (state == "unreachable" || state == "refused" || state == "failed");
+  // Already explained by `CheckRedis`.
   if (IsWithoutRedis(node) && !holder.has_engine() && !holder.connected()) return;
   if (holder.masked() && !not_reached) {
     return findings->Error("stream_silent", where,
@@ -135,6 +137,7 @@ void CheckUpward(const SurveyedNode& node, FindingList* findings) {
                       absl::StrCat(to, " is ", parent.state(), ": ", parent.reason()),
                       "start the node, or mend --parents");
     }
+    // Waypoints beyond the node's budget: its cell looks smaller than it is.
     if (parent.waypoints_waiting() > 0)
       findings->Warning("memory", node.Name(),
                         absl::StrCat(Grouped(parent.waypoints_waiting()), " of ",
@@ -169,6 +172,7 @@ void CheckRelay(const SurveyedPage& page, FindingList* findings) {
     for (const Json& rank : ListIn(worker, "ranks")) {
       for (const Json& leaf : ListIn(rank, "leaves")) {
         const std::string state = TextIn(leaf, "state");
+        // Connecting is normal right after a start; the next look tells.
         if (state == "connected" || state == "connecting" || state.empty()) continue;
         std::string why = TextIn(leaf, "reason");
         if (why.empty()) why = TextIn(leaf, "error");

@@ -53,6 +53,7 @@ absl::Status ReadLines(const std::string& name, std::istream& lines, const DumpF
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
   std::string line;
+  // A file with other domains only is NOT_FOUND, like a service that does not know the domain.
   bool domain_seen = filter.model.empty();
   for (int number = 1; std::getline(lines, line); ++number) {
     if (line.empty()) continue;
@@ -195,6 +196,7 @@ absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& f
     wrong.Update(FromProto(piece.worker(), &key.second));
     if (!wrong.ok()) return;
     HoldingsOf& of = all[key];
+    // Pieces of one holder say the same; the last one counts.
     of.trust = TrustText(piece.trust());
     for (const v1::Stored& stored : piece.stored()) {
       Tier tier = Tier::kDevice;

@@ -88,8 +88,8 @@ struct Difference {
 };
 
 // In order. With `only_holders_of_…` holders that the other side alone knows are no difference (a
-// relay knows its own alone). A side block whose class one side does not know is of the class that
-// the other side says.
+// relay knows its own alone). Where one side does not know the class of a side block, the class
+// that the other side says counts.
 std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& right,
                                 bool only_holders_of_left, bool only_holders_of_right);
 

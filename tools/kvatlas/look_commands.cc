@@ -28,13 +28,14 @@ bool InDomain(const Command& command, const v1::Domain& domain) {
          (domain.model() == command.model() && domain.tenant() == command.tenant());
 }
 
-// Whether it is heard comes before how sure its blocks are.
+// The state of a holder in one word: whether it is heard comes before how sure its blocks are.
 std::string StateOf(const v1::HolderStats& holder) {
   if (holder.masked()) return "masked";
   if (!holder.state().empty() && holder.state() != "connected") return holder.state();
   return TrustText(holder.trust());
 }
 
+// "-": it told no load.
 std::string LoadCell(const v1::HolderStats& holder, uint64_t value) {
   return holder.has_load() ? Grouped(value) : "-";
 }
@@ -51,6 +52,7 @@ uint64_t BatchOf(const v1::HolderStats& holder) {
   return holder.has_engine() ? holder.batches() : holder.applied();
 }
 
+// `batch` is what the table shows; `epoch` and `applied` are the stream's own numbers.
 Json HolderJson(const v1::Domain& domain, const v1::HolderStats& holder) {
   Json json = {{"model", domain.model()},
                {"tenant", domain.tenant()},
@@ -216,6 +218,7 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
     for (const v1::HolderStats& holder : domain.holder_stats())
       rows.push_back(IncomingRow(domain.domain(), holder));
   }
+  // Refused streams have no holder in the domain, so they are told apart.
   for (const v1::RefusedStream& refused : stats->refused()) {
     if (!InDomain(command, refused.domain())) continue;
     rows.push_back({.direction = "in",
@@ -246,6 +249,7 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
 
 using Page = nlohmann::json;  // of a relay
 
+// 0: missing, or no number.
 uint64_t Number(const Page& json, const char* field) {
   const auto it = json.find(field);
   return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
@@ -337,6 +341,7 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOfRelay(const Command& command,
                              " has no worker here");
 }
 
+// By the kind of the service; `serve` means the leaf in it.
 absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command, const ServiceName& name) {
   const bool relay = name.role == ServiceRole::kRelay;
   const ServiceRole role = name.role == ServiceRole::kServe ? ServiceRole::kLeaf : name.role;
@@ -400,6 +405,7 @@ int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io) {
     for (const Address& address : *addresses) services.push_back({role, address});
   if (services.empty()) services.push_back({ServiceRole::kLeaf, kLeaf});
   int worst = kExitOk;
+  // A service that cannot be asked is an error of its own; the others are still shown.
   const auto take = [&](const std::string& who,
                         const absl::StatusOr<std::vector<StreamRow>>& rows) {
     if (rows.ok()) return PrintStreams(&command, who, *rows);

@@ -1,6 +1,6 @@
 // Each process of a survey in one line, and what has to be looked at: the view of `kvatlas status`.
 //
-// *Truth*: what the process says of itself; nothing is computed from what another one says of it.
+// *Truth*: a process's own words; nothing is computed from those of another process about it.
 // *Threads*: any.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_PROCESS_VIEW_H_

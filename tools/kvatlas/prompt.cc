@@ -33,6 +33,7 @@ std::optional<uint64_t> NumberOf(std::string_view text) {
   return uint64_t{0} - number;
 }
 
+// Flags split their values at commas; blanks separate as well.
 std::string Joined(const std::vector<std::string>& texts) {
   std::string joined;
   for (const std::string& text : texts) joined += text + ' ';

@@ -25,7 +25,7 @@ namespace kvatlas {
 inline constexpr size_t kScrubbedLineBytesMax = 4096;
 
 std::string ScrubbedText(std::string_view text);
-// Every text in it, and every field of such a name.
+// Scrubs every text in it, and every field with one of these names.
 void Scrub(nlohmann::ordered_json* json);
 
 }  // namespace kvatlas

@@ -13,6 +13,7 @@
 namespace kvatlas {
 namespace {
 
+// A line of JSON for scripts: the fields of the table, with the reasons.
 Json JsonOf(const ProcessView& view) {
   return {
       {"process", view.program},    {"name", view.name},
@@ -73,6 +74,7 @@ int RunStatus(const std::vector<std::string>& arguments, const CommandIo& io) {
   const std::vector<ProcessView> views = ViewsOf(*survey);
   for (const ProcessView& view : views) command.PrintJson(JsonOf(view));
   if (command.table()) Print(&command, views);
+  // A service that does not answer makes the status fail, although the others are shown.
   const int done = command.Done();
   return !survey->unreached.empty() && done == kExitOk ? kExitUnreachable : done;
 }

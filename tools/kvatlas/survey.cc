@@ -319,7 +319,7 @@ void Surveyor::FollowNode(const SurveyedNode& node) {
   for (const v1::ParentStats& parent : node.stats.parents())
     Follow(ServiceRole::kHierarchy, parent.address(), node.Name());
   if (node.is_leaf()) {
-    // In `serve`, whose frontend has the port "http".
+    // A leaf in `serve`: the frontend there has the port "http".
     const auto frontend = ListensAt(node, "http");
     if (ListensAt(node, kLeafHttp).has_value() && frontend.has_value())
       Follow(ServiceRole::kFrontend, frontend->ToString(), node.Name());

@@ -106,7 +106,7 @@ struct Unreached {
 };
 
 struct Certificate {
-  std::string service;  // whose, as `Name`
+  std::string service;  // the name of its service, as `Name`
   std::string address;
   TlsLook tls;
 };

@@ -60,6 +60,8 @@ TlsLook LookAtTls(const Address& to, const std::string& ca_path, Duration timeou
     return look;
   }
   asio::ssl::context context(asio::ssl::context::tls_client);
+  // A CA that cannot be read leaves the chain unchecked; the command has refused such a file
+  // before.
   error_code no_ca;
   if (!ca_path.empty()) context.load_verify_file(ca_path, no_ca);
   context.set_verify_mode(asio::ssl::verify_none);
@@ -71,6 +73,7 @@ TlsLook LookAtTls(const Address& to, const std::string& ca_path, Duration timeou
     look.connected = absl::UnavailableError(error.message());
     return look;
   }
+  // The name that clients dial: servers may choose their certificate by it.
   SSL_set_tlsext_host_name(stream.native_handle(), to.host.c_str());
   // gRPC's servers take no connection without it.
   constexpr unsigned char kProtocols[] = "\x02h2\x08http/1.1";

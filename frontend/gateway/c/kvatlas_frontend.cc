@@ -163,6 +163,7 @@ int32_t kvatlas_frontend_route_async(kvatlas_frontend* frontend,
   });
 }
 
+// Unknown decisions are ignored: the frontend may have forgotten an old one.
 int32_t kvatlas_frontend_report(kvatlas_frontend* frontend, uint64_t decision_id,
                                 const kvatlas_route_report* report) {
   if (frontend == nullptr || !kvatlas::IsInitialized(report)) return KVATLAS_INVALID_ARGUMENT;
@@ -191,6 +192,7 @@ int32_t kvatlas_frontend_get_stats(kvatlas_frontend* frontend, kvatlas_frontend_
     kvatlas_frontend_stats whole = {};
     whole.routes = now.routes;
     whole.failed = now.failed;
+    // Index 0 is "none": routes that needed no fallback.
     whole.fallbacks = now.routes - now.by_fallback[0];
     whole.in_flight = now.in_flight;
     whole.cells = now.cells;

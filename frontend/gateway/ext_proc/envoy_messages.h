@@ -82,9 +82,9 @@ const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const ch
 // From a list of "IP:PORT", or from all of them in one string.
 EndpointSet EndpointsIn(const google::protobuf::Value& value);
 
-// The proxy's last try ended before there was a connection: refused, or no answer in time. Of
-// "local_connection_failure" nothing is known, there the proxy gave up by itself; of a connection
-// that broke later neither, the engine may have had the request.
+// The proxy's last try ended before there was a connection: refused, or no answer in time.
+// "local_connection_failure" is not among these, since the proxy gave up by itself; nor is a
+// connection that broke later, since the engine may have had the request.
 bool NeverConnected(const std::string& reply_details);
 
 // The same of the text of a 503 that Envoy answers by itself, where no attribute says why:

@@ -15,6 +15,7 @@
 namespace kvatlas {
 namespace {
 
+// The mode for proxies that do not say one in their first message.
 absl::StatusOr<ext_proc::BodySendMode> ModeOf(const std::string& name) {
   if (name == "full_duplex") return ext_proc::FULL_DUPLEX_STREAMED;
   if (name == "buffered") return ext_proc::BUFFERED;

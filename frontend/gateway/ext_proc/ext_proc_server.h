@@ -4,7 +4,7 @@
 // Health is that of the gateway API's pickers: the names "liveness", "readiness" and the service's.
 // So is TLS: most gateways speak to a picker over TLS alone, take any certificate and show none.
 // The port has its own, self-signed without files, whatever the process has; a policy says by the
-// verb `pick` who may ask.
+// verb `pick` which callers may ask.
 //
 // *Threads*: one, but for what gRPC's threads do. *Lifetime*: everything it is given outlives it.
 //

@@ -20,10 +20,10 @@ namespace {
 
 using Reactor = grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>;
 
-// Reads, writes and the end of one gRPC stream, driven by the state machine of `PickerStream`.
-// One stream of gRPC and the state machine behind it. The call ends when an end is due, nothing is
-// being written and nothing waits; no operation is started after that. Its lock is taken inside
-// that of the stream, never round it.
+// Reads, writes and the end of one gRPC stream, driven by the state machine of `PickerStream`. One
+// stream of gRPC and the state machine behind it. The call ends when an end is due, no write is
+// under way and no answer waits; no operation is started after that. Its lock is taken inside that
+// of the stream, never round it.
 class Call : public Reactor, public PickerStream::Wire {
  public:
   Call(const PickerStreamOptions& options, Picker* picker, PickerStreamStats* stats,

@@ -318,8 +318,8 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   const bool as_chosen = !picked.endpoints.empty();
   picked.decodes = split && as_chosen;
   if (picked.decodes) picked.prefiller = endpoints_->Of(result->worker).value_or("");
-  // The header that says who prefills goes with the first endpoint alone: no other one is named
-  // beside it.
+  // The header that names the prefiller is right for the first endpoint alone, so no other endpoint
+  // is named beside it.
   if (!picked.decodes) {
     for (const ReceiptCandidate& candidate : result->receipt.candidates)
       if (!(candidate.worker == result->worker) && !candidate.prefill_only)
@@ -334,7 +334,7 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
     if (!task.names_rank) picked.rank = result->engine_rank;
     return picked;
   }
-  // The chosen worker gets nothing: nothing is in flight to it.
+  // The chosen worker gets no request, so none is in flight to it.
   frontend_->Report(result->decision_id, {.abandoned = true});
   if (!picked.endpoints.empty()) return picked;
   return RefusalOf(absl::UnavailableError("the endpoint of worker " + ToString(result->worker) +

@@ -79,7 +79,7 @@ struct PickInput {
   std::string body;
   std::optional<EndpointSet> subset = {};  // that the gateway allows; nothing: all
   std::string tenant = {};
-  std::string owner = {};  // whose request it is; empty: the tenant's
+  std::string owner = {};  // `RouteInput::tenant`; empty: none
   // Whether the client may use a model; `kModelNotRead` for a model that is not read. Null: any.
   Tenancy::MayUse may_use = nullptr;
   std::string session_id = {};

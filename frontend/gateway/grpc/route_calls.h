@@ -1,7 +1,7 @@
 // Asks the wire's questions of the frontend and converts its answers: the part that gRPC and HTTP
 // have in common.
 //
-// *Truth*: a choice whose caller is gone before it has it no longer counts: `Release`.
+// *Truth*: a choice no longer counts if its caller is gone before it has the answer (`Release`).
 // *Threads*: any; callbacks as `Frontend::RouteAsync` and `PromptRouter` have them.
 // *Lifetime*: frontend and router outlive it and its calls.
 

@@ -1,5 +1,5 @@
-// Text and chats as a part of a process: the flags that say who makes tokens of them, and what
-// these make.
+// Text and chats as a part of a process: the flags that choose the makers of their tokens, and the
+// objects that are built from these flags.
 //
 // *Threads*: one, but for what the parts do. *Lifetime*: everything it is given outlives it.
 //

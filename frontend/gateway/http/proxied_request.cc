@@ -34,12 +34,12 @@ namespace asio = boost::asio;
 // it over: tens of microseconds where its text was met before, else half a millisecond.
 constexpr size_t kInlineBytesMax = 32 << 10;
 
-// When a client should come again whose request no engine took: suspects are tried again soon.
+// The `retry-after` of a request that no engine took: suspects are tried again soon.
 constexpr Duration kNobodyTookItRetryAfter = std::chrono::seconds(1);
 
 constexpr std::string_view kModels = "/v1/models";
 constexpr std::string_view kResponses = "/v1/responses/";
-// Engines that are asked for a response of which this proxy does not know who made it.
+// The most engines that are asked for a response whose maker this proxy does not know.
 constexpr size_t kResponseEnginesMax = 64;
 
 // The engine of a try, as `ResponseMakers` keeps it.

@@ -24,18 +24,18 @@
 // `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the
 // workers that failed before it. An engine that fails before the first byte of its answer is
 // avoided for a while and the next one is asked; an engine is tried once at most, and nothing of a
-// request is written twice on a connection. One that has the request and is only too slow for us
-// may still be working on it: no other engine is asked, and the client gets 504. After the first
+// request is written twice on a connection. An engine that has the request and is only too slow for
+// us may still be working on it: no other engine is asked, and the client gets 504. After the first
 // byte of an answer its break is passed on, as a closed connection. When no leaf or hierarchy knows
 // a worker, engines that --engines names are asked by turns.
 // *Reach*: a worker's label `url` is whatever its announcer says, so only engines within
 // `EngineCallOptions::reach` get requests, with `authorization`, `proxy-authorization` and
 // `cookie`. One outside counts as failed, in the log and in a metric.
 // *Data-parallel ranks*: where the chosen worker has several, the engine is told which
-// (`kDataParallelRankHeader`) and the answer has `x-kvatlas-rank`. A client that says one, by that
-// header or in an SGLang body, is served by that one: only such ranks are chosen, and what is
-// promised is theirs. One that answers 400, as an engine with fewer ranks than it had does, is
-// asked once more without.
+// (`kDataParallelRankHeader`) and the answer has `x-kvatlas-rank`. A client that names a rank, by
+// that header or in an SGLang body, is served by that rank: only such ranks are chosen, and the
+// promised overlap is theirs. An engine that answers 400, as one with fewer ranks than it had does,
+// is asked once more without a rank.
 // *Prefill here, decode there*: the request goes to the decoder, with the header
 // `x-prefiller-host-port` (`kPrefillerHeader`) that names the prefiller; such a header of a client
 // is dropped. The cached tokens that such an engine reports are not passed on: they are the

@@ -295,7 +295,7 @@ void UpstreamTry::OnCallFailed(const absl::Status& why, bool answered) {
                 {.finished = true, .error = reason});
   }
   const bool at_work = absl::IsDeadlineExceeded(why) && call_ != nullptr && call_->sent();
-  // The worker that was to prefill was not asked: nothing is held against it.
+  // The prefiller was not asked, so the report does not accuse it.
   Fail({.worker = worker, .reason = reason, .at_work = at_work},
        {.error = reason, .decode_unreachable = true});
 }
