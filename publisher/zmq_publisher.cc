@@ -179,7 +179,7 @@ absl::StatusOr<std::string> ZmqEndpointOfRank(std::string_view endpoint, uint32_
   return std::string(kTcp) + std::string(host) + ":" + std::to_string(number + rank);
 }
 
-// Other than tcp, an endpoint that is no tcp address binds if it is local.
+// With `kAuto` a tcp endpoint binds by its host and port; of the others ipc and inproc bind.
 bool ZmqBinds(std::string_view endpoint, ZmqAttach attach) {
   if (attach != ZmqAttach::kAuto) return attach == ZmqAttach::kBind;
   const auto parts = TcpParts(endpoint);

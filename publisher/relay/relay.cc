@@ -352,8 +352,8 @@ struct Relay::State {
 // 2. A new instance is made, or the known one gets a further rank.
 // 3. The rank is made, if the block size is known.
 // 4. The ingest opens the stream; from here on events may come.
-// 5. The tables get the listener and, if new, the instance. A failure of step 4 undoes step 3.
-//    `register_mutex` keeps two registrations of one name apart.
+// 5. The tables get the listener and, if new, the instance.
+// A failure of step 4 undoes step 3. `register_mutex` keeps two registrations of one name apart.
 absl::Status Relay::State::Register(const EngineRegistration& registration) {
   const Domain domain = DomainOf(registration.model, registration.group);
   if (absl::Status bad = CheckRegistration(registration, ingest.addresses()); !bad.ok()) return bad;

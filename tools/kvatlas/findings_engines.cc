@@ -98,6 +98,7 @@ void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                       "hwm of the engine's --kv-events-config), and look for a network or a leaf "
                       "that is overloaded");
   }
+  // "": the leaf does not say, or the engine was not asked for a replay yet.
   const std::string& replay = holder.engine().replay();
   if (replay == "none") {
     findings->Warning("engine_no_replay", where,
@@ -123,6 +124,7 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
                     sglang ? "start it without --disable-radix-cache"
                            : "start it with --enable-prefix-caching");
   }
+  // Both sides have to know their size.
   if (facts.block_size != 0 && engine.block_size != 0 && facts.block_size != engine.block_size &&
       !(sglang && facts.block_size == 1)) {
     findings->Error(

@@ -76,6 +76,7 @@ int RecordKey(Command* command, const std::string& cell, const std::string& work
 
 }  // namespace
 
+// Four commands behind one word, told apart by it and the number of the other words.
 int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command(
       "pki",

@@ -123,6 +123,8 @@ int Token(Command* command, const NewToken& wanted) {
 
 }  // namespace
 
+// Three commands behind one word; their flags are declared together, and each says in its help
+// which one it belongs to.
 int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("policy",
                   "check FILE…: what is wrong with a policy. explain IDENTITY VERB --policy=FILE: "

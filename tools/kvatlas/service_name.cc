@@ -150,8 +150,8 @@ std::optional<Address> ListensAt(const Json& status, const std::string& port,
 // 1. The service is asked for its status, over either port.
 // 2. Its program has to be one that answers for the role.
 // 3. The status says where the wanted port is; else the named port is it, if it speaks the wanted
-//    protocol. A service that refuses its status is there all the same: the named port is then
-//    taken as it is.
+//    protocol.
+// A service that refuses its status is there all the same: the named port is then taken as it is.
 absl::StatusOr<Address> Located(const ServiceName& name, Plane plane, Duration timeout) {
   const absl::StatusOr<Told> told = Ask(name, timeout);
   if (!told.ok()) {

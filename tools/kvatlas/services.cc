@@ -66,6 +66,7 @@ absl::StatusOr<Response> Call(const std::string& who, const Address& address, Du
                               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                            Response*),
                               const Request& request) {
+  // A channel for one call: this command asks each service seldom.
   Stub stub(MakeChannel(address.ToString()));
   const std::unique_ptr<grpc::ClientContext> context = ContextFor(timeout);
   Response response;
@@ -156,6 +157,7 @@ absl::StatusOr<HttpReply> Exchange(const Address& to, const std::string& method,
   }
   http::request<http::string_body> request(http::string_to_verb(method), target, 11);
   request.set(http::field::host, to.ToString());
+  // The answer ends with the connection; nothing is kept.
   request.set(http::field::connection, "close");
   if (const std::string& token = BearerToken(); !token.empty())
     request.set(http::field::authorization, "Bearer " + token);

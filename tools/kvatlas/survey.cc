@@ -79,6 +79,9 @@ struct Answer {
   std::optional<Certificate> certificate;
 };
 
+// One survey. `wave_` holds services to be asked next; `seen_` everything that was ever added, so
+// that services which name each other end the walk. Only `Ask` and what it calls run on other
+// threads: they are const and change nothing of the survey.
 class Surveyor {
  public:
   explicit Surveyor(const SurveyOptions& options) : options_(options) {}
@@ -125,6 +128,7 @@ Survey Surveyor::Run() {
   for (const ServiceName& name : options_.services) Add(name.role, name.address.ToString(), "");
   while (!wave_.empty()) {
     const std::vector<ToAsk> wave = std::exchange(wave_, {});
+    // One place per question: threads write to different elements, so no lock is needed.
     std::vector<Answer> answers(wave.size());
     AtOnce(wave.size(), [&](size_t i) { answers[i] = Ask(wave[i]); });
     for (size_t i = 0; i < wave.size(); ++i) Take(wave[i], std::move(answers[i]));
@@ -230,6 +234,7 @@ Answer Surveyor::AskPage(const ToAsk& what, const Address& address) const {
   page.asked.after_unix_ms = UnixMs();
   absl::Status bad = body.status();
   if (body.ok()) page.status = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
+  // A field that only this kind of page has.
   const char* const mark = kind == "frontend" ? "by_fallback" : "blocks_max";
   if (bad.ok() && (!page.status.is_object() || !page.status.contains(mark)))
     bad = absl::FailedPreconditionError("another kind of service answers there");
@@ -427,6 +432,8 @@ std::vector<SurveyedEngine> EnginesNamedIn(const Survey& survey) {
         const std::string& worker = holder.holder().name();
         const auto label = holder.labels().find("url");
         std::string url = label == holder.labels().end() ? "" : label->second;
+        // By name alone: the same worker name in two cells would get one url, which is what the
+        // flag says, too.
         if (const auto of = given.find(worker); url.empty() && of != given.end()) url = of->second;
         if (url.empty()) continue;
         AddEngine({.url = url,
@@ -442,6 +449,7 @@ std::vector<SurveyedEngine> EnginesNamedIn(const Survey& survey) {
   for (const SurveyedPage& page : survey.pages) {
     for (const Json& engine : ListIn(page.status, "engines")) {
       const std::string url = TextIn(engine, "url");
+      // Compared as texts: two spellings of one address are two engines.
       const bool is_known = std::any_of(engines.begin(), engines.end(),
                                         [&](const auto& known) { return known.url == url; });
       if (url.empty() || is_known) continue;

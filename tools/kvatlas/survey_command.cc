@@ -58,6 +58,7 @@ absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flag
   return survey;
 }
 
+// The one place that reads the wall clock for checks; tests give a time of their own.
 CheckOptions ChecksNow() {
   CheckOptions checks;
   checks.now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(

@@ -17,6 +17,7 @@
 namespace kvatlas {
 namespace {
 
+// A frontend's default gRPC port.
 const Address kFrontend{"127.0.0.1", 7430};
 
 using Ids = std::vector<uint64_t>;

@@ -69,6 +69,7 @@ void Compare(const Question& question, const std::string& model, const Prompt& p
   (*answer)["engine_way"] = theirs->source;
   (*answer)["equal"] = ours != nullptr && *ours == theirs->tokens;
   if (ours == nullptr || *ours == theirs->tokens) return;
+  // The shorter list may be the beginning of the longer one: the place is then its end.
   const auto differ =
       std::mismatch(ours->begin(), ours->end(), theirs->tokens.begin(), theirs->tokens.end());
   const auto at = static_cast<size_t>(differ.first - ours->begin());

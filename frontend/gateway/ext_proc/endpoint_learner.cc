@@ -36,9 +36,9 @@ struct EndpointLearner::Kept {
 
   // 1. An answer that is the last one again, and still learnt, ends here.
   // 2. Workers of the last answer that are gone, or no longer in the pool, are forgotten.
-  // 3. Every worker with a label `url` is learnt; `Endpoints` ignores what it knows. Beyond
-  //    `kAnswersKeptMax` pairs all are dropped: workers of dropped answers stay in `Endpoints`,
-  //    which has a bound of its own.
+  // 3. Every worker with a label `url` is learnt; `Endpoints` ignores what it knows.
+  // Beyond `kAnswersKeptMax` pairs all are dropped: workers of dropped answers stay in `Endpoints`,
+  // which has a bound of its own.
   void Learn(const std::pair<std::string, Domain>& of,
              const std::shared_ptr<const LabelsByWorker>& labels) {
     if (!InPool(of)) return;

@@ -181,8 +181,8 @@ std::vector<std::string> Endpoints::HostNames() const {
 // 1. One usable address: every worker of that name gets its endpoint.
 // 2. An answer without exactly one usable address: learnt endpoints of these workers are dropped,
 //    and a line of the log says why.
-// 3. No answer: nothing changes, and the log says so. A name that no worker has any more is
-//    forgotten, which bounds `address_of_` by `named_`.
+// 3. No answer: nothing changes, and the log says so.
+// A name that no worker has any more is forgotten, which bounds `address_of_` by `named_`.
 void Endpoints::Resolved(const std::string& host,
                          const absl::StatusOr<std::vector<std::string>>& addresses) {
   const absl::StatusOr<std::vector<std::string>> within =

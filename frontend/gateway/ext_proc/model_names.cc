@@ -40,8 +40,8 @@ ModelNames::ModelNames(const std::string& engines, const std::string& clients)
 // 1. `value` is where the field's value begins, or `colon` if no colon follows.
 // 2. If the text ends before the value can be compared, everything from the key on is held back.
 // 3. Otherwise the text up to the value goes out; a value that is the engine's name is replaced.
-//    Without an open key, an end that may be the beginning of the key itself is held back. The
-//    names are quoted JSON strings, so a value is compared with both of its quotes.
+// Without an open key, an end that may be the beginning of the key itself is held back. The names
+// are quoted JSON strings, so a value is compared with both of its quotes.
 std::string ModelNames::Add(std::string_view piece, bool last) {
   const std::string text = std::exchange(held_, {}).append(piece);
   const std::string_view all = text;

@@ -457,7 +457,7 @@ void PickerStream::End(const absl::Status& status) {
 // ---- The response ----
 
 // The engine has answered, so the proxy has taken the whole body: its bytes are released. From here
-// on `usage_` reads the answer for the engine's figures, unless they are compressed.
+// on `usage_` reads the answer for the engine's figures.
 void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
   held_.Clear();
   const std::string status_text = ValueIn(headers.headers(), ":status");

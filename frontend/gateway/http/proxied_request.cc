@@ -204,9 +204,9 @@ void ProxiedRequest::Aside(size_t bytes, std::function<std::function<void()>()> 
 // 2. Hops: this process adds itself; a request that has it already, or `kHopsMax` others, goes
 //    round.
 // 3. Tenant and policy (`ReadTenant`), session.
-// 4. The kind of call: a list of models, something below a response, any engine, or by its model. A
-//    form names its model in a part of its own (`MultipartModel`); a form without one goes to any
-//    engine and needs the right to all models.
+// 4. The kind of call: a list of models, something below a response, any engine, or by its model.
+// A form names its model in a part of its own (`MultipartModel`); a form without one goes to any
+// engine and needs the right to all models.
 void ProxiedRequest::ReadHead() {
   const HttpRequest& request = exchange_->request();
   const std::vector<std::string> hops = HopsOf(request.headers);

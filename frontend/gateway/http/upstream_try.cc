@@ -275,8 +275,8 @@ void UpstreamTry::OnEnd() {
 // * outside of the reach: nothing was sent (`OnOutside`);
 // * after the head: the client's answer is broken, no other engine can be asked;
 // * by its deadline with something sent: `at_work`, the engine may still compute;
-// * else nothing was answered, and another engine may be asked. `call_` is null if the try failed
-//   before it was made, in `Start`.
+// * else nothing was answered, and another engine may be asked.
+// `call_` is null if the try failed before it was made, in `Start`.
 void UpstreamTry::OnCallFailed(const absl::Status& why, bool answered) {
   const CellWorker worker = destination();
   if (absl::IsPermissionDenied(why))
