@@ -1,3 +1,7 @@
+// The leaf's own ingest (`EngineDecoder`, `EngineWorker`) with a `Contents` in the place of the
+// index: `ContentsWriter` is the bridge. All of it runs under the caller's lock, so `changes` can
+// be a plain pointer that is valid during a call.
+
 #include "publisher/engine_batches.h"
 
 #include <cstddef>
@@ -15,10 +19,10 @@
 namespace kvatlas {
 namespace {
 
-// A rank of the worker, whichever a batch names.
+// The only rank of the worker; ranks that a batch names are erased before it is applied.
 constexpr uint32_t kRank = 0;
 
-// From the worker, with its lock held, into the contents.
+// Changes from the worker, with the worker's lock held, into the contents.
 class ContentsWriter : public HoldingsWriter {
  public:
   // `changes` points to where changes go while the worker is called.
@@ -61,6 +65,7 @@ struct EngineBatches::State {
 
   const std::string name;
   EngineDecoder decoder;
+  // Reused between calls for its memory.
   EngineBatch batch;
   std::vector<Event>* changes = nullptr;  // while the worker is called
   Trust trust = Trust::kExact;
@@ -74,6 +79,8 @@ EngineBatches::EngineBatches(const EngineBatchesOptions& options, Contents* cont
 
 EngineBatches::~EngineBatches() = default;
 
+// A batch that cannot be read may have removed blocks: `Unreadable` puts all that is held into
+// doubt.
 absl::Status EngineBatches::Apply(std::string_view payload, Time now, std::vector<Event>* changes) {
   state_->changes = changes;
   const absl::Status decoded = state_->decoder.Decode(payload, &state_->batch);
@@ -82,6 +89,7 @@ absl::Status EngineBatches::Apply(std::string_view payload, Time now, std::vecto
     state_->worker.Unreadable(kRank, now);
     return decoded;
   }
+  // A publisher is one rank, whatever number the engine gives it.
   state_->batch.rank.reset();
   for (EngineEvent& event : state_->batch.events) event.rank.reset();
   state_->worker.Apply(kRank, state_->batch, now);

@@ -1,6 +1,6 @@
-// What does an engine's own batch of events change? For engines that hand over their KV events as
-// they are (vLLM's and SGLang's `EventPublisher`): the msgpack of a batch goes in, changes of a set
-// of (tier, block) come out.
+// The changes that an engine's own batch of events makes, for engines that hand over their KV
+// events as they are (vLLM's and SGLang's `EventPublisher`): the msgpack of a batch goes in,
+// changes of a set of (tier, block) come out.
 //
 //   payload ─▶ EngineDecoder ─▶ EngineWorker (copies, groups, namespaces, tiers) ─▶ Contents::Take ─▶ changes
 //
@@ -42,7 +42,7 @@ struct EngineBatchesOptions {
   std::string name;  // for logs
   uint32_t block_size = 16;
   HashContract contract = {};
-  // Of batches that name none.
+  // For batches that name none.
   std::string lora_name = {};
   std::string cache_salt = {};
   // As in `EngineWorkerOptions`: what no event says of the cache's classes.
@@ -82,7 +82,7 @@ class EngineBatches {
   // To be called every second or so: orphans that waited too long, blocks that stayed unconfirmed.
   void Tick(Time now, std::vector<Event>* changes);
 
-  // What is held is not certain.
+  // True: it is not certain that what is held is complete and right.
   bool degraded() const;
 
   EngineBatchesStats Stats() const;

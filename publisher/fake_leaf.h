@@ -1,5 +1,5 @@
-// What does a publisher see of a leaf? For tests and benchmarks: a real receiver over real gRPC,
-// with a plain set behind it.
+// A leaf as a publisher sees it, for tests and benchmarks: a real receiver over real gRPC, with a
+// plain set behind it.
 //
 // *Threads*: any.
 //
@@ -51,7 +51,7 @@ inline Holdings HoldingsOf(const std::vector<Stored>& runs) {
   return holdings;
 }
 
-// What a leaf knows of one worker: a set, and the receiver in front of it.
+// One worker as a leaf knows it: a set, and the receiver in front of it.
 class FakeLeaf : public StreamAcceptor, private HoldingsSink {
  public:
   FakeLeaf() : receiver_(ReceiverOptions(), this) {}
@@ -68,7 +68,7 @@ class FakeLeaf : public StreamAcceptor, private HoldingsSink {
     MutexLock lock(&mutex_);
     return set_.layout();
   }
-  // What it holds of one class.
+  // The blocks of one class that it holds.
   Holdings holdings_of(SideClass side) {
     MutexLock lock(&mutex_);
     std::vector<Stored> runs = set_.AsRuns();

@@ -1,5 +1,6 @@
 // The C interface over `Publisher`: arguments are checked, exceptions end here, and a forked child
-// touches nothing.
+// touches nothing. Every call goes through `With`, which checks the handle; a call of the engine
+// then goes through `Say`, which refuses wrong arguments in words (`kvatlas_publisher_last_error`).
 
 #include "publisher/kvatlas_publisher.h"
 
@@ -36,6 +37,7 @@ struct kvatlas_publisher {
   std::unique_ptr<kvatlas::Publisher> publisher;
   std::string lora_name, cache_salt;  // of calls that name no namespace
   uint32_t block_size = 0;
+  // Set by `_stop`: the calls of the engine are refused from then on, statistics are not.
   std::atomic<bool> stopped{false};
 };
 
@@ -44,6 +46,7 @@ namespace {
 
 constexpr size_t kNameBytesMax = 256;
 constexpr size_t kTextsMax = 1 << 16;  // leaves or labels that are looked at at all
+// A year: longer times are cut, so that no duration overflows.
 constexpr uint64_t kMsMax = 1000ull * 3600 * 24 * 365;
 
 static_assert(static_cast<int>(absl::StatusCode::kInvalidArgument) == KVATLAS_INVALID_ARGUMENT);
@@ -56,8 +59,9 @@ std::string StringOf(const char* text) { return std::string(TextOf(text)); }
 
 Duration Ms(uint64_t ms) { return std::chrono::milliseconds(std::min(ms, kMsMax)); }
 
-// What a call does with a publisher that is there, is this process's own and, where the engine
-// speaks, still runs.
+// Runs `work` on a publisher that is there, is this process's own and, with `running`, was not
+// stopped. Catches exceptions. A forked child only reads the mark: the parent's locks are not
+// touched.
 template <typename Work>
 int32_t With(kvatlas_publisher* publisher, bool running, const Work& work) noexcept {
   if (publisher == nullptr) return KVATLAS_INVALID_ARGUMENT;
@@ -79,6 +83,7 @@ int32_t RefuseCall(Publisher& publisher, const std::string& why) {
   return KVATLAS_INVALID_ARGUMENT;
 }
 
+// Errors in words, for `kvatlas_publisher_last_error`: what was given, and what is expected.
 absl::Status CheckTier(int32_t tier) {
   if (IsTier(tier)) return absl::OkStatus();
   return absl::InvalidArgumentError("tier " + std::to_string(tier) +
@@ -105,18 +110,21 @@ int32_t Say(Publisher& publisher, const absl::Status& fits, const Call& call) {
   return call() ? KVATLAS_OK : KVATLAS_INVALID_ARGUMENT;
 }
 
+// NULL: the namespace of the options. A namespace that is given replaces both of its parts.
 CacheNamespace NamespaceOf(const kvatlas_publisher& publisher, const kvatlas_namespace* within) {
   if (within == nullptr) return {publisher.lora_name, publisher.cache_salt};
   return {TextOf(within->lora_name), TextOf(within->cache_salt)};
 }
 
-// `bytes` 0: it is a number.
+// The engine's name of a block as 64 bits: a number as it is (`bytes` 0), longer digests hashed.
+// Two digests collide with a chance of 2^-64.
 uint64_t NameOf(const void* digest, size_t bytes) {
   uint64_t number = 0;
   if (bytes == 0) return std::memcpy(&number, digest, sizeof(number)), number;
   return Xxh3({static_cast<const char*>(digest), bytes}, 0);
 }
 
+// Unaligned memory is allowed: `NameOf` copies.
 std::vector<uint64_t> NamesOf(const void* digests, size_t bytes, size_t count) {
   std::vector<uint64_t> names(count);
   const auto* digest = static_cast<const char*>(digests);
@@ -129,6 +137,7 @@ std::vector<uint64_t> NamesOf(const void* digests, size_t bytes, size_t count) {
 
 // ---- Options ----
 
+// Only what C can get wrong (NULL, enums) is checked here; `Publisher::Create` checks the values.
 absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& given) {
   const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
   if (given.leaves_count > kTextsMax || given.labels_count > kTextsMax) {
@@ -190,6 +199,8 @@ absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& give
 static_assert(static_cast<int>(ZmqAttach::kBind) == KVATLAS_ZMQ_BIND);
 static_assert(static_cast<int>(ZmqAttach::kConnect) == KVATLAS_ZMQ_CONNECT);
 
+// The threads of the publisher start with signals blocked, so that the program's handlers run on
+// its own threads.
 absl::StatusOr<std::unique_ptr<kvatlas_publisher>> Create(const kvatlas_publisher_options& given) {
   const absl::StatusOr<const ForkDetector*> mark = MarkOfThisProcess("publisher");
   if (!mark.ok()) return mark.status();
@@ -215,6 +226,7 @@ using kvatlas::Guarded;
 using kvatlas::Publisher;
 using kvatlas::With;
 
+// The defaults of `PublisherOptions`, so that C and C++ have the same.
 void kvatlas_publisher_options_init(kvatlas_publisher_options* options, size_t struct_size) {
   kvatlas_publisher_options whole = {};
   const kvatlas::PublisherOptions defaults;
@@ -242,6 +254,7 @@ uint32_t kvatlas_publisher_abi(void) { return KVATLAS_PUBLISHER_ABI; }
 
 const char* kvatlas_code_name(int32_t code) { return kvatlas::CodeName(code); }
 
+// Nothing needs to be reachable. The handle is released only when everything has started.
 int32_t kvatlas_publisher_create(const kvatlas_publisher_options* options,
                                  kvatlas_publisher** publisher, char* error, size_t error_size) {
   kvatlas::PutText("", error, error_size);
@@ -261,6 +274,7 @@ int32_t kvatlas_publisher_create(const kvatlas_publisher_options* options,
   return code;
 }
 
+// In a forked child nothing is freed: the threads that the destructor would join are the parent's.
 void kvatlas_publisher_destroy(kvatlas_publisher* publisher) {
   if (publisher == nullptr || publisher->mark->forked()) return;
   Guarded([&] {
@@ -269,6 +283,8 @@ void kvatlas_publisher_destroy(kvatlas_publisher* publisher) {
   });
 }
 
+// A NULL `parent` is the start of a sequence; NULL tokens with a count of 0 mean blocks that are
+// held in another tier.
 int32_t kvatlas_publisher_stored(kvatlas_publisher* publisher, int32_t tier, const uint64_t* blocks,
                                  size_t blocks_count, const uint64_t* parent,
                                  const uint32_t* tokens, size_t tokens_count,
@@ -297,6 +313,8 @@ int32_t kvatlas_publisher_removed(kvatlas_publisher* publisher, int32_t tier,
   });
 }
 
+// Turns digests into numbers and goes on as the call for numbers; tier and tokens are checked
+// there.
 int32_t kvatlas_publisher_stored_bytes(kvatlas_publisher* publisher, int32_t tier,
                                        const void* blocks, size_t name_bytes, size_t blocks_count,
                                        const void* parent, const uint32_t* tokens,
@@ -371,6 +389,7 @@ int32_t kvatlas_publisher_stored_in_group(kvatlas_publisher* publisher, const kv
     fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
     fits.Update(kvatlas::CheckPointer("tokens", tokens, tokens_count));
     if (!fits.ok()) return kvatlas::RefuseCall(to, std::string(fits.message()));
+    // Fields that an older header does not have stay 0, their default.
     kvatlas_group whole = {};
     std::memcpy(&whole, group, std::min(group->struct_size, sizeof(whole)));
     if (whole.kind >= kvatlas::kCacheKinds)
@@ -414,6 +433,7 @@ int32_t kvatlas_publisher_cleared(kvatlas_publisher* publisher, uint32_t tiers) 
   });
 }
 
+// The engine's own batch, as bytes; it is read by the publisher's thread.
 int32_t kvatlas_publisher_publish(kvatlas_publisher* publisher, const void* engine_batch,
                                   size_t size) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
@@ -445,6 +465,7 @@ int32_t kvatlas_publisher_flush(kvatlas_publisher* publisher) {
   });
 }
 
+// A stop from another thread ends the wait as well, hence the two codes.
 int32_t kvatlas_publisher_wait_acknowledged(kvatlas_publisher* publisher, uint64_t timeout_ms) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
     if (to.WaitAcknowledged(kvatlas::Ms(timeout_ms))) return KVATLAS_OK;
@@ -453,6 +474,7 @@ int32_t kvatlas_publisher_wait_acknowledged(kvatlas_publisher* publisher, uint64
   });
 }
 
+// The mark comes first: calls of the engine are refused while the queue is emptied.
 int32_t kvatlas_publisher_stop(kvatlas_publisher* publisher, int32_t goodbye,
                                uint64_t flush_for_ms) {
   return With(publisher, false, [&](Publisher& to) -> int32_t {
@@ -497,6 +519,8 @@ int32_t kvatlas_publisher_last_error(kvatlas_publisher* publisher, char* text, s
   });
 }
 
+// By index in `kvatlas_publisher_stats.replicas`; a replica may come or go between the two calls,
+// hence NOT_FOUND.
 int32_t kvatlas_publisher_get_replica(kvatlas_publisher* publisher, size_t replica,
                                       kvatlas_replica_stats* stats, char* text, size_t text_size) {
   kvatlas::PutText("", text, text_size);
@@ -520,6 +544,7 @@ int32_t kvatlas_publisher_get_replica(kvatlas_publisher* publisher, size_t repli
   });
 }
 
+// With the port that was taken where the options left it free. NOT_FOUND: there is no endpoint.
 int32_t kvatlas_publisher_zmq_endpoint(kvatlas_publisher* publisher, char* text, size_t text_size) {
   kvatlas::PutText("", text, text_size);
   return With(publisher, false, [&](Publisher& of) -> int32_t {

@@ -84,7 +84,7 @@ class KvatlasPublisherTest : public testing::Test {
     options_.leaves_count = 1;
   }
 
-  // What the leaf has once everything was said.
+  // The leaf's blocks once every call has arrived.
   Holdings Known() {
     EXPECT_EQ(kvatlas_publisher_wait_acknowledged(publisher_.get(), kLongMs), KVATLAS_OK);
     return leaf_.holdings();
@@ -498,7 +498,7 @@ TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
   // A hello that is answered late is said again, and what was said after the first answer too: that
   // is over with the second block.
   constexpr uint64_t kFirst = 2;
-  // Of the leaf: a log without a reader acknowledges nothing.
+  // By the leaf: a log without a reader acknowledges nothing.
   const auto acknowledged = [&] {
     kvatlas_replica_stats replica = {};
     replica.struct_size = sizeof(replica);
@@ -559,7 +559,7 @@ TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
   Holdings expected;
   for (uint64_t block = 1; block <= said.load(); ++block)
     expected.insert({static_cast<int>(Tier::kDevice), block});
-  // Of the log without a reader: the leaf has it all once its replica is at rest.
+  // The log has no reader: the leaf has all blocks once its replica is at rest.
   EXPECT_TRUE(Await(
       [&] {
         kvatlas_publisher_flush(publisher_.get());

@@ -1,3 +1,15 @@
+// The threads and the replicas of a publisher. The way of one call of the engine:
+//
+// 1. `Enqueue` copies it into `waiting`, on the engine's thread.
+// 2. `Run` (or the engine's thread, when the queue is full) calls `WorkOffSlice`, which takes the
+//    oldest records, tells ZeroMQ the call as it is (`TellZmq`) and applies it to `contents`
+//    (`WorkOff`).
+// 3. `Tell` appends the changes of the slice to the pump of every replica.
+// 4. `FlushPumps` writes batches, without a lock of the publisher.
+//
+// `contents_mutex` serializes 2 and 3, so every replica gets the same changes in the same order,
+// and a snapshot taken under it fits the stream.
+
 #include "publisher/publisher.h"
 
 #include <algorithm>
@@ -29,18 +41,21 @@ namespace {
 
 // The publisher's thread gives up the lock after so many blocks.
 constexpr size_t kSliceBlocks = 1024;
+// Heartbeats, digests and the look for leaves are due at this pace.
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
-// The publisher's thread looks at the queue by itself, this often or every `batch_age`, until
-// nothing came for so long.
+// While the engine is active the publisher's thread polls the queue, this often or every
+// `batch_age`, so that no call has to wake it. It falls asleep when nothing came for
+// `kAttentiveFor`.
 constexpr Duration kLookEvery = std::chrono::milliseconds(2);
 constexpr Duration kAttentiveFor = std::chrono::milliseconds(100);
+// The pace of `EngineBatches::Tick`, whose timeouts are seconds.
 constexpr Duration kEngineTickEvery = std::chrono::seconds(1);
 // A replica that neither connects nor acknowledges is looked at again after this.
 constexpr Duration kWaitSlice = std::chrono::milliseconds(20);
 
 absl::Status Check(const PublisherOptions& options) {
   const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
-  // As the leaf will look at them.
+  // The checks that the leaf will make.
   absl::Status names = ValidateHolder({options.worker, options.dp_rank, ""}, options.labels);
   names.Update(ValidateDomain(options.domain));
   if (!names.ok()) return names;
@@ -78,6 +93,7 @@ absl::Status Check(const PublisherOptions& options) {
   return absl::OkStatus();
 }
 
+// The leaf's fields of the identity (schedule, address) do not apply to an engine.
 SenderIdentity IdentityOf(const PublisherOptions& options, Epoch epoch, uint64_t instance_id) {
   return {.holder = {options.worker, options.dp_rank, ""},
           .domain = options.domain,
@@ -123,6 +139,7 @@ Publisher::Impl::ReplicaPtr Publisher::Impl::MakeLeaf(const std::string& address
     link = options.make_link(address);
   } else {
     auto grpc_link = std::make_unique<GrpcLink>(address, GrpcLinkOptions{.security = security});
+    // For its count of bytes only; the pump owns the link.
     replica->grpc_link = grpc_link.get();
     link = std::move(grpc_link);
   }
@@ -138,6 +155,7 @@ std::unique_ptr<ConnectionWatch> Publisher::Impl::MakeWatch(std::string_view wha
       options.clock);
 }
 
+// Through Redis the log always accepts: the refusals of its readers are the ones that matter.
 std::optional<absl::Status> Publisher::Impl::Replica::Progress() const {
   std::optional<absl::Status> progress = pump->Progress();
   if (redis_link == nullptr || !progress.has_value() || !progress->ok()) return progress;
@@ -160,6 +178,8 @@ Publisher::Impl::ReplicaPtr Publisher::Impl::MakeRedis() {
   return replica;
 }
 
+// Makes a stream that is owed a snapshot of `contents`. The pump reads the resident set under
+// `contents_mutex`, which is its `resident_mutex`. The latest load goes along.
 std::unique_ptr<SenderPump> Publisher::Impl::MakePump(std::unique_ptr<SenderLink> link) {
   auto pump = std::make_unique<SenderPump>(options.sender, IdentityOf(options, epoch, instance_id),
                                            &contents.resident(), &contents_mutex, std::move(link),
@@ -169,13 +189,17 @@ std::unique_ptr<SenderPump> Publisher::Impl::MakePump(std::unique_ptr<SenderLink
   return pump;
 }
 
+// A copy, so that pumps are flushed and stopped without the lock; a replica that is dropped
+// meanwhile lives until its last reader is done.
 std::vector<Publisher::Impl::ReplicaPtr> Publisher::Impl::Replicas() {
   MutexLock lock(&contents_mutex);
   return replicas;
 }
 
-// A leaf that comes may remember a stream of ours, from before it was dropped or under another
-// address, whose numbers are not those of the new one: so that has a younger epoch.
+// Compares the leaves that are found now with the replicas: known ones stay with their streams, new
+// ones start, others are dropped without a goodbye, so that they keep what they know for a lease. A
+// leaf that comes may remember a stream of ours, from before it was dropped or under another
+// address, whose numbers are not those of the new one: a younger epoch tells them apart.
 void Publisher::Impl::LookForLeaves() {
   const std::optional<std::vector<std::string>> found = leaves->Changed();
   if (!found.has_value()) return;
@@ -206,6 +230,9 @@ void Publisher::Impl::LookForLeaves() {
   for (const ReplicaPtr& replica : dropped) replica->pump->Stop(/*goodbye=*/false, Duration(0));
 }
 
+// Any thread of the engine. Usually a lock and a copy. At `queue_bytes_max` the caller works off as
+// many bytes as it adds, then appends: the queue may exceed its bound by the calls of concurrent
+// threads, but not grow. Records are never dropped; after `Stop` they go nowhere.
 void Publisher::Impl::Enqueue(const Record& record) {
   const size_t bytes = RecordBuffer::BytesOf(record);
   bool full = false, wake = false;
@@ -232,6 +259,8 @@ void Publisher::Impl::Enqueue(const Record& record) {
   work.Signal();
 }
 
+// The lock is held for all slices: `bytes` is one call, and the publisher's thread works on other
+// slices before and after.
 void Publisher::Impl::WorkOffAtLeast(size_t bytes) {
   MutexLock lock(&contents_mutex);
   for (size_t done = 0; done < bytes;) {
@@ -241,9 +270,15 @@ void Publisher::Impl::WorkOffAtLeast(size_t bytes) {
   }
 }
 
+// One slice:
+// 1. Takes the engine's buffer when its own is used up: a swap, so the engine's thread never waits
+//    for the work itself.
+// 2. Applies records until `kSliceBlocks` blocks are done; a record is never split, so a slice may
+//    be larger by one call.
+// 3. Tells the replicas, then reports progress to `WaitAcknowledged`.
 size_t Publisher::Impl::WorkOffSlice() {
   if (working.empty()) {
-    working.Clear();  // its memory is no matter of the engine's thread
+    working.Clear();  // may free and allocate memory: before the queue is locked
     MutexLock lock(&queue_mutex);
     if (waiting.empty()) return 0;
     std::swap(working, waiting);
@@ -268,6 +303,7 @@ size_t Publisher::Impl::WorkOffSlice() {
   return bytes_before - working_bytes;
 }
 
+// OK: nothing was dropped. Only one reason is reported; the counts have all of them.
 absl::Status Publisher::Impl::DroppedSince(const ContentsStats& before, const ContentsStats& now) {
   if (const uint64_t blocks = now.unknown_removed - before.unknown_removed; blocks > 0) {
     return absl::NotFoundError(absl::StrCat("removed: ", blocks, blocks == 1 ? " block" : " blocks",
@@ -281,6 +317,8 @@ absl::Status Publisher::Impl::DroppedSince(const ContentsStats& before, const Co
   return absl::OkStatus();
 }
 
+// One record into `contents` and `changes`. A clear of all tiers resets the engine's own batches
+// too, whichever way the engine speaks.
 void Publisher::Impl::WorkOff(const Record& record) {
   absl::Status status;
   if (record.kind == Record::kLoad) {
@@ -298,8 +336,8 @@ void Publisher::Impl::WorkOff(const Record& record) {
   if (!status.ok()) Refused(status);
 }
 
-// Doubt goes ahead of what it is about, certainty behind it. A layout goes ahead too: what it adds
-// has no blocks yet.
+// Order matters: doubt goes ahead of the changes that it is about, certainty behind them. A layout
+// goes ahead too: the classes that it adds have no blocks yet.
 void Publisher::Impl::Tell() {
   const bool degraded = engine_batches.degraded();
   const bool layout_changed = contents.TakeLayoutChange();
@@ -312,7 +350,8 @@ void Publisher::Impl::Tell() {
   }
 }
 
-// vLLM's events have no clear of one tier: it is told as the removals it stands for.
+// vLLM's events have no clear of one tier: it is told as removals of all names in it, before
+// `contents` forgets them.
 void Publisher::Impl::TellZmq(const Record& record) {
   if (record.kind != Record::kCleared || record.tiers == TierMask::All()) {
     return zmq->Add(record);
@@ -324,6 +363,7 @@ void Publisher::Impl::TellZmq(const Record& record) {
   }
 }
 
+// At most a line in ten seconds: an engine with such a bug does it with every event.
 void Publisher::Impl::Refused(const absl::Status& why) {
   static LogLimiter limiter{std::chrono::seconds(10)};
   LogEvery(limiter, options.worker, LogLevel::kWarning, "engine event dropped",
@@ -331,6 +371,8 @@ void Publisher::Impl::Refused(const absl::Status& why) {
   SetError(why);
 }
 
+// The publisher's thread. Each round: wait, work off everything that waits, flush after each slice,
+// then the ticks that are due. The last round after `stopping` empties the queue.
 void Publisher::Impl::Run() {
   for (bool going_on = true; going_on;) {
     going_on = WaitForWork();
@@ -348,7 +390,7 @@ void Publisher::Impl::Run() {
       LookForLeaves();
       for (const ReplicaPtr& replica : Replicas()) {
         replica->pump->Tick();
-        // A leaf that was away between two looks is told of too.
+        // A connection that was lost and is back between two ticks is reported too.
         if (const std::optional<absl::Status> lost = replica->pump->TakeLost(); lost.has_value())
           replica->watch->Set(absl::UnavailableError(std::string(lost->message())));
         const std::optional<absl::Status> progress = replica->Progress();
@@ -361,6 +403,7 @@ void Publisher::Impl::Run() {
   }
 }
 
+// Numbers each new trouble, so that `Stats` can tell which of all errors is the latest.
 void Publisher::Impl::NoteTrouble(Replica* replica, absl::StatusCode now) {
   MutexLock lock(&contents_mutex);
   if (replica->trouble == now) return;
@@ -368,6 +411,7 @@ void Publisher::Impl::NoteTrouble(Replica* replica, absl::StatusCode now) {
   if (now != absl::StatusCode::kOk) replica->trouble_number = ++errors;
 }
 
+// A reminder once a minute while no leaf gets the events.
 void Publisher::Impl::WatchLeaves(Time now) {
   if (!no_leaves.Due(Replicas().empty() && zmq == nullptr, now)) return;
   Log(LogLevel::kWarning, "no leaf is told",
@@ -376,6 +420,7 @@ void Publisher::Impl::WatchLeaves(Time now) {
                                  : "set leaves to HOST:PORT of the cell's leaf"}});
 }
 
+// Only for engines that speak by batches: orphans and unconfirmed blocks have timeouts.
 void Publisher::Impl::TickEngine() {
   const Time now = Clock::Real().Now();
   if (now < next_engine_tick || way.load(std::memory_order_relaxed) != kBatches) return;
@@ -387,6 +432,9 @@ void Publisher::Impl::TickEngine() {
   Tell();
 }
 
+// Wakes up for, whichever comes first: the next tick; the age of the oldest record; a look, while
+// the engine was active lately; a full batch; `Flush` or `Stop`. `asleep` is set only while the
+// queue is empty and no look is due: then the first call of the engine pays for one wake-up.
 bool Publisher::Impl::WaitForWork() {
   MutexLock lock(&queue_mutex);
   const Time tick_at = Clock::Real().Now() + kTickEvery;
@@ -411,7 +459,9 @@ void Publisher::Impl::FlushPumps() {
   for (const ReplicaPtr& replica : Replicas()) replica->pump->Flush();
 }
 
-// One look, which may wait for a replica for a while.
+// Whether every connected replica, and at least one, has acknowledged everything; waits up to
+// `look_for` for one that has not. A replica that is connected is waited for rather than one that
+// is not, since it will answer. Without replicas: true, unless leaves are looked for.
 bool Publisher::Impl::AllAcknowledged(Duration look_for) {
   const Replica* awaited = nullptr;
   size_t at_rest = 0;
@@ -435,13 +485,15 @@ bool Publisher::Impl::AllAcknowledged(Duration look_for) {
 
 Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
+// Checks, then builds: nothing is started before all options are known to be good. ZeroMQ's
+// endpoints are bound here, so that a port in use is an error of `Create`.
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions options) {
   if (options.redis.cell.empty()) options.redis.cell = options.cell;
   absl::StatusOr<std::string> redis_url = ReadRedisUrl(options.redis.url);
   if (!redis_url.ok()) return redis_url.status();
   options.redis.url = *std::move(redis_url);
   if (absl::Status status = Check(options); !status.ok()) return status;
-  // An engine does not wait for its leaves: they are found while it runs.
+  // No waiting for the first answer: leaves are found while the engine runs.
   DirectoryOptions directory;
   directory.first_answer = Duration(0);
   directory.poll_every = options.find_every;
@@ -472,6 +524,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions op
 
 Publisher::~Publisher() { Stop(/*goodbye=*/false, Duration(0)); }
 
+// A second call before the thread has seen the first costs no wake-up.
 void Publisher::Flush() {
   {
     MutexLock lock(&impl_->queue_mutex);
@@ -481,6 +534,10 @@ void Publisher::Flush() {
   impl_->work.Signal();
 }
 
+// 1. Everything that is queued now is worked off (`records_done` reaches `records_queued`).
+// 2. The pumps write it.
+// 3. The replicas are looked at in slices of `kWaitSlice`, since one that connects or goes away
+//    changes which of them count.
 bool Publisher::WaitAcknowledged(Duration timeout) {
   const Time until = Clock::Real().Now() + timeout;
   Flush();
@@ -502,6 +559,9 @@ bool Publisher::WaitAcknowledged(Duration timeout) {
   }
 }
 
+// Locks one after the other, never both: figures of the queue and of the contents may differ by a
+// slice. `last_error` is the latest of the calls' errors and the replicas' troubles that still
+// last; else what was refused of engine's batches; else that no leaf was found.
 PublisherStats Publisher::Stats() const {
   PublisherStats stats;
   uint64_t last_error_number = 0;
@@ -569,6 +629,9 @@ PublisherStats Publisher::Stats() const {
   return stats;
 }
 
+// 1. `stopping`: new calls are ignored, and the thread empties the queue and ends.
+// 2. ZeroMQ sends what waits.
+// 3. Each pump sends what is due within the rest of `flush_for`, with or without a goodbye.
 void Publisher::Stop(bool goodbye, Duration flush_for) {
   {
     MutexLock lock(&impl_->queue_mutex);

@@ -1,5 +1,5 @@
-// How does an engine tell the world which blocks it has? The library inside the engine: calls that
-// cost the engine's thread next to nothing, and a thread of its own that does the rest.
+// The library inside an engine that tells leaves which blocks the engine has: calls that cost the
+// engine's thread next to nothing, and a thread of its own that does the rest.
 //
 //   engine's thread             publisher's thread
 //     Stored ┐                    hash, count copies,      ┌─▶ leaf, replica 0
@@ -64,7 +64,7 @@
 
 namespace kvatlas {
 
-// What the engine calls a block: opaque, compared, never computed.
+// The engine's name of a block: opaque, compared, never computed.
 using EngineHash = uint64_t;
 
 // A group of layers of a hybrid model whose blocks the engine stores and evicts by themselves.
@@ -80,7 +80,7 @@ struct EngineGroup {
 struct RedisPublisherOptions {
   std::string url = {};   // as in `redis_url.h`; empty: none
   std::string cell = {};  // the leaf's; empty: `PublisherOptions::cell`
-  uint32_t shards = 1;    // the same for everybody who uses the cell
+  uint32_t shards = 1;    // the same for all processes of the cell
 };
 
 // PEM files for TLS to the leaves, watched while the publisher runs. `ca` checks the leaves'
@@ -97,7 +97,7 @@ struct PublisherOptions {
   // come and go: dns:HOST:PORT, redis://HOST:PORT (`found_leaves.h`). Empty: events are kept and no
   // leaf is told.
   std::vector<std::string> leaves = {};
-  std::string cell = {};                          // whose leaves are found by leases in Redis
+  std::string cell = {};                          // its leaves are found by leases in Redis
   Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
   PublisherTls tls = {};
   RedisPublisherOptions redis = {};
@@ -107,11 +107,11 @@ struct PublisherOptions {
   Domain domain = {};
   uint32_t block_size = 16;  // tokens
   HashContract contract = {};
-  // Of calls that name no namespace.
+  // For calls that name no namespace.
   std::string lora_name = {};
   std::string cache_salt = {};
   std::vector<std::pair<std::string, std::string>> labels = {};  // at most 32, e.g. {"zone", "a"}
-  // Of `Publish` and hybrid models, what no event says (`EngineWorkerOptions` in
+  // For `Publish` and hybrid models, facts that no event has (`EngineWorkerOptions` in
   // `engine_worker.h`): the attention groups of which a speculating engine matches one block more
   // than it reuses (no value: none; empty: all); the tokens of a chunk of chunked local attention;
   // those of SGLang's sliding window.
@@ -158,8 +158,8 @@ struct PublisherStats {
   uint64_t blocks_stored = 0;
   uint64_t blocks_removed = 0;
   uint64_t clears = 0;
-  // Of those, what changed the set of (tier, block) and went to the leaves; the rest were copies,
-  // or unknown.
+  // The blocks of those that changed the set of (tier, block) and went to the leaves; the rest were
+  // copies, or unknown.
   uint64_t blocks_stored_passed = 0;
   uint64_t blocks_removed_passed = 0;
   uint64_t batches = 0;      // sent, by the replica that was sent most
@@ -169,13 +169,13 @@ struct PublisherStats {
   uint64_t unknown_removed = 0;  // blocks removed that were not held
   uint64_t renamed = 0;          // engine hashes in use that were given to other tokens
   uint64_t invalid_calls = 0;    // arguments that contradict each other, or are over a bound
-  // Of `Publish`: batches; those that could not be read; events or blocks without effect by the
+  // By `Publish`: batches; batches that could not be read; events or blocks without effect by the
   // rules of `indexer/kv_events`; blocks that wait for a parent.
   uint64_t engine_batches = 0;
   uint64_t engine_unreadable = 0;
   uint64_t engine_refused = 0;
   uint64_t engine_parked = 0;
-  // What went wrong last: why a call was refused or something that the engine said was dropped; or,
+  // The latest error: why a call was refused or something that the engine said was dropped; or,
   // while it lasts, why a replica is not told: "leaf 10.0.0.1:7410: Connection refused".
   absl::Status last_error;
 
@@ -267,7 +267,7 @@ class Publisher {
     return Removed(tier, std::span(blocks.begin(), blocks.size()));
   }
 
-  // What waits is sent at once, without waiting for `batch_age`. Does not block.
+  // Sends what waits at once, without waiting for `batch_age`. Does not block.
   void Flush();
 
   // Blocks until everything said before is acknowledged by every replica that is connected, and by

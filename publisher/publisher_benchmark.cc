@@ -1,5 +1,5 @@
-// What does one block cost the engine's thread, by whichever door, whatever the network does? And
-// what does it cost in all?
+// The cost of one block for the engine's thread, by each interface and whatever the network does,
+// and the cost in all.
 //
 //   bazel run -c opt //publisher:publisher_benchmark
 
@@ -112,7 +112,7 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr size_t kStepBlocks = 32;
 constexpr size_t kSteps = 20000;
 constexpr auto kStepEvery = std::chrono::microseconds(100);  // 320,000 blocks/s
-// What is stored goes out this many steps later.
+// A stored block is removed this many steps later.
 constexpr size_t kStepsHeld = 512;
 
 // The calls' durations as counters: `p50_ns` and so on.

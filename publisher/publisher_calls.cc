@@ -1,4 +1,5 @@
-// What the engine says: which calls are taken, and as what they wait in the queue.
+// The engine's calls: each is checked on the engine's thread, so that a wrong one is refused at
+// once, and then queued as a `Record`. Checks need no lock but for layouts; nothing is hashed here.
 
 #include <algorithm>
 #include <string>
@@ -20,6 +21,7 @@ absl::Status CheckBlocks(size_t blocks) {
       absl::StrCat("a call names at most ", kCallBlocksMax, " blocks; got ", blocks));
 }
 
+// Both numbers in words, as this is the most common mistake of an integration.
 absl::Status CheckTokens(size_t blocks, uint32_t block_size, size_t tokens) {
   if (tokens == blocks * block_size) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -34,7 +36,8 @@ absl::Status CheckNamespace(const CacheNamespace& of) {
                                                  kNamespaceBytesMax, " bytes; got ", longest));
 }
 
-// By the rules of `Publish`, where an event without them has those of the options.
+// An event without an adapter or a salt gets those of the options (the rules of `Publish`): a call
+// of a group cannot say "none" against them.
 absl::Status CheckGroupNamespace(const CacheNamespace& of, const PublisherOptions& options) {
   const auto lacks = [](std::string_view given, std::string_view own) {
     return given.empty() && !own.empty();
@@ -56,6 +59,9 @@ std::span<const uint64_t> RawOf(std::span<const SequenceHash> blocks) {
 
 // ---- Is it taken? ----
 
+// Settles the engine's way of speaking by the first call that fits, once and for all: `Contents`
+// counts copies by names for one way, `EngineBatches` for the other, and the two cannot be mixed.
+// Concurrent first calls race by compare-exchange; the loser is judged by the winner's way.
 bool Publisher::Impl::Takes(absl::Status fits, Way by) {
   uint8_t before = way.load(std::memory_order_relaxed);
   if (fits.ok() && before == kUnsettled &&
@@ -74,6 +80,7 @@ bool Publisher::Impl::Takes(absl::Status fits, Way by) {
   return RefuseCall(fits);
 }
 
+// Takes `contents_mutex` for `last_error`: refused calls are rare, and may wait for a slice.
 bool Publisher::Impl::RefuseCall(const absl::Status& why) {
   invalid_calls.fetch_add(1, std::memory_order_relaxed);
   static LogLimiter limiter{std::chrono::seconds(10)};
@@ -84,8 +91,9 @@ bool Publisher::Impl::RefuseCall(const absl::Status& why) {
   return false;
 }
 
-// The lock is held while it is queued, so that layouts are queued in the order in which they are
-// compared.
+// A layout keeps the side classes of the one before and may add some behind them, since blocks name
+// their class by its number. The lock is held while the layout is queued, so that layouts are
+// queued in the order in which they are compared. The same layout again is no record.
 bool Publisher::Impl::SetLayout(const CacheLayout& layout) {
   MutexLock lock(&layout_mutex);
   absl::Status fits = ValidateLayout(layout);
@@ -106,6 +114,7 @@ bool Publisher::Impl::SetLayout(const CacheLayout& layout) {
   return true;
 }
 
+// By the layout that the calls have set, which may still wait in the queue in front of this call.
 absl::Status Publisher::Impl::CheckSide(SideClass side) {
   MutexLock lock(&layout_mutex);
   if (side == 0 || side > call_layout.sides.size())
@@ -117,6 +126,7 @@ absl::Status Publisher::Impl::CheckSide(SideClass side) {
                                                  " tokens, no multiple of ", options.block_size));
 }
 
+// Removals of any length are taken, in records of at most `kCallBlocksMax`.
 void Publisher::Impl::EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks,
                                      SideClass side) {
   for (; !blocks.empty(); blocks = blocks.subspan(std::min(blocks.size(), kCallBlocksMax))) {
@@ -155,6 +165,7 @@ bool Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
   return true;
 }
 
+// No bound on the number of blocks: an engine that resets removes all of them by one call.
 bool Publisher::Removed(Tier tier, std::span<const EngineHash> blocks) {
   if (blocks.empty()) return true;
   if (!impl_->Takes(absl::OkStatus(), Impl::kCalls)) return false;
@@ -162,6 +173,7 @@ bool Publisher::Removed(Tier tier, std::span<const EngineHash> blocks) {
   return true;
 }
 
+// `kNoParent` marks the start of a sequence, hence the check of position against parent.
 bool Publisher::StoredHashed(Tier tier, Position position, SequenceHash parent,
                              std::span<const SequenceHash> blocks) {
   if (blocks.empty()) return true;
@@ -234,6 +246,8 @@ bool Publisher::StoredInGroup(const EngineGroup& group, Tier tier,
   fits.Update(CheckGroupNamespace(cache_namespace, impl_->options));
   std::string batch;
   if (fits.ok()) {
+    // The call becomes a batch of one event, as the engine itself would send it: groups then have
+    // one implementation, `EngineBatches`.
     ZmqEventEncoder encoder(ZmqEventForm::kMap, block_size, impl_->options.dp_rank);
     encoder.Stored({.tier = tier,
                     .hashes = blocks,
@@ -267,7 +281,7 @@ bool Publisher::RemovedInGroup(uint32_t group, Tier tier, std::span<const Engine
 
 bool Publisher::Cleared(TierMask tiers) {
   if (tiers.empty()) return true;
-  // In either way of speaking, as long as nothing remains.
+  // A clear of all tiers goes with either way of speaking, one of some tiers only with calls.
   if (tiers != TierMask::All() && !impl_->Takes(absl::OkStatus(), Impl::kCalls)) return false;
   impl_->Enqueue({.kind = Record::kCleared, .tiers = tiers});
   if (impl_->zmq != nullptr) Flush();  // an idle engine's reset does not wait for its next event
@@ -276,12 +290,14 @@ bool Publisher::Cleared(TierMask tiers) {
 
 bool Publisher::Publish(std::string_view engine_batch) {
   if (!impl_->Takes(absl::OkStatus(), Impl::kBatches)) return false;
-  // One that is too large is one that cannot be read, which counts as a loss.
+  // A batch that is too large becomes an empty one, which cannot be read: that counts as a loss, as
+  // the events in it may have removed something.
   if (engine_batch.size() > kPayloadBytesMax) engine_batch = {};
   impl_->Enqueue({.kind = Record::kEngineBatch, .payload = engine_batch});
   return true;
 }
 
+// Goes with either way of speaking.
 bool Publisher::SetLoad(const Load& load) {
   if (absl::Status fits = ValidateLoad(load); !fits.ok()) return impl_->RefuseCall(fits);
   impl_->Enqueue({.kind = Record::kLoad, .load = load});

@@ -1,5 +1,5 @@
-// What a `Publisher` is made of: for `publisher.cc` (the threads, the replicas) and
-// `publisher_calls.cc` (what the engine says).
+// The parts of a `Publisher`, for `publisher.cc` (threads and replicas) and `publisher_calls.cc`
+// (the engine's calls).
 
 #ifndef KVATLAS_PUBLISHER_PUBLISHER_IMPL_H_
 #define KVATLAS_PUBLISHER_PUBLISHER_IMPL_H_
@@ -32,7 +32,7 @@
 
 namespace kvatlas {
 
-// Bounds of what a call says.
+// Bounds of one call.
 inline constexpr size_t kNamespaceBytesMax = 4096;    // of a LoRA's name, of a salt
 inline constexpr size_t kCallBlocksMax = 1 << 20;     // blocks named in one call
 inline constexpr size_t kPayloadBytesMax = 16 << 20;  // of an engine's batch
@@ -56,8 +56,8 @@ struct Publisher::Impl {
     const RedisLink* redis_link = nullptr;
     std::unique_ptr<SenderPump> pump;
     std::unique_ptr<ConnectionWatch> watch;
-    // Why it is not told, when last looked at, and which of all errors that was. Of
-    // `contents_mutex`.
+    // The code of its trouble when last looked at, and that trouble's number among all errors.
+    // Guarded by `contents_mutex`.
     absl::StatusCode trouble = absl::StatusCode::kOk;
     uint64_t trouble_number = 0;
 
@@ -85,7 +85,7 @@ struct Publisher::Impl {
     last_error_number = ++errors;
   }
   void NoteTrouble(Replica* replica, absl::StatusCode now) ABSL_LOCKS_EXCLUDED(contents_mutex);
-  // Takes up those that are found now and drops those that are no longer. The publisher's thread.
+  // Takes up leaves that are found now and drops those that are no longer. The publisher's thread.
   void LookForLeaves() ABSL_LOCKS_EXCLUDED(contents_mutex);
 
   void Enqueue(const Record& record) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
@@ -101,10 +101,10 @@ struct Publisher::Impl {
   // waited no longer; 0: nothing waits.
   size_t WorkOffSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   void WorkOff(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  // What `contents` dropped of a call, in words.
+  // The part of a call that `contents` dropped, in words.
   static absl::Status DroppedSince(const ContentsStats& before, const ContentsStats& now);
   void Refused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  // The replicas, of `changes` and `load`.
+  // Tells the replicas `changes` and `load`.
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   // Before `contents` knows of it.
   void TellZmq(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);

@@ -423,7 +423,7 @@ TEST(PublisherTest, EveryReplicaIsTold) {
   EXPECT_EQ(leaves[1].holdings(), ChainOf({1, 2}));
 }
 
-// What a publisher that does not come to rest waits for.
+// The state that a publisher waits for when it does not come to rest.
 std::string StateOf(const Publisher& publisher, const ReceiverStats& leaf) {
   const PublisherStats stats = publisher.Stats();
   const ReplicaStats& replica = stats.replicas.at(0);

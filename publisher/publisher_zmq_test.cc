@@ -1,4 +1,4 @@
-// What a consumer that is not ours knows of an engine after hearing all of its events.
+// A consumer that is not ours, after hearing all events of an engine.
 
 #include <gtest/gtest.h>
 

@@ -1,3 +1,6 @@
+// A growing array of 64-bit words, written at its end and read from `read_` on. Hashes, the bulk of
+// a record, are aligned and are read in place; nothing is allocated per record.
+
 #include "publisher/record_buffer.h"
 
 #include <cstring>
@@ -6,14 +9,15 @@
 namespace kvatlas {
 namespace {
 
-// There from the beginning, its pages too, and kept by `Clear` whatever was needed: 1 MiB.
+// Memory that is there from the beginning, its pages included, and that `Clear` never gives back: 1
+// MiB.
 constexpr size_t kWordsKept = 1 << 17;
 
-// Of an engine's batch: a block of one-block events takes 250 bytes, of longer ones 80.
+// An estimate for engines' batches: a block of one-block events takes 250 bytes, of longer ones 80.
 constexpr size_t kPayloadBytesPerBlock = 128;
 
-// In front of every record; then hashes, tokens, texts or the load, each from a full word. A
-// payload's size stands in the parent's place.
+// Stands in front of every record; behind it hashes, tokens, texts or the load, each from a full
+// word on. A payload's size stands in the parent's place.
 struct Header {
   Record::Kind kind;
   Tier tier;
@@ -41,6 +45,7 @@ constexpr size_t WordsFor(size_t bytes) {
 }
 constexpr size_t kHeaderWords = WordsFor(sizeof(Header));
 
+// The words that `Append` writes for the record, header included.
 size_t WordsOf(const Record& record) {
   return kHeaderWords + record.hashes.size() + WordsFor(record.tokens.size_bytes()) +
          WordsFor(record.lora_name.size()) + WordsFor(record.cache_salt.size()) +
@@ -54,6 +59,7 @@ void Put(const void* bytes, size_t size, uint64_t** to) {
   *to += WordsFor(size);
 }
 
+// The counterpart of `Put`: the place of the bytes, and `*from` behind them.
 const uint64_t* Take(size_t bytes, const uint64_t** from) {
   const uint64_t* const at = *from;
   *from += WordsFor(bytes);
@@ -62,7 +68,8 @@ const uint64_t* Take(size_t bytes, const uint64_t** from) {
 
 }  // namespace
 
-// A byte for `has_main`, the main class, then the sides.
+// A byte for `has_main`, the main class, then the sides, as they lie in memory: the payload never
+// leaves this process.
 std::string PackLayout(const CacheLayout& layout) {
   std::string payload(1, layout.has_main ? '\1' : '\0');
   const auto put = [&](const CacheClass& of) {
@@ -98,6 +105,7 @@ size_t RecordBuffer::BlocksOf(const Record& record) {
   return record.hashes.size() + (size == 0 ? 0 : 1 + size / kPayloadBytesPerBlock);
 }
 
+// Amortized O(size). Views that `Next` returned are invalid from here on, as the array may move.
 void RecordBuffer::Append(const Record& record) {
   const size_t at = words_.size();
   words_.resize(at + WordsOf(record));
@@ -126,6 +134,7 @@ void RecordBuffer::Append(const Record& record) {
   ++records_;
 }
 
+// Views into the array, in the order and sizes in which `Append` put the parts.
 bool RecordBuffer::Next(Record* record) {
   if (records_ == 0) return false;
   const uint64_t* from = words_.data() + read_;
@@ -156,6 +165,7 @@ bool RecordBuffer::Next(Record* record) {
   return true;
 }
 
+// A buffer that once grew large is given back when it was used to less than a quarter.
 void RecordBuffer::Clear() {
   const bool keep = words_.capacity() <= kWordsKept || words_.size() >= words_.capacity() / 4;
   if (!keep) Reserve();
@@ -163,6 +173,7 @@ void RecordBuffer::Clear() {
   read_ = blocks_ = records_ = 0;
 }
 
+// The constructor of the vector writes every word, so that the pages are there.
 void RecordBuffer::Reserve() {
   std::vector<uint64_t> words(kWordsKept);
   words_.swap(words);

@@ -1,6 +1,6 @@
-// What did the engine say, kept until the publisher's thread gets to it? Calls, one after the
-// other, in one growing array: a call costs a copy and, up to a mebibyte or once the array has
-// grown, no allocation.
+// The engine's calls, kept until the publisher's thread gets to them: one after the other, in one
+// growing array. A call costs a copy and, up to a mebibyte or once the array has grown, no
+// allocation.
 //
 // *Threads*: none; the caller serialises.
 // *Bounds*: none of its own; `bytes` says how much waits.
@@ -69,14 +69,14 @@ class RecordBuffer {
   // Forgets everything and keeps the memory, unless it is much more than was needed lately.
   void Clear();
 
-  // Of records that `Next` has not returned yet.
+  // The bytes of records that `Next` has not returned yet.
   size_t bytes() const { return (words_.size() - read_) * sizeof(uint64_t); }
-  // Of a payload that was not read yet, about.
+  // The blocks of these; of payloads an estimate.
   size_t blocks() const { return blocks_; }
   size_t records() const { return records_; }
   bool empty() const { return records_ == 0; }
 
-  // What `Append` will add.
+  // The bytes and blocks that `Append` will add.
   static size_t BytesOf(const Record& record);
   static size_t BlocksOf(const Record& record);
 

@@ -1,3 +1,8 @@
+// Three tables: `aliases_` (the engine's names, with copies per tier), `extra_copies_` (copies of a
+// block beyond its first, over all names) and `resident_` (the set itself). A block is in a tier of
+// the set as long as it has a copy there. Two names may stand for one block, hence the second
+// table.
+
 #include "publisher/resident_blocks.h"
 
 #include <utility>
@@ -38,6 +43,8 @@ absl::Status Contents::Apply(const Record& record, std::vector<Event>* changes) 
   return absl::OkStatus();
 }
 
+// A run of new blocks: hashes its tokens, chains the hashes behind the parent, and gives each block
+// its name. Without the parent's hash nothing of the run can be hashed, and all of it is dropped.
 absl::Status Contents::Store(const Record& record, std::vector<Event>* changes) {
   Stored run{.tier = record.tier, .blocks = {}};
   if (record.has_parent) {
@@ -61,7 +68,9 @@ absl::Status Contents::Store(const Record& record, std::vector<Event>* changes) 
   return absl::OkStatus();
 }
 
-// Blocks that are held in another tier, so that no tokens are needed.
+// Blocks stored without tokens: their names are known from another tier. Consecutive blocks of a
+// chain go out as one run, as far as each follows the one before it. An unknown name is dropped,
+// the others count.
 absl::Status Contents::StoreKnown(const Record& record, std::vector<Event>* changes) {
   absl::Status status;
   Stored run{.tier = record.tier, .blocks = {}};
@@ -88,6 +97,8 @@ absl::Status Contents::StoreKnown(const Record& record, std::vector<Event>* chan
   return status;
 }
 
+// One copy less of each name in the tier. A name without copies in any tier is forgotten; the block
+// leaves the set with the last copy of all its names.
 void Contents::Remove(const Record& record, std::vector<Event>* changes) {
   Removed last{.tier = record.tier, .blocks = {}};
   stats_.blocks_removed += record.hashes.size();
@@ -105,6 +116,7 @@ void Contents::Remove(const Record& record, std::vector<Event>* changes) {
   if (!last.blocks.empty()) Change(last, changes);
 }
 
+// Blocks by the contract's hashes have no names; their copies are counted in `extra_copies_` alone.
 void Contents::StoreHashed(const Record& record, std::vector<Event>* changes) {
   Stored run{.tier = record.tier,
              .position = record.position,
@@ -122,6 +134,8 @@ void Contents::RemoveHashed(const Record& record, std::vector<Event>* changes) {
   DropCopies(std::move(blocks), changes);
 }
 
+// A side block is kept under a name made of its class and its main block's hash, so that it cannot
+// meet the main block itself. Empty: no such class, which calls have checked before.
 std::vector<SequenceHash> Contents::SideNames(const Record& record) const {
   std::vector<SequenceHash> names;
   const std::vector<CacheClass>& sides = resident_.layout().sides;
@@ -140,6 +154,7 @@ void Contents::RemoveSide(const Record& record, std::vector<Event>* changes) {
   DropCopies({.tier = record.tier, .blocks = SideNames(record), .side = record.side}, changes);
 }
 
+// Compacts `blocks` to those whose last copy goes.
 void Contents::DropCopies(Removed blocks, std::vector<Event>* changes) {
   stats_.blocks_removed += blocks.blocks.size();
   size_t last = 0;
@@ -154,6 +169,8 @@ void Contents::DropCopies(Removed blocks, std::vector<Event>* changes) {
   if (!blocks.blocks.empty()) Change(blocks, changes);
 }
 
+// Two passes over tables that may be large, for a rare event. `absl::flat_hash_map` allows erasing
+// behind the iterator.
 void Contents::Clear(TierMask tiers, std::vector<Event>* changes) {
   ++stats_.clears;
   for (auto it = aliases_.begin(); it != aliases_.end();) {
@@ -173,6 +190,7 @@ void Contents::Clear(TierMask tiers, std::vector<Event>* changes) {
   Change(Cleared{tiers}, changes);
 }
 
+// A full pass: for clears of one tier told over ZeroMQ.
 std::vector<uint64_t> Contents::NamesIn(Tier tier) const {
   std::vector<uint64_t> names;
   for (const auto& [name, alias] : aliases_) {
@@ -181,6 +199,8 @@ std::vector<uint64_t> Contents::NamesIn(Tier tier) const {
   return names;
 }
 
+// The seed of a namespace costs a hash; engines send runs of one namespace, so the last one is
+// kept.
 uint64_t Contents::SeedOf(const Record& record) {
   if (record.lora_name != seed_lora_ || record.cache_salt != seed_salt_) {
     seed_lora_ = record.lora_name;
@@ -190,11 +210,13 @@ uint64_t Contents::SeedOf(const Record& record) {
   return seed_;
 }
 
+// One copy more of a name, which may be new. Changes go out block by block in the rare case below.
 void Contents::AddAlias(Tier tier, uint64_t engine_hash, SequenceHash parent, SequenceHash block,
                         Position position, std::vector<Event>* changes) {
   Alias& alias = aliases_[engine_hash];
   if (alias.held() && alias.block != block) {
-    // The engine gave a name that is in use to other tokens: what it meant before is gone.
+    // The engine gave a name that is in use to other tokens. The block that it meant before loses
+    // all copies of this name.
     ++stats_.renamed;
     for (int t = 0; t < kTiers; ++t) {
       for (; alias.copies[t] > 0; --alias.copies[t]) {
@@ -210,6 +232,8 @@ void Contents::AddAlias(Tier tier, uint64_t engine_hash, SequenceHash parent, Se
   ++alias.copies[static_cast<int>(tier)];
 }
 
+// A block that is in the tier already gets one copy more; `Change` adds the others. REQUIRES: no
+// block is twice in the run.
 void Contents::AddCopies(Stored run, std::vector<Event>* changes) {
   if (run.blocks.empty()) return;
   stats_.blocks_stored += run.blocks.size();
@@ -221,6 +245,7 @@ void Contents::AddCopies(Stored run, std::vector<Event>* changes) {
   Change(run, changes);
 }
 
+// REQUIRES: the block is in the tier. Extra copies go first.
 bool Contents::DropCopy(Tier tier, SequenceHash block) {
   const auto found = extra_copies_.find(block);
   if (found == extra_copies_.end() || found->second[static_cast<int>(tier)] == 0) return true;
@@ -229,6 +254,7 @@ bool Contents::DropCopy(Tier tier, SequenceHash block) {
   return false;
 }
 
+// `resident_` returns the part of the event that changes the set: only that goes to the leaves.
 uint64_t Contents::Change(const Event& event, std::vector<Event>* changes) {
   uint64_t blocks = 0;
   for (Event& change : resident_.Apply(event)) {

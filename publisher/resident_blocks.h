@@ -1,5 +1,5 @@
-// What does the engine hold, in the words of the contract? Turns what an engine says (its own
-// hashes, token ids, copies that come and go) into changes of a set of (tier, block).
+// The engine's contents by the contract's hashes: turns an engine's calls (its own hashes, token
+// ids, copies that come and go) into changes of a set of (tier, block).
 //
 // *Truth*: physical copies are counted per (tier, engine hash) with a floor of zero; the first
 // store and the last removal of a block change the set. What contradicts what was said before is
@@ -29,7 +29,7 @@
 
 namespace kvatlas {
 
-// Of the engine's calls; blocks as `PublisherStats` has them.
+// Counts of the engine's calls; blocks as `PublisherStats` has them.
 struct ContentsStats {
   uint64_t blocks_stored = 0;
   uint64_t blocks_removed = 0;
@@ -69,7 +69,7 @@ class Contents {
   const ContentsStats& stats() const { return stats_; }
 
  private:
-  // What an engine hash stands for.
+  // The block that an engine hash stands for.
   struct Alias {
     SequenceHash parent = kNoParent;
     SequenceHash block{0};

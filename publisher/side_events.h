@@ -1,5 +1,4 @@
-// What does vLLM say of a group of a sliding window? Batches of one event, for tests of hybrid
-// models.
+// vLLM's events of a group with a sliding window: batches of one event, for tests of hybrid models.
 
 #ifndef KVATLAS_PUBLISHER_SIDE_EVENTS_H_
 #define KVATLAS_PUBLISHER_SIDE_EVENTS_H_
@@ -50,7 +49,7 @@ inline std::string WindowBatch(bool stored, const std::vector<uint64_t>& names, 
   return {buffer.data(), buffer.size()};
 }
 
-// What a worker with such a group and main attention has.
+// The layout of a worker with such a group and main attention.
 inline CacheLayout WindowLayout(uint32_t block_size, uint32_t window) {
   return {.main = {.block_size = block_size},
           .sides = {

@@ -1,3 +1,7 @@
+// The msgpack of vLLM's events, written field by field. One `FieldWriter` makes both forms: a map
+// has names, the older array has the same values in fixed places, with nil where a value is
+// missing.
+
 #include "publisher/zmq_events.h"
 
 #include <bit>
@@ -6,6 +10,7 @@
 namespace kvatlas {
 namespace {
 
+// The tag by which Dynamo's consumers know a salt among the extra keys.
 constexpr std::string_view kSaltTag = "dynamo-cache-salt:";
 
 // A sink as msgpack's packer wants one.
@@ -18,7 +23,7 @@ class StringBuffer {
   std::string* const to_;
 };
 
-// Not the packer's, which makes an integer of a number without a fraction.
+// Always a float64: msgpack's packer would write an integer for a time without a fraction.
 void AppendFloat(double number, std::string* to) {
   to->push_back('\xcb');
   const uint64_t bits = std::bit_cast<uint64_t>(number);
@@ -39,6 +44,7 @@ class FieldWriter {
     }
     Text("type", tag);
   }
+  // Nothing in the array form.
   void Name(std::string_view name) {
     if (named_) Pack(name);
   }
@@ -63,7 +69,8 @@ class FieldWriter {
     packer_.pack_array(static_cast<uint32_t>(numbers.size()));
     for (const Number number : numbers) packer_.pack(number);
   }
-  // One entry per block: what beside tokens went into its hash.
+  // One entry per block: the parts of its hash beside its tokens. As in vLLM the salt is a key of
+  // the first block of a sequence only; later blocks have it by their parent.
   void ExtraKeys(const ZmqStored& run) {
     Name("extra_keys");
     packer_.pack_array(static_cast<uint32_t>(run.hashes.size()));
@@ -96,6 +103,8 @@ class FieldWriter {
 ZmqEventEncoder::ZmqEventEncoder(ZmqEventForm form, uint32_t block_size, uint32_t rank)
     : form_(form), block_size_(block_size), rank_(rank) {}
 
+// The map form leaves out fields without a value, the array form needs all twelve places, hence the
+// two counts.
 void ZmqEventEncoder::Stored(const ZmqStored& said) {
   const bool map = form_ == ZmqEventForm::kMap;
   // Without tokens a hash stands for what it stood for before, parent and namespace included.
@@ -147,6 +156,7 @@ void ZmqEventEncoder::AllCleared() {
   ++events_;
 }
 
+// The events were encoded without their envelope, since their number is known only now.
 std::string ZmqEventEncoder::Finish(double time_s) {
   constexpr size_t kEnvelopeBytesMax = 1 + 9 + 5 + 5;
   std::string batch;

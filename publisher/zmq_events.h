@@ -1,11 +1,11 @@
-// How does a consumer that is not ours read what an engine says? As vLLM's KV events: one msgpack
-// batch per message, in the profile that every known consumer accepts.
+// An engine's calls as vLLM's KV events, for consumers that are not ours: one msgpack batch per
+// message, in the profile that every known consumer accepts.
 //
 //   batch     [time f64, [event…], rank]
 //   event     {"type": "BlockStored", …} as vLLM 0.24 and later; ["BlockStored", …] as before, when asked
 //
 // *Truth*: the engine's own words: its hashes (unsigned integers, never bytes), its parents (nil at
-// the root), its token ids, every copy. Nothing is deduplicated: who listens to engines counts
+// the root), its token ids, every copy. Nothing is deduplicated: consumers of engines' events count
 // copies. An adapter is in `lora_name` and in every block's `extra_keys`; a salt in the
 // `extra_keys` of a root block, tagged "dynamo-cache-salt:", so that no consumer takes the block
 // for an unsalted one, and in map events in `cache_salt` as well. Blocks stored without tokens
@@ -50,7 +50,7 @@ struct ZmqStored {
   std::span<const TokenId> tokens = {};  // block_size for each hash, or none at all
   std::string_view lora_name = {};
   std::string_view cache_salt = {};
-  // Of hybrid models, in vLLM's words; `tokens` are so many for each hash.
+  // For hybrid models, in vLLM's words; `block_size` tokens for each hash.
   uint32_t group = 0;
   std::string_view spec_kind = "full_attention";
   std::optional<uint32_t> sliding_window = std::nullopt;

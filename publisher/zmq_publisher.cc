@@ -1,3 +1,7 @@
+// Two threads meet in the ring: the publisher's encodes batches and appends them with a number
+// (`Append`), the socket thread sends them (`Run`). The ring is also the memory for replays. A
+// batch's bytes are shared between the ring and ZeroMQ's queues, never copied.
+
 #include "publisher/zmq_publisher.h"
 
 #include <sys/eventfd.h>
@@ -23,16 +27,18 @@ namespace kvatlas {
 namespace {
 
 constexpr std::string_view kTcp = "tcp://";
-// A batch is cut when it has so many bytes, and an event when it names so many blocks.
+// Bytes of a batch and blocks of an event, beyond which they are cut: consumers have bounds of
+// their own.
 constexpr size_t kBatchBytes = 1 << 20;
 constexpr size_t kEventBlocksMax = 1024;
-// Live batches sent, and batches of one replay sent, before the others get their turn.
+// One turn of live batches and of one replay, before the others get theirs.
 constexpr size_t kLiveTurn = 256;
 constexpr size_t kReplayTurn = 64;
-// A replay whose client takes nothing is tried again after this, and given up after
+// A replay whose client reads nothing is tried again after this, and given up after
 // `kReplayPatience`.
 constexpr std::chrono::milliseconds kReplayRetry(5);
 constexpr std::chrono::seconds kReplayPatience(30);
+// The number of the end marker of a replay, vLLM's -1.
 constexpr uint64_t kEndNumber = ~uint64_t{0};
 
 using Payload = std::shared_ptr<const std::string>;
@@ -53,6 +59,7 @@ std::optional<std::pair<std::string_view, std::string_view>> TcpParts(std::strin
   return std::pair(endpoint.substr(0, colon), endpoint.substr(colon + 1));
 }
 
+// The kernel chooses the port; it is the same for no two ranks, so it is not counted up.
 bool TakesFreePort(std::string_view port) { return port == "0" || port == "*"; }
 
 absl::Status BadEndpoint(std::string_view endpoint, std::string_view why) {
@@ -60,7 +67,8 @@ absl::Status BadEndpoint(std::string_view endpoint, std::string_view why) {
                                     "\": " + std::string(why));
 }
 
-// A socket that is closed by its owner's end. All calls from one thread at a time.
+// A ZeroMQ socket, closed with its owner. Sockets are not thread-safe: all calls from one thread at
+// a time.
 class Socket {
  public:
   Socket(void* context, int type) : socket_(zmq_socket(context, type)) {}
@@ -71,6 +79,8 @@ class Socket {
   void* get() const { return socket_; }
   void Set(int option, int value) { zmq_setsockopt(socket_, option, &value, sizeof(value)); }
 
+  // INVALID_ARGUMENT for an endpoint that cannot be right, UNAVAILABLE for one that is taken or not
+  // there.
   absl::Status Attach(const std::string& endpoint, bool bind) {
     const int failed =
         bind ? zmq_bind(socket_, endpoint.c_str()) : zmq_connect(socket_, endpoint.c_str());
@@ -102,7 +112,8 @@ class Socket {
            0;
   }
 
-  // The bytes are shared, not copied.
+  // The bytes are shared, not copied: ZeroMQ deletes its reference when the last subscriber has got
+  // the message, on one of its own threads.
   bool SendLast(const Payload& payload) {
     auto* const kept = new Payload(payload);
     zmq_msg_t message;
@@ -114,7 +125,8 @@ class Socket {
     return sent;
   }
 
-  // All frames of the next message; empty: none waits. Frames over `kFramesMax` are dropped.
+  // All frames of the next message; empty: none waits. Further frames than `kFramesMax` are read
+  // and dropped, so that a peer cannot make one message large.
   std::vector<std::string> Receive() {
     constexpr size_t kFramesMax = 8;
     std::vector<std::string> frames;
@@ -139,6 +151,7 @@ class Socket {
   void* const socket_;
 };
 
+// Waits until every socket is closed: the context is destroyed after both sockets.
 struct ContextDeleter {
   void operator()(void* context) const { zmq_ctx_term(context); }
 };
@@ -166,6 +179,7 @@ absl::StatusOr<std::string> ZmqEndpointOfRank(std::string_view endpoint, uint32_
   return std::string(kTcp) + std::string(host) + ":" + std::to_string(number + rank);
 }
 
+// With `kAuto` a tcp endpoint binds by its host and port; of the others ipc and inproc bind.
 bool ZmqBinds(std::string_view endpoint, ZmqAttach attach) {
   if (attach != ZmqAttach::kAuto) return attach == ZmqAttach::kBind;
   const auto parts = TcpParts(endpoint);
@@ -175,7 +189,8 @@ bool ZmqBinds(std::string_view endpoint, ZmqAttach attach) {
          host.find("::") != std::string_view::npos || TakesFreePort(port);
 }
 
-// Locks: `mutex` alone, never with a call to ZeroMQ. Sockets belong to the thread, once it runs.
+// Locks: `mutex_` alone, never during a call to ZeroMQ. The sockets belong to the thread while it
+// runs, and to `Start` and `Stop` before and after.
 class ZmqPublisher::Impl {
  public:
   Impl(const ZmqPublisherOptions& options, uint32_t block_size, uint32_t rank)
@@ -201,7 +216,7 @@ class ZmqPublisher::Impl {
   struct Replay {
     std::string client;
     uint64_t next = 0;
-    uint64_t end = 0;  // of what was sent live when it was asked for
+    uint64_t end = 0;  // batches before it; later ones come to the client live
     Time moved_at{0};  // when the client last took something
   };
 
@@ -213,7 +228,7 @@ class ZmqPublisher::Impl {
 
   // The thread.
   void Run();
-  // What is to be sent next; nothing: all is sent.
+  // The batches to be sent next; empty: all is sent.
   std::vector<NumberedBatch> TakeLive() ABSL_LOCKS_EXCLUDED(mutex_);
   void SendLive(const std::vector<NumberedBatch>& batches);
   void TakeRequests();
@@ -249,6 +264,7 @@ class ZmqPublisher::Impl {
   std::thread thread_;
 };
 
+// Keys, context, sockets, then the thread: an endpoint in use is an error of `Create`.
 absl::Status ZmqPublisher::Impl::Start(const std::string& endpoint,
                                        const std::string& replay_endpoint) {
   if (!options_.curve_key.empty()) {
@@ -271,6 +287,7 @@ absl::Status ZmqPublisher::Impl::Start(const std::string& endpoint,
   return status;
 }
 
+// Options before `Attach`, since most count only for connections made later.
 absl::Status ZmqPublisher::Impl::Open(std::unique_ptr<Socket>* socket, int type,
                                       const std::string& endpoint, bool bind,
                                       std::string* attached) {
@@ -282,8 +299,10 @@ absl::Status ZmqPublisher::Impl::Open(std::unique_ptr<Socket>* socket, int type,
   if (endpoint.find('[') != std::string::npos) (*socket)->Set(ZMQ_IPV6, 1);
   if (!curve_secret_.empty()) (*socket)->Encrypt(curve_secret_);
   if (type == ZMQ_ROUTER) {
-    // Else what a slow client cannot take would be dropped without a word.
+    // Without it ZeroMQ drops messages to a slow or gone client in silence; with it `Send` fails,
+    // with EAGAIN or EHOSTUNREACH, and the replay is tried again or given up.
     (*socket)->Set(ZMQ_ROUTER_MANDATORY, 1);
+    // Requests are a few bytes.
     (*socket)->Set(ZMQ_MAXMSGSIZE, 4096);
   }
   if (absl::Status status = (*socket)->Attach(endpoint, bind); !status.ok()) return status;
@@ -291,6 +310,8 @@ absl::Status ZmqPublisher::Impl::Open(std::unique_ptr<Socket>* socket, int type,
   return absl::OkStatus();
 }
 
+// Order is kept: an engine's own batch flushes what was encoded before it. A clear is flushed at
+// once.
 void ZmqPublisher::Impl::Add(const Record& record) {
   switch (record.kind) {
     case Record::kStored:
@@ -321,6 +342,8 @@ void ZmqPublisher::Impl::Add(const Record& record) {
   }
 }
 
+// A run of more than `kEventBlocksMax` blocks becomes several events, each after the last block of
+// the one before.
 void ZmqPublisher::Impl::AddRun(const Record& record) {
   std::optional<uint64_t> parent;
   if (record.has_parent) parent = record.parent;
@@ -351,6 +374,9 @@ void ZmqPublisher::Impl::Flush() {
   if (encoder_.events() > 0) Append(encoder_.Finish(static_cast<double>(WallTimeNs()) * 1e-9));
 }
 
+// Numbers the batch and puts it into the ring, dropping the oldest beyond the ring's bounds. A
+// batch larger than the ring still uses up a number: consumers see a gap, and no silent loss. A
+// sleeping socket thread is woken by the eventfd, which costs a system call only then.
 void ZmqPublisher::Impl::Append(std::string payload) {
   auto shared = std::make_shared<const std::string>(std::move(payload));
   {
@@ -372,13 +398,16 @@ void ZmqPublisher::Impl::Append(std::string payload) {
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
 }
 
+// A batch that was not sent yet is lost.
 void ZmqPublisher::Impl::DropOldest() {
   if (ring_.front().number >= unsent_) ++stats_.batches_lost;
   ring_bytes_ -= ring_.front().payload->size();
   ring_.pop_front();
 }
 
-// Live batches first, then requests, then a turn of each replay.
+// The socket thread. Each round: a turn of live batches, new requests, a turn of each replay in
+// order. It sleeps only when a round moved nothing, and sets `asleep_` under the lock that `Append`
+// takes, so that no wake-up is missed. On stop it sends until all is sent or the time is up.
 void ZmqPublisher::Impl::Run() {
   for (;;) {
     const std::vector<NumberedBatch> live = TakeLive();
@@ -405,6 +434,8 @@ void ZmqPublisher::Impl::Run() {
   }
 }
 
+// Until a batch, a request or the timeout; -1: none. Replays that are stuck are retried by the
+// timeout.
 void ZmqPublisher::Impl::Wait(std::chrono::milliseconds at_most) {
   std::array<zmq_pollitem_t, 2> items = {
       zmq_pollitem_t{.socket = nullptr, .fd = wake_fd_, .events = ZMQ_POLLIN, .revents = 0},
@@ -417,6 +448,8 @@ void ZmqPublisher::Impl::Wait(std::chrono::milliseconds at_most) {
   [[maybe_unused]] const ssize_t drained = read(wake_fd_, &wakes, sizeof(wakes));
 }
 
+// At most `kLiveTurn` batches from `unsent_` on. The ring is sorted by number but has gaps, hence
+// the search.
 std::vector<NumberedBatch> ZmqPublisher::Impl::TakeLive() {
   std::vector<NumberedBatch> batches;
   MutexLock lock(&mutex_);
@@ -439,13 +472,14 @@ void ZmqPublisher::Impl::SendLive(const std::vector<NumberedBatch>& batches) {
   }
 }
 
-// A request is [client, "", number].
+// Reads all requests that wait: [client, "", number]. A client that asks again gets only the new
+// answer. A replay ends at what was sent live so far, so that nothing is missed between the two.
 void ZmqPublisher::Impl::TakeRequests() {
   for (;;) {
     std::vector<std::string> frames = router_->Receive();
     if (frames.empty()) return;
     const bool fits = frames.size() == 3 && frames[1].empty() && frames[2].size() == 8;
-    // Who asks again wants the new answer only.
+    // An earlier question of this client is void.
     std::erase_if(replays_, [&](const Replay& replay) { return replay.client == frames[0]; });
     MutexLock lock(&mutex_);
     if (!fits || replays_.size() >= kReplaysMax) {
@@ -460,6 +494,7 @@ void ZmqPublisher::Impl::TakeRequests() {
   }
 }
 
+// Batches that the ring has dropped are skipped: the client sees the gap in the numbers.
 std::vector<NumberedBatch> ZmqPublisher::Impl::TakeOld(const Replay& replay) const {
   std::vector<NumberedBatch> batches;
   MutexLock lock(&mutex_);
@@ -472,6 +507,8 @@ std::vector<NumberedBatch> ZmqPublisher::Impl::TakeOld(const Replay& replay) con
   return batches;
 }
 
+// Sends a turn of the replay, and the end marker when nothing is left. A client that takes nothing
+// is given up after `kReplayPatience`, one that has gone at once.
 bool ZmqPublisher::Impl::Continue(Replay* replay) {
   const std::vector<NumberedBatch> batches = TakeOld(*replay);
   size_t sent = 0;
@@ -494,7 +531,8 @@ bool ZmqPublisher::Impl::Continue(Replay* replay) {
   return !ended && !gone && now - replay->moved_at < kReplayPatience;
 }
 
-// Only the first frame can fail: a message goes to a client whole.
+// One message to one client. Only the first frame, the client's address, can fail: ZeroMQ takes a
+// message whole.
 bool ZmqPublisher::Impl::SendTo(const Replay& replay, uint64_t number, const Payload& payload,
                                 const std::string& topic) {
   if (!router_->Send(replay.client, /*more=*/true)) return false;
@@ -516,6 +554,7 @@ ZmqPublisherStats ZmqPublisher::Impl::Stats() const {
   return stats;
 }
 
+// The linger lets ZeroMQ write its queues for at most a second more after the socket is closed.
 void ZmqPublisher::Impl::Stop(Duration flush_for) {
   if (!thread_.joinable()) return;
   Flush();

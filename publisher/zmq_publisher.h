@@ -1,13 +1,13 @@
-// How do consumers that are not ours hear of an engine's blocks? Over ZeroMQ, as vLLM publishes
-// them: numbered batches on a PUB socket, and a ROUTER socket that says the last ones again.
+// An engine's blocks for consumers that are not ours, over ZeroMQ as vLLM publishes them: numbered
+// batches on a PUB socket, and a ROUTER socket that replays the last ones.
 //
 //   publisher's thread                  its own thread
 //     Add, Flush ─▶ batch ─▶ ring ───┬─▶ PUB     [topic, number, payload]
 //                   (numbered)       └─▶ ROUTER  every batch from the number that was asked for, then an end marker
 //
 // *Truth*: the engine's calls in their order (`zmq_events.h`). Numbers start at 0 and are never
-// used twice. What is lost (the ring rolled over what its thread had not sent yet, a batch larger
-// than the ring) burns its number, so consumers see a gap. `AllBlocksCleared` goes out at once.
+// used twice. A lost batch (the ring rolled over it before its thread had sent it, or it is larger
+// than the ring) uses up its number, so consumers see a gap. `AllBlocksCleared` goes out at once.
 // Calls that name blocks by the contract's hashes have no tokens to tell: they are counted and left
 // out. An engine's own batches go out byte for byte.
 // *Threads*: `Add`, `Flush` and `Stop` serialised by the caller; the rest any. Nothing here waits
@@ -45,7 +45,7 @@ namespace kvatlas {
 
 enum class ZmqAttach : uint8_t { kAuto, kBind, kConnect };
 
-// What a replay's messages look like to the one who asked.
+// The form of a replay's messages.
 enum class ZmqReplayLayout : uint8_t {
   kTopic,    // ["", topic, number, payload], end ["", "", 2^64-1, ""]: vLLM 0.26 and later
   kNoTopic,  // ["", number, payload], end ["", 2^64-1, ""]: before, and SGLang
@@ -57,8 +57,8 @@ struct ZmqPublisherOptions {
   std::string replay_endpoint;  // empty: no replay
   ZmqReplayLayout replay_layout = ZmqReplayLayout::kTopic;
   std::string topic;
-  // File with its key of CURVE (`curve.h`): both sockets are encrypted, and only who has the public
-  // one may listen. Not of one that dials out. Empty: in clear.
+  // File with its key of CURVE (`curve.h`): both sockets are encrypted, and only subscribers with
+  // the public key can listen. Not for a socket that dials out. Empty: in clear.
   std::string curve_key = {};
   ZmqEventForm form = ZmqEventForm::kMap;
   // Kept for replay, and until sent.
@@ -105,7 +105,7 @@ class ZmqPublisher {
   void Add(const Record& record);
   void Remove(Tier tier, std::span<const uint64_t> hashes);
 
-  // What was added goes out as one batch.
+  // Sends what was added as one batch.
   void Flush();
 
   ZmqPublisherStats Stats() const;

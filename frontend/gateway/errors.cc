@@ -1,3 +1,6 @@
+// The table of the header as three functions of the status (`StatusNumber`, `TypeOf`,
+// `AnthropicTypeOf`), and the bodies that are built of them.
+
 #include "frontend/gateway/errors.h"
 
 #include <algorithm>
@@ -13,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of what is away and does not say for how long.
+// The `retry-after` of a 503 whose cause names no time.
 constexpr Duration kRetryAfter = std::chrono::seconds(1);
 
 const char* TypeOf(int http_status) {
@@ -54,6 +57,9 @@ const char* AnthropicTypeOf(int http_status) {
   }
 }
 
+// The codes for which this table differs from the process's other HTTP (`HttpStatusOf`). A
+// RESOURCE_EXHAUSTED with a time is a limit that passes (429); one without is a request that is too
+// large, and stays so (413).
 int StatusNumber(const absl::Status& why, bool has_retry_after) {
   switch (why.code()) {
     case absl::StatusCode::kUnauthenticated:
@@ -69,7 +75,8 @@ int StatusNumber(const absl::Status& why, bool has_retry_after) {
   }
 }
 
-// "messages" of "messages is missing".
+// "messages" of "messages is missing": by convention the message of an INVALID_ARGUMENT begins with
+// its field. Empty: it does not, as its first word is no field's name.
 std::string_view FieldOf(std::string_view message) {
   const size_t end = message.find(" is ");
   if (end == std::string_view::npos) return {};
@@ -90,6 +97,8 @@ void AddRetryAfter(const ClientError& error, HttpResponse* response) {
 
 }  // namespace
 
+// `param` is the field at fault: of a 400 the one that the message names, and the model where the
+// model or its tokenizer is unknown.
 ClientError ToClientError(const absl::Status& why) {
   ClientError error;
   error.message = std::string(why.message().data(), why.message().size());
@@ -101,6 +110,7 @@ ClientError ToClientError(const absl::Status& why) {
   return error;
 }
 
+// Anywhere in the path: a prefix before it changes nothing.
 ErrorShape ErrorShapeOf(std::string_view path) {
   const bool anthropic = path.find("/v1/messages") != std::string_view::npos;
   return anthropic ? ErrorShape::kAnthropic : ErrorShape::kOpenAi;
@@ -118,6 +128,7 @@ std::string ErrorBody(const ClientError& error, ErrorShape shape) {
               {"param", TextOrNull(error.param)},
               {"code", error.http_status}}}};
   }
+  // A message may quote bytes of a client that are no UTF-8: they must not make `dump` throw.
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -133,6 +144,7 @@ HttpResponse ErrorAnswer(const absl::Status& why, ErrorShape shape) {
   return response;
 }
 
+// Without the status's payloads, of which `RetryAfter` is one: it is a header here.
 HttpResponse PlainError(const absl::Status& why) {
   const ClientError error = ToClientError(why);
   HttpResponse response =
@@ -142,6 +154,7 @@ HttpResponse PlainError(const absl::Status& why) {
 }
 
 std::string RetryAfterSeconds(Duration retry_after) {
+  // Rounded up: a client that comes back early is refused again.
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(retry_after).count();
   return std::to_string(std::max<int64_t>(seconds, 1));
 }

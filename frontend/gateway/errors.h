@@ -1,5 +1,5 @@
-// What is a client told when its request fails? The one table of errors of every door: gRPC, HTTP,
-// the proxy, Envoy's ext_proc and C.
+// The one table of errors for clients of every interface: gRPC, HTTP, the proxy, Envoy's ext_proc
+// and C.
 //
 //   status                                          HTTP  type                     Anthropic's type       retry-after
 //   INVALID_ARGUMENT, OUT_OF_RANGE                   400  BadRequestError          invalid_request_error
@@ -51,7 +51,7 @@ struct ClientError {
 // begins as "FIELD is …".
 ClientError ToClientError(const absl::Status& why);
 
-// Whose errors a client of this path reads.
+// The form of errors that a client of this path reads.
 enum class ErrorShape { kOpenAi, kAnthropic };
 ErrorShape ErrorShapeOf(std::string_view path);
 
@@ -59,7 +59,7 @@ ErrorShape ErrorShapeOf(std::string_view path);
 // "code": 400}}, or {"type": "error", "error": {"type": "invalid_request_error", "message":
 // "messages is missing"}}.
 std::string ErrorBody(const ClientError& error, ErrorShape shape = ErrorShape::kOpenAi);
-// Of a request that was refused by its HTTP alone.
+// For a request that was refused by its HTTP alone.
 std::string ErrorBody(int http_status, std::string_view message,
                       ErrorShape shape = ErrorShape::kOpenAi);
 HttpResponse ErrorAnswer(const absl::Status& why, ErrorShape shape = ErrorShape::kOpenAi);

@@ -1,4 +1,6 @@
-// `FrontendService` over HTTP: routes, reports and models.
+// `FrontendService` over HTTP: routes, reports and models. A route is a stream of the HTTP server:
+// it begins on an I/O thread, holds no thread while it waits, and answers on the thread of its
+// connection.
 
 #include <google/protobuf/util/json_util.h>
 
@@ -25,9 +27,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of prompts over HTTP, which are text or numbers as text.
+// The largest body of a prompt over HTTP, where token ids are written as text.
 constexpr size_t kRouteBodyBytesMax = 64 << 20;
-// A body of so many bytes is parsed on the I/O thread; others, on the threads that read prompts.
+// Bodies up to this size are parsed on the I/O thread, larger ones on the threads that read
+// prompts.
 constexpr size_t kInlineBytesMax = 64 << 10;
 
 std::string TraceparentOf(const HttpRequest& request) {
@@ -47,8 +50,9 @@ HttpResponse JsonResponse(const google::protobuf::Message& message) {
   return response;
 }
 
-// An answer's way back to the thread of its connection, which must not end before. Who has left
-// gets none, and leaves nothing.
+// Brings an answer back to the thread of its connection. `work` keeps that thread's loop running
+// until then. A client that has left gets no answer, and its choice is released. `gone` is read and
+// written on that thread only.
 RouteCalls::Callback ToExchange(const RouteCalls* calls, std::shared_ptr<HttpExchange> exchange,
                                 std::function<HttpResponse(const absl::Status&)> error) {
   auto gone = std::make_shared<bool>(false);  // of that thread
@@ -87,6 +91,7 @@ void FrontendService::AddHttp(AdminHttp* http) {
   http->Handle("GET", "/status", [this](const HttpRequest&) { return HttpStatus(); });
 }
 
+// The body of tokens or hashes. Errors are plain, since no client of an engine sends this.
 void FrontendService::HttpRoute(std::shared_ptr<HttpExchange> exchange) {
   auto body = std::make_shared<const std::string>(exchange->TakeBody());
   const RouteCalls::Asker asker = exchange->request().identity;
@@ -106,6 +111,7 @@ void FrontendService::HttpRouteNow(const std::string& body, const std::string& t
   calls_.Ask(*message, Duration::max(), std::move(answer), asker);
 }
 
+// The body of an engine's API. Errors have the engine's form.
 void FrontendService::HttpRouteBody(RequestPath call, std::shared_ptr<HttpExchange> exchange) {
   PromptQuestion question;
   const HttpRequest& request = exchange->request();
@@ -125,6 +131,7 @@ void FrontendService::HttpRouteBody(RequestPath call, std::shared_ptr<HttpExchan
 
 HttpResponse FrontendService::HttpModels(const HttpRequest& request) const {
   std::set<std::string> models;
+  // A model of several tenants is listed once, if the caller may use one of them.
   for (const Domain& domain : frontend_->Domains())
     if (calls_.tenancy().MayRoute(*request.identity, domain.tenant, domain.model))
       models.insert(domain.model);
@@ -135,6 +142,8 @@ HttpResponse FrontendService::HttpModels(const HttpRequest& request) const {
   return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
+// 404 for a decision of another process or of another caller, in the same words. A report by gRPC
+// is passed over in silence there.
 HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
   const absl::StatusOr<v1::ReportRequest> message = ReportFromJson(request.body);
   if (!message.ok()) return PlainError(message.status());

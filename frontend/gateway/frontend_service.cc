@@ -1,3 +1,6 @@
+// The gRPC side of the service, and the metrics that go with it. Answers and streams are reactors
+// that own themselves (`route_stream.h`).
+
 #include "frontend/gateway/frontend_service.h"
 
 #include <grpcpp/support/server_callback.h>
@@ -14,7 +17,8 @@
 namespace kvatlas {
 namespace {
 
-// A call's own context, in its metadata, counts where the request has none.
+// The request, with the trace context of the call's metadata where the request has none. `copy` is
+// written only then, so that a large prompt is not copied in the usual case.
 template <typename Request>
 const Request& WithTraceparent(const Request& request, const grpc::CallbackServerContext& context,
                                Request* copy) {
@@ -26,7 +30,7 @@ const Request& WithTraceparent(const Request& request, const grpc::CallbackServe
   return *copy;
 }
 
-// Until the caller gives up.
+// The time until the caller gives up; far in the future without a deadline.
 Duration Left(const grpc::CallbackServerContext& context) {
   return std::chrono::duration_cast<Duration>(context.deadline() -
                                               std::chrono::system_clock::now());
@@ -36,6 +40,7 @@ Duration Left(const grpc::CallbackServerContext& context) {
 
 FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRouter* router)
     : frontend_(frontend),
+      // The callbacks run with routes only, when all members exist.
       calls_(
           frontend, router,
           [this](const absl::StatusOr<RouteResult>& result) {
@@ -61,7 +66,7 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRou
   });
 }
 
-// Null without a policy: nothing depends on who asks.
+// Null without a policy: then no answer depends on the caller.
 RouteCalls::Asker FrontendService::AskerOf(const grpc::CallbackServerContext& context) const {
   const Tenancy& tenancy = calls_.tenancy();
   return tenancy.enforces() ? IdentityOf(&tenancy.security(), context) : nullptr;
@@ -72,6 +77,7 @@ grpc::ServerUnaryReactor* FrontendService::Answer(grpc::CallbackServerContext* c
                                                   const Request& request,
                                                   v1::RouteResponse* response) {
   auto* reactor = new RouteReactor(&calls_, context, response);
+  // May be called before `Ask` returns: gRPC holds a `Finish` back until it has the reactor.
   const auto answer = [reactor](absl::StatusOr<v1::RouteResponse> response_or) {
     reactor->Answer(std::move(response_or));
   };

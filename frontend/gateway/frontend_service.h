@@ -6,8 +6,8 @@
 //   POST /route/chat, /route/completion
 //                 the body of /v1/chat/completions or /v1/completions → RouteResponse as JSON, or an error as OpenAI's; with
 //                 ?tokens=1 the prompt's token ids too; headers x-kvatlas-tenant, x-kvatlas-session
-//   GET  /v1/models  those that anybody asked about, as OpenAI lists them POST /report
-//   {"decision_id": "7", "accepted": true}, and at the end, from the engine's own usage,
+//   GET  /v1/models  those that were asked about, as OpenAI lists them
+//   POST /report  {"decision_id": "7", "accepted": true}, and at the end, from the engine's own usage,
 //                 {"decision_id": "7", "finished": true, "cached_tokens": 512, "prompt_tokens": 700,
 //                  "worker": "w3", "rank": 0, "error": ""}
 //                 404: a decision that neither gRPC nor HTTP of this process gave out

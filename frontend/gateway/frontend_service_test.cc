@@ -148,8 +148,7 @@ TEST_F(FrontendServiceTest, AReportReleasesTheChoice) {
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
 }
 
-// Of two workers the one that prefills and those that decode; a report over gRPC, then one over
-// HTTP.
+// A route with a worker that prefills and one that decodes; a report over gRPC, then one over HTTP.
 TEST_F(FrontendServiceTest, AReportSaysWhichOfTwoWorkersWasNotReached) {
   for (auto& [cell, leaf] : leaves_) {
     leaf.answer.set_labels_version(1);

@@ -133,7 +133,7 @@ class FrontendServiceTest : public testing::Test {
     options_.ask_ahead = 0;  // the stand-ins are read and changed between routes
   }
 
-  // Of `frontend_`; null: none.
+  // The observer of `frontend_`; null: none.
   virtual PromptRouter* MakeRouter() { return nullptr; }
 
   void Start() {

@@ -1,5 +1,5 @@
-// GET /status of `FrontendService`: what it is configured with, what it did, and the fleet as last
-// seen.
+// GET /status of `FrontendService`: its configuration, its counts, and the fleet as last seen. The
+// lists of cells, engines and promises are bounded.
 
 #include <chrono>
 #include <functional>
@@ -48,10 +48,12 @@ void AddFleet(const Frontend& frontend, Json* json) {
 
 }  // namespace
 
+// Not synchronized: before serving.
 void FrontendService::AddStatus(std::string name, std::function<std::string()> json) {
   status_sections_.emplace_back(std::move(name), std::move(json));
 }
 
+// Sections of other parts (`AddStatus`) come last.
 HttpResponse FrontendService::HttpStatus() const {
   const FrontendOptions& options = frontend_->options();
   const FrontendStats stats = frontend_->stats();

@@ -1,3 +1,6 @@
+// The bodies of /route and /report. They are read by a SAX parser: a prompt of many token ids goes
+// into the message as it is parsed, without a tree of JSON values in between.
+
 #include "frontend/gateway/route_json.h"
 
 #include <charconv>
@@ -22,6 +25,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Every field that the call knows; another one is refused by name (`CheckFields`).
 constexpr std::string_view kRouteFields[] = {"model",           "tenant",
                                              "tokens",          "sequence_hashes",
                                              "prompt_tokens",   "lora_name",
@@ -47,8 +51,11 @@ std::optional<uint64_t> Unsigned(const Json& json) {
 
 constexpr size_t kElementsMax = 65536;  // of a list of texts
 
-// Reads a body as it comes: fields that the call knows, and what is of their form. Numbers of lists
-// go where they are wanted; nothing else of a body is kept that is larger than what it says.
+// Reads a body as it comes. Depth 1 is the body's object, depth 2 a list or an object in it;
+// nothing is allowed deeper. Lists of numbers (`numbers_`) go to their sinks, everything else into
+// `kept_`, which is bounded by the body's size and, per field, by `kElementsMax`. A field that
+// comes twice is refused, since a peer may mean the other one. The parser ends at the first
+// callback that returns false; `wrong_` then has the reason, if it is ours.
 class BodyReader final : public nlohmann::json_sax<Json> {
  public:
   using Sink = std::function<void(uint64_t)>;
@@ -73,6 +80,7 @@ class BodyReader final : public nlohmann::json_sax<Json> {
   bool null() override { return Take(nullptr); }
   bool boolean(bool value) override { return Take(value); }
   bool number_integer(int64_t value) override { return Take(value); }
+  // The fast path of token ids; `Take` handles the other forms of a number.
   bool number_unsigned(uint64_t value) override {
     if (depth_ == 2 && sink_ != nullptr && value <= sink_->max) {
       sink_->sink(value);
@@ -88,6 +96,7 @@ class BodyReader final : public nlohmann::json_sax<Json> {
   bool start_array(size_t) override { return Open(Json::array()); }
   bool end_array() override { return Close(); }
   bool key(std::string& name) override {
+    // A key inside of an object field.
     if (depth_ == 2) {
       label_ = std::move(name);
       return true;
@@ -111,6 +120,7 @@ class BodyReader final : public nlohmann::json_sax<Json> {
     wrong_ = absl::InvalidArgumentError(why);
     return false;
   }
+  // Depth 1 must be the object. Depth 2 is a list, or an object such as `required_labels`.
   bool Open(Json value) {
     ++depth_;
     if (depth_ == 1) return is_object_ = value.is_object();
@@ -124,6 +134,8 @@ class BodyReader final : public nlohmann::json_sax<Json> {
     --depth_;
     return true;
   }
+  // A scalar at any depth: a body that is a scalar, the value of a field, or an element of a list
+  // or object.
   bool Take(Json value) {
     if (depth_ == 0) return false;
     if (depth_ == 1) {
@@ -164,6 +176,7 @@ class BodyReader final : public nlohmann::json_sax<Json> {
   const Numbers* sink_ = nullptr;  // of `field_`
 };
 
+// Empty: the field is missing.
 absl::StatusOr<std::string> TextIn(const Json& json, const char* name) {
   if (!json.contains(name)) return std::string();
   if (!json[name].is_string())
@@ -177,6 +190,7 @@ absl::Status SetText(const Json& json, const char* name, std::string* text) {
   return value.status();
 }
 
+// Null counts as missing, for writers that print every field.
 absl::Status SetNumber(const Json& json, const char* name,
                        const std::function<void(uint32_t)>& set) {
   if (!json.contains(name) || json[name].is_null()) return absl::OkStatus();
@@ -199,7 +213,7 @@ absl::Status SetTexts(const Json& json, const char* name,
               : absl::InvalidArgumentError(std::string(name) + " is not an array of strings");
 }
 
-// Who may be chosen, and what else the choice goes by.
+// The fields that limit and guide the choice of a worker.
 absl::Status SetChoice(const Json& json, v1::RouteRequest* request) {
   absl::Status status = SetText(json, "session_id", request->mutable_session_id());
   status.Update(SetTexts(json, "allowed_workers", request->mutable_allowed_workers()));
@@ -222,6 +236,8 @@ absl::Status SetChoice(const Json& json, v1::RouteRequest* request) {
 
 }  // namespace
 
+// All fields are checked, and the first error is returned; `lora_name` and `cache_salt` only have a
+// meaning beside tokens.
 absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
   v1::RouteRequest request;
   BodyReader reader(
@@ -260,6 +276,7 @@ absl::StatusOr<v1::ReportRequest> ReportFromJson(const std::string& body) {
   v1::ReportRequest request;
   request.set_decision_id(*id);
   absl::Status status;
+  // Missing means false.
   const auto set = [&](const char* name, void (v1::ReportRequest::*to)(bool)) {
     bool value = false;
     status.Update(ReadBool(json, name, &value));

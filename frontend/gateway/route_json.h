@@ -1,5 +1,5 @@
-// What do the JSON bodies of /route and /report say? As the messages that they stand for; what is
-// no such body is INVALID_ARGUMENT, and says which field is to blame.
+// The JSON bodies of /route and /report as the messages that they stand for. Any other body is
+// INVALID_ARGUMENT, and the message says which field is wrong.
 //
 // *Threads*: pure functions.
 

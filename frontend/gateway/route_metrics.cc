@@ -1,3 +1,6 @@
+// Two kinds of figures: totals that the frontend counts, copied at each scrape, and times of the
+// routes that one interface sees.
+
 #include "frontend/gateway/route_metrics.h"
 
 #include <cstdint>
@@ -15,6 +18,7 @@ double Seconds(uint64_t microseconds) { return static_cast<double>(microseconds)
 // Cells whose promises are shown one by one, the worst first.
 constexpr size_t kPromisesShown = 64;
 
+// The series of one cell; also called without a cell to declare the families.
 void AddPromises(const CellPromises& of, const std::string& label, MetricFamilies* to) {
   to->CountRenamed("kvatlas_frontend_cell_promises_total",
                    "Times a cell that broke a promise had promised something.", label,
@@ -27,7 +31,8 @@ void AddPromises(const CellPromises& of, const std::string& label, MetricFamilie
 
 }  // namespace
 
-// Cells that broke a promise come and go.
+// As text at each scrape, since cells that broke a promise come and go and a counter could not be
+// removed. Cells without a broken promise have no series.
 void ExportPromises(Frontend* frontend, Metrics* metrics) {
   metrics->OnText([frontend](std::string* text) {
     MetricFamilies families;
@@ -38,6 +43,7 @@ void ExportPromises(Frontend* frontend, Metrics* metrics) {
   });
 }
 
+// Counters are raised to the frontend's own totals, which only grow.
 void ExportRouteTotals(Frontend* frontend, Metrics* metrics) {
   std::vector<Counter> routes;
   for (int fallback = 0; fallback < kFallbacks; ++fallback) {
@@ -89,6 +95,8 @@ RouteMetrics::RouteMetrics(Metrics* metrics)
       find_overlaps_seconds_(metrics->AddHistogram("kvatlas_frontend_find_overlaps_seconds",
                                                    "Waiting for leaves, per route.")) {}
 
+// A cell promised at least `blocks_at_least` blocks by the hierarchy; its leaf answered
+// `best_blocks`. Only the first asked cell is judged: it was asked for that promise.
 void RouteMetrics::Observe(const RouteResult& route) {
   route_seconds_.Observe(Seconds(route.receipt.total_us));
   find_cells_seconds_.Observe(Seconds(route.receipt.find_cells_us));

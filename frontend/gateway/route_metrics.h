@@ -1,5 +1,5 @@
-// What do routes look like in /metrics, whichever door they came through? Their number as the
-// frontend itself counts, and what those of a door took.
+// Routes in /metrics: their number as the frontend itself counts, and the times of the routes of
+// one interface.
 //
 // *Threads*: any. *Lifetime*: frontend and metrics outlive it.
 
@@ -22,8 +22,7 @@ void ExportRouteTotals(Frontend* frontend, Metrics* metrics);
 // the 64 cells that broke most of what the hierarchy promised of them. Once per frontend.
 void ExportPromises(Frontend* frontend, Metrics* metrics);
 
-// Times and promises of the routes that it is told of. Several of one `Metrics` are the same
-// series.
+// Times and promises of observed routes. Several objects of one `Metrics` share the same series.
 class RouteMetrics {
  public:
   explicit RouteMetrics(Metrics* metrics);

@@ -1,5 +1,5 @@
-// Which session does a request belong to, by its headers? Ours, or what agents and engines' clients
-// send anyway.
+// The session that a request belongs to, by its headers: our own header, or one that agents and
+// engines' clients send anyway.
 //
 //   x-kvatlas-session            ours
 //   x-session-id                 read by vLLM (0.33, entrypoints/generate/base/serving.py, SESSION_ID_HEADER)

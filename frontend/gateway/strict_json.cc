@@ -1,3 +1,5 @@
+// Checks of JSON bodies with errors that help to correct them.
+
 #include "frontend/gateway/strict_json.h"
 
 #include <algorithm>
@@ -11,11 +13,13 @@
 namespace kvatlas {
 namespace {
 
+// The bytes of a client's text that an error repeats.
 constexpr size_t kShownMax = 64;
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-// How many letters are to be added, removed or changed.
+// The edit distance: letters to be added, removed or changed. One row of the usual table, O(a * b);
+// `a` has at most `kShownMax` bytes.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -30,7 +34,8 @@ size_t Distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// Empty: none is near.
+// The field with the least distance; empty: none is within half of the name's length, or two
+// letters.
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> fields) {
   std::string_view nearest;
   size_t least = std::max<size_t>(2, name.size() / 2) + 1;

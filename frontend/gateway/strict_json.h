@@ -1,5 +1,5 @@
-// Is every field of this body one that the call knows? A field that is misspelt would be ignored in
-// silence.
+// Refuses a body with a field that the call does not know: a misspelt field would otherwise be
+// ignored in silence.
 //
 // *Threads*: pure functions.
 

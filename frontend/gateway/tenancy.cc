@@ -1,3 +1,7 @@
+// Questions to the policy in force at that moment. The policy is read anew for each question, since
+// it may be replaced while the process runs; a request may so be admitted by one and salted by the
+// next.
+
 #include "frontend/gateway/tenancy.h"
 
 #include <openssl/evp.h>
@@ -13,8 +17,10 @@
 namespace kvatlas {
 namespace {
 
+// 128 bits of the HMAC: more than enough against collisions, and short in every body.
 constexpr size_t kSaltDigits = 32;
 
+// One text for every refusal, so that it does not tell whether a tenant or a model exists.
 absl::Status NotAllowed() {
   return absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size()));
 }
@@ -30,6 +36,11 @@ std::string Hmac(const std::string& key, const std::string& text) {
 
 }  // namespace
 
+// 1. Without a policy the claimed tenant counts.
+// 2. Without a claim: the tenant that the credential is bound to, else the only one that the rules
+//    name. A pattern with '*' names no tenant.
+// 3. The policy decides about tenant, and model where it is known; a refusal is audited.
+// 4. A salted tenant cannot send a request that has no place for its salt.
 absl::StatusOr<std::string> Tenancy::Admit(const Identity& identity, const Claim& claim) const {
   const std::shared_ptr<const AccessPolicy> policy = security_->policy();
   std::string tenant(claim.tenant);
@@ -51,6 +62,7 @@ absl::StatusOr<std::string> Tenancy::Admit(const Identity& identity, const Claim
   return tenant;
 }
 
+// Asked once the model is known, by the same rules.
 Tenancy::MayUse Tenancy::MayUseOf(std::shared_ptr<const Identity> identity,
                                   std::string tenant) const {
   if (!enforces()) return nullptr;
@@ -87,6 +99,7 @@ bool Tenancy::Salted(std::string_view tenant, std::string_view callers_salt) con
   return !(found->public_prefixes && callers_salt.empty());
 }
 
+// The zero bytes between the parts keep ("ab", "c") and ("a", "bc") apart.
 std::string Tenancy::SaltOf(std::string_view tenant, std::string_view model,
                             std::string_view callers_salt) const {
   const std::shared_ptr<const AccessPolicy> policy = security_->policy();
@@ -102,6 +115,9 @@ std::string Tenancy::SaltOf(std::string_view tenant, std::string_view model,
   return Hmac(found->salt, text);
 }
 
+// The callback of `WithSalt` decides by the model and the salt that the body has; `nullopt` leaves
+// the body without a salt, which means that its prompts are shared. The old body stays valid for
+// its other holders.
 absl::StatusOr<std::string> Tenancy::PutSalt(std::string_view tenant,
                                              std::shared_ptr<const std::string>* body) const {
   if (!MaySalt(tenant)) return std::string();

@@ -1,4 +1,4 @@
-// For which tenant is a request, and what keeps its prompts apart from other tenants'?
+// Decides for which tenant a request is, and keeps its prompts apart from other tenants'.
 //
 // *Tenant*: that of the credential, if it is bound to one; else the one that is claimed (a field,
 // x-kvatlas-tenant), if a rule of the policy allows it to this identity; else, where nothing is
@@ -44,7 +44,7 @@ inline constexpr char kModelNotRead[] = "(not read)";
 
 class Tenancy {
  public:
-  // `verb`: what sending a request is called at this door.
+  // `verb`: the right that sending a request needs at this interface.
   explicit Tenancy(std::shared_ptr<Security> security = Security::OfProcess(),
                    Verb verb = Verb::kRoute)
       : security_(std::move(security)), verb_(verb) {}
@@ -80,7 +80,7 @@ class Tenancy {
   bool MaySalt(std::string_view tenant) const {
     return Salted(tenant, "x");
   }  // some of its prompts
-  // What the request carries as cache_salt: the caller's, unless the tenant is salted.
+  // The cache_salt that the request carries: the caller's, unless the tenant is salted.
   std::string SaltOf(std::string_view tenant, std::string_view model,
                      std::string_view callers_salt) const;
 

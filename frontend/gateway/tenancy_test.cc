@@ -134,7 +134,7 @@ TEST_F(TenancyTest, SaltsDifferByTenantModelAndCaller) {
 TEST_F(TenancyTest, ABodyHasTheTenantsSaltWhateverItsCallerWrote) {
   const std::string salt = tenancy_->SaltOf("x", "m", "");
   EXPECT_EQ(Put("x", R"({"model":"m","messages":[]})")["cache_salt"], salt);
-  // What is said twice, or in escapes, is said once afterwards.
+  // A field that is there twice, or in escapes, is there once afterwards.
   const nlohmann::json twice =
       Put("x", R"({"cache_salt":"a","model":"m","cache\u005fsalt":"b","n":1})");
   EXPECT_EQ(twice["cache_salt"], tenancy_->SaltOf("x", "m", "b"));

@@ -1,4 +1,5 @@
-// kvatlas-relay: tells leaves what engines hold that know nothing of leaves.
+// kvatlas-relay: tells leaves what engines hold that know nothing of leaves. Flags, their checks,
+// and the order of start and stop.
 
 #include <chrono>
 #include <cstdint>
@@ -29,6 +30,7 @@
 namespace kvatlas {
 namespace {
 
+// Read by `Declare`'s flags; `Finish` turns the texts into `relay`'s options.
 struct Flags {
   RelayOptions relay;
   Address http{"127.0.0.1", 8093};
@@ -39,6 +41,7 @@ struct Flags {
   bool goodbye = false;
 };
 
+// In the groups of --help; defaults are those of the options.
 void Declare(FlagSet& flags, Flags* f) {
   RelayOptions& relay = f->relay;
   relay.blocks_max = uint64_t{64} << 20;
@@ -91,6 +94,7 @@ void Declare(FlagSet& flags, Flags* f) {
       "tells a leaf what a vLLM engine announces over ZeroMQ");
 }
 
+// --redis without --leaves means the log alone; neither means the default leaf.
 absl::Status FinishLeaves(Flags* flags) {
   RelayOptions& relay = flags->relay;
   if (!flags->redis.empty()) {
@@ -112,6 +116,7 @@ absl::Status FinishLeaves(Flags* flags) {
   return OfFlag("leaves", FoundLeaves::Check(relay.leaves, relay.cell));
 }
 
+// Checks that need several flags at once, or files.
 absl::Status Finish(Flags* flags) {
   auto workers = flags->engines.Workers();
   if (!workers.ok()) return workers.status();
@@ -124,7 +129,8 @@ absl::Status Finish(Flags* flags) {
   return absl::OkStatus();
 }
 
-// --workers read again: those that are gone, or otherwise, are relayed no more.
+// --workers was read again: engines that are gone or registered otherwise are ended, new ones
+// begin. Parsing is done before the commit, so that a wrong text changes nothing.
 absl::StatusOr<FlagSet::Commit> PrepareWorkers(const Flags& flags, Relay* relay,
                                                std::vector<EngineRegistration>* workers) {
   auto parsed = flags.engines.Workers();
@@ -135,6 +141,10 @@ absl::StatusOr<FlagSet::Commit> PrepareWorkers(const Flags& flags, Relay* relay,
   });
 }
 
+// 1. Flags are read and checked.
+// 2. The relay starts, and with it its streams.
+// 3. HTTP starts, and shows readiness.
+// 4. After a signal the relay stops, with half of the stop's time for what is due, then HTTP.
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-relay",
                       "Tells leaves what engines hold, from the engines' own event streams.");
@@ -155,6 +165,7 @@ int Main(int argc, char** argv) {
   service.flags().OnReload({"workers", "model_name", "routing_group", "block_size"}, [&] {
     return PrepareWorkers(flags, relay->get(), &flags.relay.workers);
   });
+  // Health goes down before the streams end, so that no probe takes the relay for serving.
   service.OnStopSignal([&] { http.SetHealth(Health::kStopping); });
   service.OnWatchdog([&] { return http.health()->deaf().empty(); });
   service.WaitForSignal();

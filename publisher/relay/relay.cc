@@ -1,3 +1,8 @@
+// The relay's tables and threads. An `Instance` is one engine: a worker that reads its events,
+// listeners (its registered streams), and ranks (what leaves are told of it). Events go from the
+// ingest's threads through the worker into the ranks without the relay's `mutex`; that guards the
+// tables alone.
+
 #include "publisher/relay/relay.h"
 
 #include <algorithm>
@@ -24,6 +29,8 @@
 namespace kvatlas {
 namespace {
 
+// For heartbeats of ranks, and for leaves that come and go, engines' connections and timeouts of
+// workers.
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);
 
@@ -34,13 +41,15 @@ struct Listener {
   ZmqStreamId stream = 0;
 };
 
-// Its ranks: those registered, and those that only a batch named.
+// The ranks of an instance: those registered, and those that only a batch named. Shared with the
+// callbacks of the worker.
 class Ranks {
  public:
   std::map<uint32_t, RankPtr> All() const {
     MutexLock lock(&mutex_);
     return ranks_;
   }
+  // Null: there is none. The caller stops the rank, without this lock.
   RankPtr Take(uint32_t rank) {
     MutexLock lock(&mutex_);
     const auto it = ranks_.find(rank);
@@ -49,7 +58,7 @@ class Ranks {
     ranks_.erase(it);
     return taken;
   }
-  // `make` may refuse.
+  // `make` runs under the lock, so that no rank is made twice; it may refuse.
   absl::StatusOr<RankPtr> FindOrAdd(uint32_t rank,
                                     const std::function<absl::StatusOr<RankPtr>()>& make) {
     MutexLock lock(&mutex_);
@@ -65,6 +74,7 @@ class Ranks {
   std::map<uint32_t, RankPtr> ranks_ ABSL_GUARDED_BY(mutex_);
 };
 
+// One engine, by its name. Immutable but for the fields with a comment of their own.
 struct Instance {
   EngineRegistration of;  // the first one
   Domain domain;
@@ -77,13 +87,15 @@ struct Instance {
 };
 using InstancePtr = std::shared_ptr<Instance>;
 
-// How one stream is, for the rank that it carries.
+// The state of one engine's stream, as `RelayRank::SetStream` takes it.
 struct StreamState {
   bool heard = false;
   bool settled = false;
   bool certain = false;
 };
 
+// Settled: no replay is under way, and none is to come. With a replay endpoint the first one is
+// only over once it was asked for, or a message made it needless.
 StreamState StateOf(const ZmqStreamStats& stats, bool can_replay) {
   const TrackerStats& tracker = stats.tracker;
   StreamState state;
@@ -94,7 +106,7 @@ StreamState StateOf(const ZmqStreamStats& stats, bool can_replay) {
   return state;
 }
 
-// Of the log among those who are told.
+// The name of the log among the leaves; empty: there is none.
 std::string LogName(const RelayOptions& options) {
   if (!options.redis.has_value()) return "";
   return RedisHosts(options.redis->redis);
@@ -102,7 +114,7 @@ std::string LogName(const RelayOptions& options) {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-// Of a rank: those of all, its own, and where its requests go.
+// The labels of a rank: those of all, its own, and the url where its requests go.
 Labels LabelsOf(EngineRegistration registration, const std::string& url, Labels labels) {
   registration.url = url;
   for (auto& label : LabelsOf(registration)) labels.push_back(std::move(label));
@@ -122,8 +134,9 @@ absl::Status CheckNames(const EngineRegistration& registration, const Domain& do
 
 }  // namespace
 
-// Lock order: `register_mutex`, `mutex`; a worker's own, then `Ranks`, then a rank's, then
-// `flush_mutex`. No worker, ingest or rank is called with `mutex` held.
+// Lock order: `register_mutex`; a worker's own, then `Ranks`, then a rank's, then `flush_mutex`.
+// `mutex` is taken inside of a worker's and of `Ranks`' lock (`LearnBlockSize`, `MakeRank`), so no
+// worker, ingest, `Ranks` or rank is called with it held.
 struct Relay::State {
   State(RelayOptions given, std::unique_ptr<FoundLeaves> found_in)
       : options(std::move(given)),
@@ -143,7 +156,7 @@ struct Relay::State {
 
   // ---- Leaves ----
 
-  // Those, and the log.
+  // Sets the addresses of leaves, and the log as one of them.
   void SetLeaves(std::vector<std::string> addresses) ABSL_LOCKS_EXCLUDED(mutex) {
     if (options.redis.has_value()) addresses.push_back(LogName(options));
     MutexLock lock(&mutex);
@@ -175,13 +188,15 @@ struct Relay::State {
     return instance.listeners;
   }
 
-  // Of a rank that only a batch named, that of the instance.
+  // The url of a rank; of one that only a batch named, that of the instance.
   std::string UrlOf(const Instance& instance, uint32_t rank) const ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(&mutex);
     const auto own = instance.urls.find(rank);
     return own == instance.urls.end() ? instance.of.url : own->second;
   }
 
+  // A rank whose deleter counts it down: streams and statistics may hold it for a while after it
+  // was taken out of its instance.
   absl::StatusOr<RankPtr> MakeRank(const Instance& instance, uint32_t rank) {
     if (ranks.load() >= options.ranks_max)
       return absl::ResourceExhaustedError("too many ranks: " + std::to_string(options.ranks_max));
@@ -209,6 +224,8 @@ struct Relay::State {
     });
   }
 
+  // An instance with its worker, in no table yet. The worker's callbacks point into the instance
+  // and the relay, which both outlive the worker's streams.
   InstancePtr Make(const EngineRegistration& registration, const Domain& domain) {
     auto instance = std::make_shared<Instance>();
     instance->of = registration;
@@ -239,8 +256,9 @@ struct Relay::State {
     return instance.ranks->FindOrAdd(rank, [&] { return MakeRank(instance, rank); });
   }
 
-  // The first instance of a domain that says a size, or learns one, decides for all. Called by
-  // workers, with their lock.
+  // The size of the instance's blocks, learnt from its first stored block. The first instance of a
+  // domain that says or learns a size decides for all of the domain. Called by workers, with their
+  // lock.
   uint32_t LearnBlockSize(Instance* instance, uint32_t found) ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(&mutex);
     for (const auto& [name, other] : instances)
@@ -250,7 +268,8 @@ struct Relay::State {
     return found;
   }
 
-  // What another instance of the domain holds under a name. Called by workers, without their lock.
+  // The block that another instance of the domain holds under a name: engines that share a cache
+  // name blocks that others stored. Called by workers, without their lock.
   std::optional<KnownBlock> Resolve(const Domain& domain, const std::string& asker,
                                     const EngineBlockHash& hash) const {
     for (const InstancePtr& instance : All()) {
@@ -260,7 +279,7 @@ struct Relay::State {
     return std::nullopt;
   }
 
-  // Whether the instance may be this; `instance` is what there is of that name, or null.
+  // Whether the registration may be made; `instance` is the one of that name, or null.
   absl::Status Fits(const EngineRegistration& registration, const Domain& domain,
                     const Instance* instance) const ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(&mutex);
@@ -290,6 +309,7 @@ struct Relay::State {
 
   // ---- Time ----
 
+  // One signal for a list that was empty: the flusher takes all of it `batch_age` later.
   void Wake(RankPtr rank) {
     MutexLock lock(&flush_mutex);
     due.push_back(std::move(rank));
@@ -327,6 +347,13 @@ struct Relay::State {
 
 // ---- Registrations ----
 
+// Registers one engine's stream:
+// 1. Checks of names, addresses and bounds, before anything is made.
+// 2. A new instance is made, or the known one gets a further rank.
+// 3. The rank is made, if the block size is known.
+// 4. The ingest opens the stream; from here on events may come.
+// 5. The tables get the listener and, if new, the instance.
+// A failure of step 4 undoes step 3. `register_mutex` keeps two registrations of one name apart.
 absl::Status Relay::State::Register(const EngineRegistration& registration) {
   const Domain domain = DomainOf(registration.model, registration.group);
   if (absl::Status bad = CheckRegistration(registration, ingest.addresses()); !bad.ok()) return bad;
@@ -340,8 +367,8 @@ absl::Status Relay::State::Register(const EngineRegistration& registration) {
     MutexLock lock(&mutex);
     instance->urls[registration.rank] = registration.url;
   }
-  // One whose block size is not known comes with its first stored block: a leaf is told the size
-  // first of all.
+  // A rank whose block size is not known is made at its first stored block: a leaf needs the size
+  // in the stream's first message.
   if (instance->block_size.load() != 0)
     if (absl::StatusOr<RankPtr> rank = AddRank(*instance, registration.rank); !rank.ok())
       return rank.status();
@@ -369,6 +396,10 @@ absl::Status Relay::Register(const EngineRegistration& registration) {
   return state_->Register(registration);
 }
 
+// 1. The tables forget the listeners, and the instance with its last one.
+// 2. The ingest ends the streams: no event comes after that.
+// 3. The ranks say goodbye, one after the other, each for at most `goodbye_for`. With the instance
+//    go also ranks that only batches named.
 absl::Status Relay::Unregister(const std::string& name, const std::string& model,
                                const std::optional<std::string>& group,
                                std::optional<uint32_t> rank) {
@@ -406,6 +437,7 @@ absl::Status Relay::Unregister(const std::string& name, const std::string& model
 
 // ---- What it tells ----
 
+// Not one cut: each instance and each rank is read for itself.
 std::vector<RelayInstance> Relay::Instances() const {
   std::vector<RelayInstance> told;
   for (const InstancePtr& instance : state_->All()) {
@@ -433,6 +465,7 @@ void Relay::ForEachDump(const std::optional<Domain>& domain, const std::string& 
   }
 }
 
+// Once ready, always ready: an engine that goes away later does not take the relay out of service.
 Readiness Relay::readiness() const {
   if (state_->was_ready.load()) return {.ready = true, .reason = {}};
   uint64_t offered = 0;
@@ -452,7 +485,8 @@ uint64_t Relay::blocks_held() const { return state_->budget.used(); }
 
 // ---- Time ----
 
-// Writes to leaves `batch_age` after the first change, so that batches grow under load.
+// The flusher: writes to leaves `batch_age` after the first change, so that batches grow under
+// load, and ticks the streams. `flush_mutex` is not held while it calls ranks.
 void Relay::State::RunFlush() {
   MutexLock lock(&flush_mutex);
   Time tick_at = Clock::Real().Now() + kTickEvery;
@@ -461,7 +495,7 @@ void Relay::State::RunFlush() {
       const Time now = Clock::Real().Now();
       if (now < tick_at) flush_wake.WaitFor(&flush_mutex, tick_at - now);
     } else {
-      // Signalled only by who stops.
+      // Only a stop signals while ranks are due.
       flush_wake.WaitFor(&flush_mutex, options.batch_age);
     }
     const std::vector<RankPtr> now_due = std::exchange(due, {});
@@ -477,6 +511,8 @@ void Relay::State::RunFlush() {
   }
 }
 
+// The looker, every `kLookEvery`: leaves that come and go, timeouts of workers, and the state of
+// each engine's stream for its ranks.
 void Relay::State::RunLook() {
   MutexLock lock(&flush_mutex);
   while (!stopping) {
@@ -500,6 +536,7 @@ void Relay::State::RunLook() {
   }
 }
 
+// Reminders in the log, at most one a minute each.
 void Relay::State::WatchEngines(Time now) {
   if (no_engines.Due(All().empty(), now))
     Log(LogLevel::kWarning, "no engine yet: there is nothing to tell leaves of",
@@ -509,6 +546,7 @@ void Relay::State::WatchEngines(Time now) {
         {{"hint", "none was found yet where --leaves looks; or set it to HOST:PORT of a leaf"}});
 }
 
+// Tells each rank how its stream is. `any` is the state of the instance's streams together.
 void Relay::State::LookAt(const Instance& instance, Time now) {
   StreamState any;
   std::map<uint32_t, StreamState> of;
@@ -535,6 +573,12 @@ Relay::Relay(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Relay::~Relay() { Stop(/*goodbye=*/false, Duration(0)); }
 
+// 1. Options are checked, and the search for leaves is opened, without waiting for its first
+//    answer.
+// 2. Engines of the flags are registered; the first that cannot be ends the start.
+// 3. The gate of the ingest opens: no event was read before, so that the order of registrations
+//    does not matter.
+// 4. The two threads start.
 absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(RelayOptions options) {
   if (options.leaves.empty() && !options.redis.has_value())
     return absl::InvalidArgumentError("leaves: none, and no log in Redis");
@@ -565,7 +609,9 @@ absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(RelayOptions options) {
   return relay;
 }
 
-// 1. No more events.  2. No thread offers or writes any more.  3. What is due goes out.
+// 1. No more events: registrations end, and the ingest stops.
+// 2. No thread offers or writes any more: flusher and looker are joined.
+// 3. What is due goes out, rank by rank, within `flush_for` together.
 void Relay::Stop(bool goodbye, Duration flush_for) {
   State& state = *state_;
   if (state.stopped.exchange(true)) return;

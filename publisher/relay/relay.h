@@ -1,6 +1,6 @@
-// Which engines are relayed, and what do leaves hear of them? For engines that one cannot enter:
-// their native event streams are read as a leaf would read them, and told to leaves over our own
-// stream, with what that has and theirs lack: snapshots, digests, acknowledgements.
+// Relays engines that cannot embed the publisher: their native event streams are read as a leaf
+// would read them, and told to leaves over our own stream, which adds snapshots, digests and
+// acknowledgements.
 //
 //   engine ══ ZeroMQ ══▶ ZmqIngest ─▶ EngineWorker (one per instance) ─▶ RelayRank (one per rank) ══ gRPC ══▶ leaf, replica 0
 //                                                                                                 ├══════▶ leaf, replica 1
@@ -48,12 +48,12 @@ struct RelayOptions {
   // HOST:PORT of every replica of the cell's leaf, or where they are found, whenever they come and
   // go (`found_leaves.h`); at most 16. None: only through Redis.
   std::vector<std::string> leaves = {};
-  std::string cell = {};                          // whose leaves are found by leases in Redis
+  std::string cell = {};                          // its leaves are found by leases in Redis
   Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
   // The log of a cell, which every replica of its leaf reads; beside leaves, or instead of them.
   std::optional<RedisLogOptions> redis = {};
   std::vector<EngineRegistration> workers = {};  // registered at the start
-  // Of every holder, beside {"via", "relay"}.
+  // Labels of every holder, beside {"via", "relay"}.
   std::vector<std::pair<std::string, std::string>> labels = {};
   HashContract contract = {};
   ZmqIngestOptions ingest = {};
@@ -68,7 +68,7 @@ struct RelayOptions {
   uint32_t min_initial_workers = 0;
   // For the goodbye of a rank that is unregistered; other registrations wait meanwhile.
   Duration goodbye_for = std::chrono::seconds(1);
-  // What carries a stream; gRPC when empty.
+  // Makes the link that carries a stream; gRPC when empty.
   MakeRelayLink make_link = {};
   const Clock* clock = &Clock::Real();
 };
@@ -107,14 +107,14 @@ class Relay {
 
   // In order of instance (numbers before names).
   std::vector<RelayInstance> Instances() const;
-  // What it tells leaves, rank by rank, each a consistent cut; of one instance when it is named.
-  // `visit` returns false to end it.
+  // Visits what leaves are told, rank by rank, each a consistent cut; of one instance when it is
+  // named. `visit` returns false to end it.
   void ForEachDump(const std::optional<Domain>& domain, const std::string& instance,
                    const std::function<bool(const RelayRankDump&)>& visit) const;
 
   Readiness readiness() const;
   const RelayOptions& options() const;
-  // Who is told now: addresses, and the log's without its password.
+  // The leaves that are told now: addresses, and the log's without its password.
   std::vector<std::string> leaves() const;
   uint64_t blocks_held() const;
 

@@ -1,3 +1,6 @@
+// JSON views of the relay, registrations, and dumps. Field names are those of a leaf's HTTP where
+// it has the same call.
+
 #include "publisher/relay/relay_http.h"
 
 #include <google/protobuf/util/json_util.h>
@@ -26,7 +29,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kTierNames[kTiers] = {"device", "host", "disk", "external"};
 
 HttpResponse Answer(const Json& json, int status = 200) {
-  // Texts of peers that are not UTF-8 are shown as well as can be.
+  // Texts of peers may not be UTF-8: they are shown with replacement characters.
   return {.status = status,
           .body = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"};
 }
@@ -59,7 +62,7 @@ Json RankJson(const RelayRankStats& rank) {
                {"stand", std::string(RelayStandName(rank.stand))},
                {"trust", TrustText(rank.trust)},
                {"doubt", rank.doubt},
-               {"epoch", std::to_string(rank.identity.epoch)},  // browsers round larger numbers
+               {"epoch", std::to_string(rank.identity.epoch)},  // beyond 2^53, which browsers round
                {"blocks", rank.blocks},
                {"shed", rank.shed}};
   for (int tier = 0; tier < kTiers; ++tier)
@@ -69,6 +72,7 @@ Json RankJson(const RelayRankStats& rank) {
   return json;
 }
 
+// `lost` counts messages that no replay brought; `gaps` all holes, those that were filled included.
 Json ListenerJson(const RelayListener& listener) {
   const ZmqStreamStats& stream = listener.stream;
   Json json = {{"rank", listener.registration.rank},
@@ -96,6 +100,7 @@ Json ListenerJson(const RelayListener& listener) {
   return json;
 }
 
+// One engine with its streams and ranks, as /status has it.
 Json InstanceJson(const RelayInstance& instance) {
   Json json = {{"worker", instance.name},
                {"model", instance.domain.model},
@@ -132,7 +137,7 @@ Json StatusJson(const Relay& relay) {
   return json;
 }
 
-// As a leaf words it.
+// In the form of a leaf's /workers.
 Json WorkersJson(const Relay& relay) {
   Json all = Json::array();
   for (const RelayInstance& instance : relay.Instances()) {
@@ -152,8 +157,9 @@ Json WorkersJson(const Relay& relay) {
 
 // ---- Registrations ----
 
-// Reads the fields of one body; the first that is wrong is remembered. Not as `Json`, which is
-// quadratic in keys.
+// Reads the fields of one body; the first that is wrong is remembered, and the caller asks for it
+// once at the end. Parsed as `nlohmann::json`, not as the ordered `Json`, which is quadratic in
+// keys.
 class Body {
  public:
   explicit Body(const std::string& text)
@@ -217,6 +223,7 @@ class Body {
   std::string wrong_;
 };
 
+// The fields of `EngineRegistration`, whose values `Relay::Register` checks.
 HttpResponse Register(Relay* relay, const HttpRequest& request) {
   Body body(request.body);
   EngineRegistration of;
@@ -251,6 +258,7 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   return status.ok() ? Answer({{"status", "ok"}}, 201) : HttpError(status);
 }
 
+// Without `dp_rank` the whole instance goes, without `routing_group` whatever its group is.
 HttpResponse Unregister(Relay* relay, const HttpRequest& request) {
   Body body(request.body);
   std::string instance, model, group;
@@ -278,6 +286,7 @@ void AppendLine(const v1::DumpResponse& line, std::string* out) {
   *out += '\n';
 }
 
+// One line per run of blocks, then a last one without blocks that ends the rank.
 std::string LinesOf(const RelayRankDump& dump) {
   v1::DumpResponse line;
   ToProto(dump.identity.domain, line.mutable_domain());
@@ -297,12 +306,14 @@ std::string LinesOf(const RelayRankDump& dump) {
   return lines;
 }
 
+// The answer is made rank by rank while it is sent, so that memory holds one rank's lines at a
+// time. A rank that is gone when its turn comes is left out.
 HttpResponse Dump(const Relay* relay, const HttpRequest& request) {
   const std::optional<std::string> model = request.Param("model");
   std::optional<Domain> domain;
   if (model.has_value()) domain = Domain{*model, request.Param("tenant").value_or("")};
   const std::string worker = request.Param("worker").value_or("");
-  // Who there is now; each is read when its turn comes.
+  // The ranks that there are now; each is read when its turn comes.
   auto holders = std::make_shared<std::deque<std::pair<Domain, HolderId>>>();
   bool known = !domain.has_value();
   for (const RelayInstance& instance : relay->Instances()) {
@@ -328,6 +339,7 @@ HttpResponse Dump(const Relay* relay, const HttpRequest& request) {
 
 }  // namespace
 
+// /ready is that of `AdminHttp`, with the relay's readiness as its gate.
 void AddRelayRoutes(Relay* relay, AdminHttp* http) {
   http->Handle("GET", "/health",
                [](const HttpRequest&) { return HttpResponse{.content_type = ""}; });

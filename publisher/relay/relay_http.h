@@ -1,4 +1,4 @@
-// What can people and scripts ask a relay over HTTP, and tell it?
+// The relay over HTTP, for people and scripts.
 //
 //   GET  /health                  200; with `AdminHttp`'s /ready, which is 503 {"ready":false,"reason":"2 of 4 workers"} at first
 //   GET  /status                  engines' streams, ranks, and the streams to leaves

@@ -1,3 +1,6 @@
+// Metrics are made as text at each scrape, from one read of all instances: series of engines come
+// and go, which counters cannot.
+
 #include "publisher/relay/relay_metrics.h"
 
 #include <array>
@@ -15,15 +18,19 @@
 namespace kvatlas {
 namespace {
 
+// Counts over all instances, at this scrape.
 struct Gauges {
   uint64_t instances = 0, streams = 0, connected = 0, ranks = 0, offered = 0, degraded = 0;
   uint64_t links = 0, welcomed = 0;
 };
 
+// The sums that `GrowingTotals` keeps.
 enum Total { kGaps, kLost, kUndecodable, kStored, kRemoved, kRefused, kShed, kTotals };
 using Totals = std::array<uint64_t, kTotals>;
 
-// Sums that only grow, of engines that come and go.
+// Sums that only grow, over engines that come and go. `last_` has each engine's counts at the
+// scrape before. A scrape adds what each has gained since; counts that fell back were begun anew
+// and are added whole. An engine that is gone is forgotten at `End`, and what it added stays.
 class GrowingTotals {
  public:
   void Begin() { seen_.clear(); }
@@ -43,6 +50,7 @@ class GrowingTotals {
   Totals sums_ = {};
 };
 
+// The counts of one instance since its registration.
 Totals TotalsOf(const RelayInstance& instance) {
   Totals totals = {};
   totals[kStored] = instance.worker.blocks_stored;
@@ -103,6 +111,7 @@ void AppendTotals(const GrowingTotals& totals, MetricFamilies* families) {
   total("blocks_shed_total", "Blocks there was no room for.", kShed);
 }
 
+// Domain, worker and rank, as labels of one series.
 std::string LabelsOf(const RelayInstance& instance, uint32_t rank) {
   return MetricLabel("domain", ToString(instance.domain)) + "," +
          MetricLabel("worker", instance.name) + "," + MetricLabel("rank", std::to_string(rank));
@@ -130,6 +139,7 @@ void AppendLeafStream(const std::string& labels, const RelayLinkStats& link,
                   static_cast<double>(waiting));
 }
 
+// At most `kRelayStreamsShown` series of each kind: the first in the order of instances.
 void AppendStreams(const std::vector<RelayInstance>& instances, MetricFamilies* families) {
   families->Declare([](MetricFamilies* to) {
     AppendEngineStream("", {}, to);
@@ -164,6 +174,7 @@ void AppendStreams(const std::vector<RelayInstance>& instances, MetricFamilies* 
 }  // namespace
 
 void AddRelayMetrics(const Relay* relay, Metrics* metrics) {
+  // One scrape at a time, so `totals` needs no lock.
   metrics->OnText([relay, totals = std::make_shared<GrowingTotals>()](std::string* text) {
     const std::vector<RelayInstance> instances = relay->Instances();
     Gauges all;

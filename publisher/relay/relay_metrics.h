@@ -1,5 +1,5 @@
-// What does a relay look like in /metrics? Sums over its engines and their streams, and each
-// engine's stream and each stream to a leaf.
+// The relay in /metrics: sums over its engines and their streams, and each engine's stream and each
+// stream to a leaf.
 //
 // *Truth*: counters of engines go on over their registrations: one that is registered again counts
 // on from where its name was.

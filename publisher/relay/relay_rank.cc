@@ -1,3 +1,7 @@
+// One rank's resident set and its streams. Events change both under `mutex_`: the set first, then
+// every pump gets the changes that the set reports, so a snapshot taken under the lock fits the
+// stream.
+
 #include "publisher/relay/relay_rank.h"
 
 #include <algorithm>
@@ -8,6 +12,7 @@
 
 namespace kvatlas {
 
+// Adds first and gives back on failure: two concurrent calls cannot both pass the bound.
 bool BlockBudget::Take(uint64_t blocks) {
   const uint64_t before = used_.fetch_add(blocks, std::memory_order_relaxed);
   if (blocks_max_ == 0 || before + blocks <= blocks_max_) return true;
@@ -43,6 +48,8 @@ RelayRank::~RelayRank() {
 
 // ---- What the engine's worker says ----
 
+// Called with the worker's lock held: nothing here waits for a connection, and the flusher is only
+// woken.
 Applied RelayRank::Apply(std::span<const Event> events) {
   Applied applied;
   {
@@ -55,6 +62,9 @@ Applied RelayRank::Apply(std::span<const Event> events) {
   return applied;
 }
 
+// Room is taken for all blocks of a stored event before it is known how many are new, and what was
+// too much is given back: the budget is never exceeded. An event that does not fit is shed as a
+// whole.
 absl::Status RelayRank::ApplyLocked(const Event& event, uint64_t* changed) {
   const uint64_t before = resident_.size();
   const uint64_t room =
@@ -64,7 +74,7 @@ absl::Status RelayRank::ApplyLocked(const Event& event, uint64_t* changed) {
     return absl::ResourceExhaustedError("the relay's bound of blocks is reached");
   }
   const std::vector<Event> changes = resident_.Apply(event);
-  // What was taken beforehand, less what it really grew by, more what went.
+  // Gives back what was taken beforehand, less the growth of the set.
   options_.budget->GiveBack(before + room - resident_.size());
   for (const Event& change : changes) *changed += BlockCount(change);
   if (links_ != nullptr && !changes.empty())
@@ -76,6 +86,8 @@ absl::Status RelayRank::ApplyLocked(const Event& event, uint64_t* changed) {
   return absl::OkStatus();
 }
 
+// From here on the set lacks blocks that the engine has: answers are marked until the engine clears
+// or restarts.
 void RelayRank::Shed(uint64_t blocks) {
   static LogLimiter limiter{std::chrono::seconds(10)};
   LogEvery(limiter, options_.identity.holder.name, LogLevel::kWarning, "no room for blocks",
@@ -96,14 +108,18 @@ void RelayRank::SetTrust(Trust trust) {
   Wake();
 }
 
+// Without streams the layout goes out with the next snapshot.
 void RelayRank::SetLayout(const CacheLayout& layout) {
   MutexLock lock(&mutex_);
   if (!resident_.SetLayout(layout) || links_ == nullptr) return;
   for (const Link& link : *links_) link.pump->NoteLayout();
 }
 
+// Three independent reasons; `Stats` names the first.
 bool RelayRank::Degraded() const { return trust_ != Trust::kExact || !certain_ || shedding_; }
 
+// Called after every change of one of the reasons, under the lock, so that the mark is in the order
+// of the stream.
 void RelayRank::TellDoubt() {
   const bool degraded = Degraded();
   if (degraded == told_degraded_ || links_ == nullptr) return;
@@ -113,6 +129,9 @@ void RelayRank::TellDoubt() {
 
 // ---- Whether leaves hear of it ----
 
+// The transitions of the header's picture. A quiet rank keeps its streams without heartbeats;
+// beyond `lease_ttl` they end, and begin anew as a new incarnation. Offering and stopping take
+// no lock of this rank while they wait.
 void RelayRank::SetStream(bool heard, bool settled, bool certain, Time now) {
   std::shared_ptr<Links> ended;
   bool offer = false;
@@ -137,7 +156,9 @@ void RelayRank::SetStream(bool heard, bool settled, bool certain, Time now) {
   for (const Link& link : *ended) link.pump->Stop(/*goodbye=*/false, Duration(0));
 }
 
-// Each time as a new incarnation: what leaves were told by the one before may have changed since.
+// Opens a stream to every leaf. Each time as a new incarnation: what leaves were told by the one
+// before may have changed since. A stop or another offer may have come in between, hence the second
+// check.
 void RelayRank::Offer() {
   std::shared_ptr<Links> made = std::make_shared<Links>();
   {
@@ -152,6 +173,7 @@ void RelayRank::Offer() {
   for (const Link& link : *made) link.pump->Start();
 }
 
+// The epoch grows with each link, also when the clock does not.
 RelayRank::Link RelayRank::MakeLink(const std::string& leaf) {
   identity_.epoch = std::max<Epoch>(identity_.epoch + 1, WallTimeNs());
   identity_.instance_id = RandomInstanceId();
@@ -165,6 +187,8 @@ RelayRank::Link RelayRank::MakeLink(const std::string& leaf) {
   return {leaf, std::move(pump), std::move(watch)};
 }
 
+// Links of leaves that stay are taken over; `links_` is replaced, not changed, since readers hold
+// copies of the pointer.
 void RelayRank::SetLeaves(const std::vector<std::string>& leaves) {
   Links made, dropped;
   {
@@ -193,10 +217,14 @@ std::shared_ptr<RelayRank::Links> RelayRank::links() const {
   return links_;
 }
 
+// At most one entry of this rank is in the flusher's list: `Flush` clears the mark before it looks,
+// so a change that comes later wakes anew.
 void RelayRank::Wake() {
   if (!awake_.exchange(true)) options_.wake(shared_from_this());
 }
 
+// Called by the flusher, and by `Relay::Stop` after it. Without the lock: pumps write to
+// connections.
 void RelayRank::Flush() {
   awake_.store(false);
   const std::shared_ptr<Links> all = links();
@@ -204,6 +232,7 @@ void RelayRank::Flush() {
   for (const Link& link : *all) link.pump->Flush();
 }
 
+// Quiet ranks are passed over: their missing heartbeats let the lease at the leaf run out.
 void RelayRank::Tick() {
   {
     MutexLock lock(&mutex_);
@@ -215,6 +244,8 @@ void RelayRank::Tick() {
   for (const Link& link : *all) link.watch->Set(link.pump->Progress());
 }
 
+// After the engine's events have ended. A pump's `Stop` may take `flush_for`, so it runs without
+// the lock.
 void RelayRank::Stop(bool goodbye, Duration flush_for) {
   std::shared_ptr<Links> ended;
   {

@@ -1,5 +1,5 @@
-// What does the relay tell leaves about one worker rank? Its resident set, and a stream of ours to
-// every leaf.
+// One worker rank as the relay tells leaves of it: its resident set, and a stream of ours to every
+// leaf.
 //
 //   EngineWorker ── events, trust ──▶ RelayRank: resident set ─┬▶ SenderPump ─▶ link ─▶ leaf, replica 0
 //   ZmqIngest ──── heard, settled ──▶                          └▶ SenderPump ─▶ link ─▶ leaf, replica 1
@@ -10,9 +10,8 @@
 // *Truth*: leaves are told no more than the relay knows. While it missed some of the engine's
 // events, has not heard it yet, or had no room, the stream is marked (`Batch::degraded`) and so are
 // the leaves' answers. Nothing is offered before the engine's first replay is over, so that leaves
-// that remember do not forget what is about to be said again. An engine that is not heard is not
-// spoken for: no heartbeats, so that its lease runs out at the leaves as if they listened
-// themselves.
+// that remember do not forget what is about to be said again. For an engine that is not heard no
+// heartbeats are sent, so that its lease runs out at the leaves as if they listened themselves.
 // *Threads*: any. Events and trust come with the worker's lock held: neither waits for a
 // connection. `Flush`, `Tick`, `SetStream`, `SetLeaves` and `Stop` may take long, and are called by
 // one thread each.
@@ -49,7 +48,7 @@
 
 namespace kvatlas {
 
-// How many blocks may all ranks of a process hold together?
+// The bound of blocks that all ranks of a process hold together.
 class BlockBudget {
  public:
   // 0: no limit.
@@ -134,14 +133,14 @@ class RelayRank : public HoldingsWriter, public std::enable_shared_from_this<Rel
   void SetTrust(Trust trust) override;
   void SetLayout(const CacheLayout& layout) override;
 
-  // How its stream is, every 200 ms or so. `heard`: a peer is there. `settled`: no first replay is
-  // under way or to come.
-  // `certain`: something came over it, or a replay said that there is nothing.
+  // The state of the engine's stream, to be told every 200 ms or so. `heard`: a peer is there.
+  // `settled`: no first replay is under way or to come. `certain`: something came over it, or a
+  // replay said that there is nothing.
   void SetStream(bool heard, bool settled, bool certain, Time now);
 
-  // Who is told from now on. One who is new gets a stream of its own, with a snapshot; one who is
-  // no longer named is dropped, and keeps what it knows for a lease. Called by who calls
-  // `SetStream`.
+  // The leaves that are told from now on. A new one gets a stream of its own, with a snapshot; one
+  // that is no longer named is dropped, and keeps what it knows for a lease. Called by the thread
+  // that calls `SetStream`.
   void SetLeaves(const std::vector<std::string>& leaves);
 
   // Writes what is due to every leaf that takes it.

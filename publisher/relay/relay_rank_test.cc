@@ -1,4 +1,4 @@
-// What one rank tells a leaf, step by step: an in-process link and time that is told.
+// One rank's stream to a leaf, step by step: an in-process link, and time that the test sets.
 
 #include "publisher/relay/relay_rank.h"
 #include "indexer/base/test_seed.h"
@@ -158,7 +158,7 @@ TEST_F(RelayRankTest, TheWorkersTrustIsTheLeafs) {
   Run();
   EXPECT_EQ(leaf.TrustOf("w"), Trust::kDegraded);
   EXPECT_EQ(leaf.HeldBy("w"), Held(1, 3));
-  // What nothing confirmed is dropped by the worker, which stays degraded until the engine starts
+  // The worker drops blocks that nothing confirmed, and stays degraded until the engine starts
   // anew.
   EXPECT_TRUE(rank->Apply(Removed{.tier = Tier::kDevice, .blocks = {SequenceHash{2}}}).ok());
   Run();

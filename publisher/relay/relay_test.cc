@@ -255,7 +255,7 @@ TEST_F(RelayTest, ABlockSizeIsLearnedFromTheFirstStoredBlock) {
   EXPECT_TRUE(Becomes("w", Chain({1, 2})));
   for (const RelayInstance& instance : relay->Instances())
     EXPECT_EQ(instance.block_size, instance.name == "w" ? kBlockSize : 0u);
-  // One that says another size does not fit the domain any more.
+  // A registration with another size does not fit the domain any more.
   Engine third;
   EngineRegistration other = third.Registration("u");
   other.block_size = kBlockSize + 1;
@@ -330,8 +330,8 @@ TEST_F(RelayTest, ALossThatNothingRepairsIsTheLeafsDoubtToo) {
   ASSERT_TRUE(Becomes("w", Chain({1, 2, 3})));
   engine.sockets.Drop(engine.Removed({3}));
   engine.sockets.Publish(engine.Stored({9}));
-  // What nothing confirmed is dropped, what came after the loss stays; certain is no more than
-  // that.
+  // Blocks that nothing confirmed are dropped, blocks that came after the loss stay; no more than
+  // that is certain.
   EXPECT_TRUE(Becomes("w", Chain({9}), Trust::kDegraded));
   // A clear leaves nothing to doubt.
   engine.sockets.Publish(engine.AllCleared());

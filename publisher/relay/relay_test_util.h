@@ -1,5 +1,4 @@
-// What does a leaf know of the engines that a relay tells it about? Real receivers, one for each
-// holder, each with a plain set behind it.
+// A leaf as a relay sees it: real receivers, one for each holder, each with a plain set behind it.
 //
 // *Threads*: any. *Lifetime*: outlives its sessions.
 //
@@ -47,7 +46,7 @@ class TestLeaf : public StreamAcceptor {
     return std::make_unique<Session>(this, std::move(reply));
   }
 
-  // Of "worker" or "worker/rank". Nothing: never announced.
+  // The blocks of "worker" or "worker/rank". Nothing: never announced.
   std::optional<Trust> TrustOf(const std::string& holder) const {
     MutexLock lock(&mutex_);
     const auto it = holders_.find(holder);
@@ -64,7 +63,7 @@ class TestLeaf : public StreamAcceptor {
     const auto it = holders_.find(holder);
     return it == holders_.end() ? CacheLayout() : it->second->sink.layout();
   }
-  // Of its latest hello; empty: no such label.
+  // From its latest hello; empty: no such label.
   std::string LabelOf(const std::string& holder, const std::string& name) const {
     MutexLock lock(&mutex_);
     const auto it = holders_.find(holder);

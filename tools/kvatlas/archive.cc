@@ -1,3 +1,5 @@
+// A tar file is built in memory as files are added, and compressed once at the end.
+
 #include "tools/kvatlas/archive.h"
 
 #include <zlib.h>
@@ -12,7 +14,7 @@ namespace {
 
 constexpr size_t kBlock = 512;
 
-// Of a tar file, all text, numbers in octal.
+// The header of a file in a tar archive (POSIX ustar): all text, numbers in octal.
 struct Header {
   char name[100];
   char mode[8];
@@ -44,6 +46,7 @@ void Archive::Add(std::string_view name, std::string_view content) {
   header.type = '0';
   std::memcpy(header.magic, "ustar", sizeof(header.magic));
   std::memcpy(header.version, "00", sizeof(header.version));
+  // The checksum is the sum of the header's bytes with this field as blanks.
   std::memset(header.checksum, ' ', sizeof(header.checksum));
   unsigned sum = 0;
   for (size_t i = 0; i < sizeof(header); ++i)
@@ -51,15 +54,18 @@ void Archive::Add(std::string_view name, std::string_view content) {
   std::snprintf(header.checksum, sizeof(header.checksum), "%06o", sum);
   tar_.append(reinterpret_cast<const char*>(&header), sizeof(header));
   tar_.append(content);
+  // Content is padded to full blocks.
   tar_.resize((tar_.size() + kBlock - 1) / kBlock * kBlock);
 }
 
 absl::StatusOr<std::string> Archive::TarGz() const {
+  // Two empty blocks end an archive.
   const std::string tar = tar_ + std::string(2 * kBlock, '\0');
   z_stream stream = {};
   constexpr int kGzip = 16 + MAX_WBITS;
   if (deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, kGzip, 8, Z_DEFAULT_STRATEGY) != Z_OK)
     return absl::InternalError("zlib cannot begin");
+  // One call is enough: the output has room for the worst case.
   std::string out(deflateBound(&stream, tar.size()), '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(tar.data()));
   stream.avail_in = static_cast<uInt>(tar.size());

@@ -1,4 +1,4 @@
-// How do several small files become one to send? A .tar.gz in memory.
+// Makes one file of several small ones, for sending: a .tar.gz in memory.
 //
 // *Format*: POSIX ustar, then gzip; files of mode 0600, of no owner, of one time. The same files
 // give the same bytes.

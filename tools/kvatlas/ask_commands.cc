@@ -1,4 +1,6 @@
-// query, explain: who has how much of a prompt, and why.
+// query, explain: who has how much of a prompt, and why. A prompt of text is made tokens of first
+// (`MakeTokens`); then a leaf, a node or a frontend is asked in its own form: token ids, sequence
+// hashes, or waypoints.
 
 #include <algorithm>
 #include <cstdint>
@@ -33,6 +35,7 @@ std::string OneDecimal(double value) {
   return text;
 }
 
+// Running and waiting requests, "3+1".
 std::string LoadText(const v1::Load& load, bool there) {
   if (!there) return "-";
   return std::to_string(load.running_requests()) + "+" + std::to_string(load.waiting_requests());
@@ -57,6 +60,7 @@ absl::StatusOr<uint32_t> TierBits(const std::vector<std::string>& names) {
   return bits;
 }
 
+// REQUIRES: the numbers are token ids, which `AskedPromptFlags::Read` has checked.
 void SetTokens(const AskedPrompt& prompt, v1::Tokens* tokens) {
   tokens->mutable_ids()->Reserve(static_cast<int>(prompt.numbers.size()));
   for (const uint64_t number : prompt.numbers) tokens->add_ids(static_cast<uint32_t>(number));
@@ -66,6 +70,7 @@ void SetTokens(const AskedPrompt& prompt, v1::Tokens* tokens) {
 
 // ---- query ----
 
+// The leaf hashes token ids itself; hashes go as they are.
 int QueryLeaf(Command* command, const Address& leaf, const AskedPrompt& prompt,
               v1::FindOverlapsRequest request) {
   SetDomain(*command, request.mutable_domain());
@@ -97,7 +102,8 @@ int QueryLeaf(Command* command, const Address& leaf, const AskedPrompt& prompt,
   return command->Done();
 }
 
-// Of the domain at a node. NOT_FOUND.
+// The block size of the domain at a node: hashes are made here, as a node takes waypoints alone.
+// NOT_FOUND: the domain is unknown there.
 absl::StatusOr<uint32_t> BlockSizeAt(const Command& command, const HolderService& service) {
   const absl::StatusOr<v1::StatsResponse> stats = service.Stats();
   if (!stats.ok()) return stats.status();
@@ -109,6 +115,8 @@ absl::StatusOr<uint32_t> BlockSizeAt(const Command& command, const HolderService
                              " was never announced");
 }
 
+// Hashes the prompt, selects the waypoints of the schedule, and asks for cells. A node with another
+// schedule refuses the question.
 int QueryHierarchy(Command* command, const Address& hierarchy, const AskedPrompt& prompt,
                    const WaypointSchedule& schedule, uint32_t best) {
   const HolderService service(ServiceRole::kHierarchy, hierarchy, command->timeout());
@@ -147,6 +155,7 @@ int QueryHierarchy(Command* command, const Address& hierarchy, const AskedPrompt
 
 // ---- explain ----
 
+// The body of the leaf's POST /explain. Local hashes are signed 64-bit numbers there.
 std::string LeafQuestion(const Command& command, const AskedPrompt& prompt) {
   Json body = {{"model_name", command.model()},
                {"routing_group", command.tenant().empty() ? "default" : command.tenant()}};
@@ -162,13 +171,14 @@ std::string LeafQuestion(const Command& command, const AskedPrompt& prompt) {
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// A table's cell of a JSON field; "-": it is missing or null.
 std::string CellOf(const Json& json, const char* field) {
   const auto it = json.find(field);
   if (it == json.end() || it->is_null()) return "-";
   return it->is_string() ? it->get<std::string>() : it->dump();
 }
 
-// A text; a number of leaves of earlier releases.
+// A hash: a text, or a number in answers of earlier releases.
 std::optional<uint64_t> HashOf(const Json& json) {
   if (json.is_number_unsigned()) return json.get<uint64_t>();
   uint64_t hash = 0;
@@ -176,6 +186,9 @@ std::optional<uint64_t> HashOf(const Json& json) {
   return std::nullopt;
 }
 
+// Per worker the blocks by tier and where the first hole is; for hybrid models also a strip per
+// cache class. Below, the one line that matters: where the prefix ends, and whether for want of
+// main blocks or of side blocks (`held_max` is what full attention holds).
 void PrintExplanation(const Json& answer, std::ostream& out) {
   Table table({"WORKER", "BLOCKS>", "DEVICE>", "HOST>", "DISK>", "EXTERNAL>", "FIRST HOLE>",
                "BEHIND IT>", "TRUST*", "AGE MS>"});
@@ -215,6 +228,7 @@ void PrintExplanation(const Json& answer, std::ostream& out) {
     out << "a holder has all of it\n";
     return;
   }
+  // The main blocks go on, so a side class ended the prefix.
   if (diverges->is_number_unsigned() && diverges->get<uint64_t>() < held_max) {
     out << "no holder can reuse more than " << diverges->dump() << " blocks; full attention holds "
         << held_max << '\n';
@@ -245,6 +259,7 @@ int ExplainLeaf(Command* command, const Address& leaf_http, const AskedPrompt& p
   return command->Done();
 }
 
+// The cells that were asked, the candidates with the parts of their costs, and the choice.
 void PrintRoute(const v1::RouteResponse& route, std::ostream& out) {
   const v1::Receipt& receipt = route.receipt();
   Table cells({"CELL", "ADDRESS", "AT LEAST>", "BELOW>", "BEST FOUND>", "AGE>", "TOOK>", "ERROR"});
@@ -275,6 +290,8 @@ void PrintRoute(const v1::RouteResponse& route, std::ostream& out) {
   out << '\n';
 }
 
+// A frontend takes tokens, or sequence hashes; local hashes are chained here, which needs no block
+// size.
 int ExplainFrontend(Command* command, const Address& frontend, const AskedPrompt& prompt) {
   v1::RouteRequest request;
   SetDomain(*command, request.mutable_domain());
@@ -362,11 +379,13 @@ int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io) {
                       !frontend.empty();
   if (!choice && prompt->form == AskedForm::kHashes)
     return command.Usage("a leaf explains --tokens or --local_hashes");
+  // Not used where a word names the service.
   const Address named = frontend.empty() ? Address() : frontend[0];
   const absl::StatusOr<Address> at =
       choice ? command.Find(ServiceRole::kFrontend, Plane::kGrpc, named)
              : command.Find(ServiceRole::kLeaf, Plane::kHttp, leaf_http);
   if (!at.ok()) return command.Fail(at.status());
+  // Tokens of a text are made by the frontend that explains, unless --tokenizer says otherwise.
   std::optional<Address> asked;  // its tokenizer is the one that counts
   if (choice) asked = command.services().empty() ? named : command.services()[0].address;
   if (absl::Status bad = MakeTokens(command.model(), command.tenant(),

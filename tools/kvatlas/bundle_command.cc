@@ -43,17 +43,20 @@ constexpr char kFolder[] = "kvatlas-bundle/";
 constexpr size_t kLogBytesMax = 4 << 20;
 constexpr size_t kFileNameBytesMax = 40;
 
+// By value: scrubbing must not change the survey.
 std::string Printed(Json json) {
   Scrub(&json);
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// Of a service's page; what is no JSON is text.
+// A service's page, scrubbed; a page that is no JSON is treated as text.
 std::string PrintedBody(const std::string& body) {
   Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   return json.is_discarded() ? ScrubbedText(body) : Printed(std::move(json));
 }
 
+// A name within an archive: only letters, digits, '.' and '-'. Of a long one the end is kept, which
+// has the port.
 std::string FileName(std::string text) {
   for (char& c : text)
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '-') c = '-';
@@ -77,6 +80,8 @@ struct BundleOptions {
   uint32_t log_lines = 1000;
 };
 
+// Collects files into the archive. Every content goes through `Scrub` or `ScrubbedText` before
+// `Add`.
 class Bundle {
  public:
   Bundle(const Command& command, const Survey& survey, int64_t now_unix_s)
@@ -118,6 +123,7 @@ void Bundle::AddReadme() {
           "them on.\n");
 }
 
+// With the limits of a doctor without flags.
 void Bundle::AddDoctor() {
   std::string text, lines;
   CheckOptions checks;
@@ -138,6 +144,7 @@ void Bundle::AddDoctor() {
   Add("doctor.json", lines);
 }
 
+// Runs `kvatlas streams` within this process and keeps what it prints.
 void Bundle::AddStreams() {
   std::string leaves, nodes, relays;
   const auto join = [](const std::string& address, std::string* to) {
@@ -154,6 +161,7 @@ void Bundle::AddStreams() {
   Add("streams.txt", ScrubbedText(out.str() + err.str()));
 }
 
+// Flags are told as services report them, which leave out secrets; `Printed` scrubs once more.
 void Bundle::AddServices() {
   Json services = Json::array();
   for (const SurveyedNode& node : survey_.nodes) {
@@ -190,6 +198,8 @@ void Bundle::AddServices() {
   Add("services.json", Printed(std::move(services)));
 }
 
+// A page that cannot be had leaves a file NAME.error with the reason: that is worth knowing as
+// well.
 void Bundle::AddPages(const std::string& folder, const std::string& kind, const Address& address,
                       const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
@@ -205,6 +215,7 @@ void Bundle::AddPages(const std::string& folder, const std::string& kind, const 
   }
 }
 
+// Statistics over gRPC were asked for in the survey; only HTTP pages are fetched here.
 void Bundle::AddNode(const SurveyedNode& node) {
   const char* const kind = node.is_leaf() ? "leaf" : "hierarchy";
   const std::string folder = FileName(std::string(kind) + "-" + node.addresses.front()) + "/";
@@ -220,6 +231,8 @@ void Bundle::AddNode(const SurveyedNode& node) {
   AddPages(folder, kind, *http, paths);
 }
 
+// The last lines of at most `kLogBytesMax` bytes; empty: the file is not there, as for services of
+// other hosts.
 std::string LastLines(const std::string& path, size_t lines) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return "";
@@ -232,6 +245,8 @@ std::string LastLines(const std::string& path, size_t lines) {
   return text.substr(from);
 }
 
+// Files of the flag, then those that services of the fleet say they write, where they exist on this
+// host.
 void Bundle::AddLogs(const BundleOptions& options) {
   std::vector<std::string> paths = options.logs;
   for (const std::string& path : logs_)
@@ -244,6 +259,7 @@ void Bundle::AddLogs(const BundleOptions& options) {
   }
 }
 
+// Services are asked one after the other: a bundle is not in a hurry.
 void Bundle::AddAll(const BundleOptions& options) {
   AddReadme();
   AddDoctor();

@@ -1,3 +1,7 @@
+// A checkpoint has two parts: images of holders that streams feed, which are told as they are read
+// (`CheckpointTeller`), and names of blocks of engines that the leaf listened to, which are
+// gathered first (`EngineNames`) and then told (`TellEngine`).
+
 #include "tools/kvatlas/checkpoint_holdings.h"
 
 #include <algorithm>
@@ -25,9 +29,10 @@ namespace {
 
 using Visit = std::function<void(const v1::DumpResponse&)>;
 
+// Runs of one block each: a piece stays far below the bound of a message.
 constexpr size_t kBlocksAPiece = 4096;
 
-// What a contract's id says; an unknown algorithm has no seed and matches nothing.
+// The contract of an id; an unknown algorithm has no seed and matches nothing.
 HashContract ContractOf(std::string_view id) {
   HashContract contract;
   const size_t colon = id.rfind(':');
@@ -36,10 +41,11 @@ HashContract ContractOf(std::string_view id) {
   return contract;
 }
 
-// One rank of an engine, as its names tell it.
+// One rank of an engine, put together from the names of its blocks.
 struct EngineHoldings {
   Domain domain;
-  std::array<std::vector<uint32_t>, kTiers> required = {};  // attention groups
+  // The attention groups that have to hold a block for the rank to have it in that tier.
+  std::array<std::vector<uint32_t>, kTiers> required = {};
   bool degraded = false;
   struct Named {
     Position position = 0;
@@ -49,7 +55,8 @@ struct EngineHoldings {
   std::map<SequenceHash, Named> sides = {};
 };
 
-// Gathers what names tell, until all are there: a block may have several.
+// Gathers the names of all ranks: a block may have several, one for each group, so nothing can be
+// told before all are read.
 class EngineNames : public SnapshotVisitor {
  public:
   explicit EngineNames(const DumpFilter& filter) : filter_(filter) {}
@@ -71,6 +78,7 @@ class EngineNames : public SnapshotVisitor {
   }
   absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) override {
     EngineHoldings* const of = Of(entry, alias.rank);
+    // A side block without a main block waits for it, and belongs to no rank yet.
     if (of == nullptr || (alias.side && alias.block == SequenceHash{0})) return absl::OkStatus();
     of->degraded = of->degraded || alias.suspect;
     EngineHoldings::Named& named = (alias.side ? of->sides : of->blocks)[alias.block];
@@ -84,6 +92,7 @@ class EngineNames : public SnapshotVisitor {
   bool domain_seen() const { return domain_seen_; }
 
  private:
+  // Null: the filter does not want it.
   EngineHoldings* Of(const EngineEntry& entry, uint32_t rank) {
     if (!filter_.Wants(entry.domain.model, entry.domain.tenant, entry.instance)) return nullptr;
     return &all_[{entry.domain, HolderId{entry.instance, rank, ""}}];
@@ -94,12 +103,14 @@ class EngineNames : public SnapshotVisitor {
   bool domain_seen_ = false;
 };
 
+// Whether the rank has the block in the tier: every required group has a copy.
 bool Holds(const EngineHoldings& of, const EngineHoldings::Named& named, size_t tier) {
   const std::set<uint32_t>& groups = named.groups[tier];
   return !groups.empty() && std::all_of(of.required[tier].begin(), of.required[tier].end(),
                                         [&](uint32_t group) { return groups.contains(group); });
 }
 
+// Block by block, as names have no runs. Their class is not in a checkpoint (`kUnknownSide`).
 void TellEngine(const HolderKey& key, const EngineHoldings& of, const Visit& visit) {
   v1::DumpResponse piece;
   ToProto(key.first, piece.mutable_domain());
@@ -126,7 +137,8 @@ void TellEngine(const HolderKey& key, const EngineHoldings& of, const Visit& vis
   visit(piece);
 }
 
-// Tells of a checkpoint's holders in the words of a dump.
+// Tells a checkpoint's holders as pieces of a dump. `piece_` is the holder being read; empty: none,
+// or one that the filter does not want.
 class CheckpointTeller : public CheckpointVisitor {
  public:
   CheckpointTeller(HashContract contract, const DumpFilter& filter, const Visit& visit)
@@ -151,6 +163,7 @@ class CheckpointTeller : public CheckpointVisitor {
     if (!image.layout.plain()) ToProto(image.layout, piece_->mutable_layout());
     return absl::OkStatus();
   }
+  // A run in several tiers is told once for each.
   absl::Status OnRun(Stored* run, TierMask tiers) override {
     if (!piece_.has_value()) return absl::OkStatus();
     for (int tier = 0; tier < kTiers; ++tier) {
@@ -179,6 +192,7 @@ class CheckpointTeller : public CheckpointVisitor {
   bool domain_seen() const { return domain_seen_ || filter_.model.empty(); }
 
  private:
+  // The last piece of a holder has no blocks, only the mark.
   void EndHolder() {
     if (!piece_.has_value()) return;
     piece_->clear_stored();

@@ -1,5 +1,4 @@
-// Which holder held what when a checkpoint was written? A leaf's checkpoint file in the form of a
-// dump.
+// A leaf's checkpoint file in the form of a dump: which holder held what when it was written.
 //
 // Holders that streams feed are in it as they were. Of engines that the leaf listened to itself a
 // checkpoint has the names of blocks: a rank holds a block in a tier when a name of each attention

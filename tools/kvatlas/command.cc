@@ -1,3 +1,5 @@
+// The table of sub-commands, the command line that they share (`Command`), and the loop of --watch.
+
 #include "tools/kvatlas/command.h"
 
 #include <google/protobuf/util/json_util.h>
@@ -23,10 +25,11 @@
 namespace kvatlas {
 namespace {
 
-// What a terminal is told before each look of --watch: home, and nothing below.
+// Sent to a terminal before each look of --watch: home, and nothing below.
 constexpr char kClear[] = "\x1b[H\x1b[2J\x1b[3J";
 constexpr char kWatchEvery[] = "2s";
 
+// One sub-command; `run` gets the arguments behind its name.
 struct Entry {
   const char* name;
   const char* about;
@@ -40,6 +43,7 @@ int Serve(const std::vector<std::string>& arguments, const CommandIo& io) {
   return kExitOk;
 }
 
+// In the order of the help. A new command is a line here, a declaration in command.h, and a source.
 constexpr Entry kCommands[] = {
     {"serve", "stands in front of engines: leaf, frontend and proxy in one process", Serve,
      /*serves=*/true},
@@ -64,6 +68,7 @@ constexpr Entry kCommands[] = {
     {"completion", "prints what bash or zsh needs to complete commands and flags", RunCompletion},
 };
 
+// The overview; flags are shown by each command itself.
 void PrintHelp(std::ostream& out) {
   out << "kvatlas COMMAND [KIND=HOST:PORT…] [--flag=value…]: runs kvatlas in front of engines, and "
          "asks its "
@@ -124,7 +129,8 @@ void PrintMan(std::ostream& out) {
   out << page.Text();
 }
 
-// Variables and keys of all commands: those of others are not looked at.
+// Names of flags of all commands: variables and keys of a shared configuration that belong to other
+// commands are then not errors.
 std::set<std::string> NamesOfCommands() {
   std::set<std::string> names;
   for (const Entry& command : kCommands) {
@@ -134,7 +140,8 @@ std::set<std::string> NamesOfCommands() {
   return names;
 }
 
-// Again and again, where the command says so.
+// Runs a command, again and again with --watch. The command itself writes the interval into `watch`
+// while it parses, and sets it to 0 when its command line is wrong.
 int RunEntry(const Entry& command, const std::vector<std::string>& arguments, const CommandIo& io) {
   Duration watch{0};
   CommandIo watched = io;
@@ -151,6 +158,7 @@ int RunEntry(const Entry& command, const std::vector<std::string>& arguments, co
   }
 }
 
+// In local time, for people.
 std::string TimeOfDay() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -168,6 +176,8 @@ std::vector<CommandText> CommandTexts() {
   return texts;
 }
 
+// Runs the command with `CommandIo::flags` set, so that it declares its flags and does nothing
+// else.
 bool LookAtFlags(const std::string& command, const std::function<void(const FlagSet&)>& look) {
   for (const Entry& entry : kCommands) {
     if (entry.name != command) continue;
@@ -231,6 +241,7 @@ Command::Command(const std::string& name, const std::string& about, const Comman
   flags_.Group("");
 }
 
+// With --watch the whole look is printed at once: a slow service does not leave half a screen.
 Command::~Command() {
   if (!watching()) return;
   const std::string look = look_.str();
@@ -243,6 +254,7 @@ std::ostream& Command::out() const {
   return watching() ? static_cast<std::ostream&>(look_) : io_.out;
 }
 
+// The words also become the usage line of --help.
 void Command::AddServices(std::vector<ServiceRole> roles, size_t max) {
   std::string usage;
   for (const ServiceRole role : roles)
@@ -257,6 +269,8 @@ void Command::AddWatch() {
              "look again so often, alone: every " + std::string(kWatchEvery) + "; 0: once");
 }
 
+// Words are services, of the kinds that the command wants. A word beside the older flag of the same
+// service is refused, since it is not clear which is meant.
 absl::Status Command::ReadServices() {
   if (roles_.empty()) return absl::OkStatus();
   for (const std::string& word : words_) {
@@ -285,6 +299,7 @@ bool Command::Names(ServiceRole role) const {
                      [role](const ServiceName& name) { return name.role == role; });
 }
 
+// A service named `serve` stands for its leaf and for its frontend.
 absl::StatusOr<Address> Command::Find(ServiceRole role, Plane plane,
                                       const Address& otherwise) const {
   const bool in_serve = role == ServiceRole::kLeaf || role == ServiceRole::kFrontend;
@@ -301,6 +316,10 @@ void Command::AddDomain(bool required) {
   flags_.Add("tenant", &tenant_, "tenant of the domain");
 }
 
+// 1. Only shows the flags, if that is asked for.
+// 2. --json and --watch without a value get their default: the next argument is a flag or a
+//    service.
+// 3. Flags, words, colours, credentials, and the file of --json, in this order.
 std::optional<int> Command::Parse(const std::vector<std::string>& arguments) {
   if (io_.flags != nullptr) {
     io_.flags(flags_);
@@ -336,6 +355,7 @@ std::optional<int> Command::Parse(const std::vector<std::string>& arguments) {
   return std::nullopt;
 }
 
+// A token is only sent over TLS, and only read from a file: others can read a command line.
 absl::Status Command::UseCredentials() {
   if (security_.tls.any()) {
     absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(security_);
@@ -356,6 +376,7 @@ absl::Status Command::UseCredentials() {
   return absl::OkStatus();
 }
 
+// A line of JSON, to the file of --json or to standard output.
 void Command::PrintJson(const Json& line) {
   if (!json()) return;
   std::ostream& to = table() ? static_cast<std::ostream&>(json_file_) : out();
@@ -372,19 +393,24 @@ void Command::PrintJson(const google::protobuf::Message& line) {
   to << text << '\n';
 }
 
+// The exit status tells a service that is not there from one that refuses. With --watch the error
+// is part of the look, and the watch goes on.
 int Command::Fail(const absl::Status& status) const {
   std::ostream& to = watching() ? static_cast<std::ostream&>(look_) : io_.err;
   to << program_ << ": " << ShownLines(flags_.Refusal(std::string(status.message()))) << '\n';
+  // Deadlines count as unreachable: a service that hangs is not there for the operator.
   const bool unreachable = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
   return unreachable ? kExitUnreachable : kExitRefused;
 }
 
+// Ends a watch: another look would be as wrong.
 int Command::Usage(const std::string& what) const {
   if (io_.watch != nullptr) *io_.watch = Duration::zero();
   io_.err << program_ << ": " << flags_.Refusal(what) << " (see --help)\n";
   return kExitUsage;
 }
 
+// A file of --json that could not be written is an error of the command.
 int Command::Done() {
   if (!json() || !table()) return kExitOk;
   json_file_.close();

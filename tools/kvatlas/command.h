@@ -1,4 +1,4 @@
-// What do all sub-commands have in common? Flags, the two forms of output, and the status to exit
+// The parts that all sub-commands share: flags, the two forms of output, and the status to exit
 // with.
 //
 // *Threads*: none.
@@ -53,13 +53,13 @@ class Command {
   // Services of these kinds may be named as words, KIND=HOST:PORT, at most `max` of them. What
   // flags name is the older way.
   void AddServices(std::vector<ServiceRole> roles, size_t max);
-  // Those words; a word beside the flag of the same service is refused by `Parse`.
+  // The services that words name; a word beside the flag of the same service is refused by `Parse`.
   const std::vector<ServiceName>& services() const { return services_; }
-  // Where the service is asked that a word names in one of `roles`, or else that `otherwise` is.
+  // The address of the service that a word names in one of `roles`, or else of `otherwise`.
   absl::StatusOr<Address> Find(ServiceRole role, Plane plane, const Address& otherwise) const;
   // Whether a word names a service of this kind.
   bool Names(ServiceRole role) const;
-  // For commands whose words are something else.
+  // For commands whose words do not name services.
   const std::vector<std::string>& words() const { return words_; }
   void TakeWords(std::string usage) { flags_.Words(&words_, std::move(usage)); }
 
@@ -83,7 +83,7 @@ class Command {
   // Says what went wrong, and returns the status to exit with.
   int Fail(const absl::Status& status) const;
   int Usage(const std::string& what) const;
-  // Of a command that is through.
+  // Ends a command that has printed everything.
   int Done();
 
  private:
@@ -118,7 +118,7 @@ struct CommandText {
   std::string about;
 };
 std::vector<CommandText> CommandTexts();
-// Of a command line up to the cursor: what may stand in the place of its last word.
+// The words that may stand in the place of the last word of a command line up to the cursor.
 std::vector<std::string> CompletionsOf(const std::string& line);
 // Shows the flags of a command to `look`; false: there is no such command.
 bool LookAtFlags(const std::string& command, const std::function<void(const FlagSet&)>& look);

@@ -1,5 +1,4 @@
-// What can an operator ask the services with the command `kvatlas`? One function for each
-// sub-command, its flags and texts.
+// The operator's command `kvatlas`: one function for each sub-command, its flags and texts.
 //
 //   serve  demo                 a process in front of engines; the same with two mock engines and a conversation
 //   status                      all processes in one screen

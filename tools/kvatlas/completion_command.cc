@@ -12,8 +12,8 @@
 namespace kvatlas {
 namespace {
 
-// Bash splits words at '=' and ':', and takes what completes the last piece; `line` is what was
-// typed up to the cursor.
+// Bash splits words at '=' and ':', and replaces only the last piece, so the part of a candidate
+// before that piece is cut off. `line` is what was typed up to the cursor.
 constexpr char kBash[] = R"sh(_kvatlas() {
   local line="${COMP_LINE:0:$COMP_POINT}"
   local word="${line##* }" typed="${COMP_WORDS[COMP_CWORD]}" candidate
@@ -37,6 +37,7 @@ _kvatlas() {
 compdef _kvatlas kvatlas
 )sh";
 
+// Values of a flag with choices, once its name and '=' are typed; else names of flags.
 void AddFlags(const std::string& command, const std::string& word,
               std::vector<std::string>* candidates) {
   LookAtFlags(command, [&](const FlagSet& flags) {
@@ -57,7 +58,7 @@ void AddFlags(const std::string& command, const std::string& word,
 
 }  // namespace
 
-// Of a command line up to the cursor; those that begin as its last word does.
+// Splits at blanks alone: quoted words are not completed.
 std::vector<std::string> CompletionsOf(const std::string& line) {
   const std::vector<std::string> words = absl::StrSplit(line, ' ');
   const std::string word = words.back();

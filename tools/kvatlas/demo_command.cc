@@ -1,4 +1,11 @@
 // kvatlas demo: two mock engines, `serve` in front of them and a conversation, in this process.
+//
+// 1. `StartEngines` starts the engines on free ports.
+// 2. `Serve` runs `kvatlas serve` on the main thread, as the command line would, with these
+//    engines.
+// 3. When its ports are known, the thread `Talk` holds the conversation against the real proxy and
+//    prints what each turn found cached.
+// 4. Without --once `GoOn` keeps talking for the page's charts, until a signal ends `serve`.
 
 #include <signal.h>
 #include <unistd.h>
@@ -34,11 +41,15 @@ namespace {
 constexpr char kModel[] = "mock";
 constexpr uint32_t kBlockTokens = 16;
 constexpr uint64_t kPoolBlocks = 1024;
+// The leaf's dump, of a few dozen blocks.
 constexpr size_t kDumpBytesMax = 1 << 20;
+// Events take milliseconds; a busy machine takes longer.
 constexpr auto kHeardWithin = std::chrono::seconds(10);
 constexpr auto kBetweenTurns = std::chrono::seconds(1);
 constexpr int kTurnsMax = 12;  // of a conversation; then another one begins
 
+// Long enough for several blocks (a token is a byte here), so that a second turn has something to
+// reuse.
 constexpr char kSystem[] =
     "You are the assistant of a public library. Be brief and friendly. Opening hours: Monday to "
     "Friday from 9 to 19, Saturday from 10 to 16. Books are lent for four weeks and may be "
@@ -52,6 +63,7 @@ constexpr const char* kQuestions[] = {"How long may I keep a book?", "Can I exte
 // An engine without a GPU: its cache is real, its words are made up.
 class MockEngine {
  public:
+  // HTTP binds first, since its port is the engine's address; it serves once the ranks are there.
   absl::Status Start() {
     PublisherOptions publishing;
     publishing.domain.model = kModel;
@@ -87,6 +99,7 @@ class Conversation {
     messages_.push_back({{"role", "system"}, {"content", absl::StrCat(kSystem, " ", reader)}});
   }
 
+  // One answered question, by the headers of the proxy and the usage of the engine.
   struct Turn {
     std::string worker;
     int64_t known_blocks = 0;  // that kvatlas knew of there
@@ -101,7 +114,7 @@ class Conversation {
     return Again(client);
   }
 
-  // The last one once more.
+  // Asks the last question once more, with the same messages.
   std::optional<Turn> Again(HttpClient& client) {
     const Json body = {{"model", kModel}, {"messages", messages_}, {"max_tokens", 24}};
     const absl::StatusOr<HttpAnswer> answer = client.Post("/v1/chat/completions", body.dump());
@@ -110,6 +123,7 @@ class Conversation {
     if (!json.is_object()) return std::nullopt;
     Turn turn;
     turn.worker = answer->Header("x-kvatlas-worker");
+    // The header is missing when an engine is asked directly: 0 then.
     (void)absl::SimpleAtoi(answer->Header("x-kvatlas-overlap-blocks"), &turn.known_blocks);
     turn.tokens = json["usage"]["prompt_tokens"].get<int64_t>();
     turn.cached = json["usage"]["prompt_tokens_details"]["cached_tokens"].get<int64_t>();
@@ -117,6 +131,8 @@ class Conversation {
     return turn;
   }
 
+  // The answer becomes part of the conversation, as a chat client would send it back: it extends
+  // the prefix.
   void TakeAnswer() {
     messages_.push_back({{"role", "assistant"}, {"content", answered_["content"]}});
   }
@@ -130,6 +146,7 @@ class Conversation {
 class Demo {
  public:
   Demo(std::ostream& out, bool once) : out_(out), once_(once) {}
+  // `Serve` has returned: the talker only needs to notice `stopping_`.
   ~Demo() {
     stopping_ = true;
     if (talking_.joinable()) talking_.join();
@@ -141,6 +158,7 @@ class Demo {
     return absl::OkStatus();
   }
 
+  // Ports other than the two of the flags are free ones, so that a demo runs beside real services.
   int Serve(const Address& listen, const Address& http) {
     std::vector<std::string> arguments = {"--listen=" + listen.ToString(),
                                           "--http=" + http.ToString(),
@@ -158,6 +176,7 @@ class Demo {
   }
 
  private:
+  // An address by the flag of `serve` that it belongs to.
   static Address At(const ServeAddresses& addresses, std::string_view flag) {
     for (const auto& [name, address] : addresses)
       if (name == flag) return address;
@@ -166,7 +185,8 @@ class Demo {
 
   void Say(const std::string& line) { out_ << line << std::endl; }
 
-  // Until the first question's blocks were announced, which takes some milliseconds.
+  // Waits until the first question's blocks were announced, which takes some milliseconds. Polls
+  // the leaf's dump, as an outside observer would. False: not within `kHeardWithin`.
   bool AwaitBlocks(const Address& leaf) {
     HttpFetch fetch;
     const auto end = std::chrono::steady_clock::now() + kHeardWithin;
@@ -180,6 +200,7 @@ class Demo {
     return false;
   }
 
+  // The signal of --once ends `serve` the way Ctrl-C does.
   void Talk(const ServeAddresses& addresses) {
     const Address listen = At(addresses, "listen");
     Say(absl::StrCat("1  two mock engines, ", kNames[0], " and ", kNames[1],
@@ -197,6 +218,9 @@ class Demo {
     GoOn(std::move(first), client);
   }
 
+  // Turn 1 goes by load, turn 2 to the engine that has the prefix. Then the same turn is asked of
+  // the other engine directly, to show what taking turns would have cost. False: an answer is
+  // missing.
   bool Tell(Conversation& talk, HttpClient& client, const Address& leaf) {
     const std::optional<Conversation::Turn> one = talk.Ask(client);
     if (!one.has_value()) return false;
@@ -219,7 +243,8 @@ class Demo {
     return true;
   }
 
-  // For the page's charts.
+  // Three conversations in turn, for the page's charts. Sleeps in small steps, so that an end is
+  // noticed.
   void GoOn(Conversation first, HttpClient& client) {
     std::vector<Conversation> talks;
     talks.push_back(std::move(first));

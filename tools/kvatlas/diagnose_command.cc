@@ -1,4 +1,5 @@
-// diagnose: why do engines serve something else than the index promises?
+// diagnose: why engines serve something else than the index promises. The frontend finds the causes
+// (`frontend/accuracy`); this command prints them, as its text for people or as its JSON.
 
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io) 
   command.AddWatch();
   command.flags().Add("decision", &decision, "this decision's receipt and report instead, as JSON");
   if (const auto exit = command.Parse(arguments)) return *exit;
+  // The number becomes a part of the path.
   if (decision.find_first_not_of("0123456789") != std::string::npos)
     return command.Usage("--decision is a number");
   const absl::StatusOr<Address> at =
@@ -32,6 +34,7 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io) 
     return HttpBody("frontend", *at, "GET", path, "", command.timeout());
   };
   const std::string path = "/decisions/" + decision;
+  // A decision is JSON in both forms of output, as it has no text.
   if (!decision.empty() || command.json()) {
     const absl::StatusOr<std::string> body =
         ask(decision.empty() ? "/diagnosis?format=json" : path);

@@ -1,4 +1,6 @@
-// doctor: what is wrong in the fleet, and what mends it?
+// doctor: what is wrong in the fleet, and what mends it. Looks around (`SurveyFor`), checks
+// (`FindingsOf`), leaves out what --ignore names, prints. The exit status is 3 with any finding, so
+// that a script can wait for a healthy fleet.
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +21,7 @@ std::string Counted(size_t count, const char* one, const char* many) {
   return std::to_string(count) + " " + (count == 1 ? one : many);
 }
 
+// Shown with every result: "nothing is wrong" is worth as much as what was looked at.
 std::string LookedAt(const Survey& survey) {
   return Counted(survey.Count("hierarchy"), "hierarchy node", "hierarchy nodes") + ", " +
          Counted(survey.Count("leaf"), "leaf", "leaves") + ", " +
@@ -27,6 +30,7 @@ std::string LookedAt(const Survey& survey) {
          Counted(survey.engines.size(), "engine", "engines");
 }
 
+// Texts of services are `Shown`: control characters in them must not reach a terminal.
 void Print(const std::vector<FleetFinding>& findings, const Survey& survey, Command* command) {
   size_t errors = 0;
   for (const FleetFinding& finding : findings) {
@@ -51,6 +55,7 @@ void Print(const std::vector<FleetFinding>& findings, const Survey& survey, Comm
   command->out() << "; looked at " << LookedAt(survey) << "\n";
 }
 
+// A misspelt name would leave out nothing, in silence.
 absl::Status CheckIgnored(const std::vector<std::string>& ignored) {
   for (const std::string& id : ignored) {
     const auto& names = FleetFindingNames();
@@ -88,11 +93,14 @@ int RunDoctor(const std::vector<std::string>& arguments, const CommandIo& io) {
   const absl::StatusOr<Survey> survey = SurveyFor(command, survey_flags);
   if (!survey.ok()) return command.Fail(survey.status());
   std::vector<FleetFinding> findings = FindingsOf(*survey, checks);
+  // Ignored findings count neither in the sums nor in the exit status.
   std::erase_if(findings, [&](const FleetFinding& finding) {
     return std::find(ignored.begin(), ignored.end(), finding.id) != ignored.end();
   });
   Print(findings, *survey, &command);
   const int done = command.Done();
+  // Services were named and none answered: the findings say so, and the status is that of
+  // "unreachable".
   if (survey->nodes.empty() && survey->pages.empty()) return kExitUnreachable;
   return findings.empty() || done != kExitOk ? done : kExitDifferent;
 }

@@ -1,3 +1,6 @@
+// The list of findings and how it is put together. Each check is a function of the survey alone;
+// none depends on another's result, so a check can be read and tested by itself.
+
 #include "tools/kvatlas/findings.h"
 
 #include <algorithm>
@@ -10,6 +13,7 @@ std::string_view SeverityName(Severity severity) {
   return severity == Severity::kError ? "error" : "warning";
 }
 
+// Every id that a check uses has to be here: --ignore is checked against this list.
 const std::vector<FleetFindingName>& FleetFindingNames() {
   static const std::vector<FleetFindingName>& names = *new std::vector<FleetFindingName>{
       {"unreachable", "an address that was given, advertised or configured does not answer"},
@@ -55,6 +59,7 @@ const std::vector<FleetFindingName>& FleetFindingNames() {
   return names;
 }
 
+// Three ways to be without it: not connected, connected with an error, or writes are refused.
 bool IsWithoutRedis(const SurveyedNode& node) {
   const v1::RedisStats& redis = node.stats.redis();
   return node.stats.has_redis() &&
@@ -69,12 +74,15 @@ void FindingList::Warning(std::string id, std::string where, std::string what, s
   Add(Severity::kWarning, std::move(id), std::move(where), std::move(what), std::move(remedy));
 }
 
+// Order of adding does not matter, see `FindingsOf`.
 void FindingList::Add(Severity severity, std::string id, std::string where, std::string what,
                       std::string remedy) {
   findings_.push_back(
       {severity, std::move(id), std::move(where), std::move(what), std::move(remedy)});
 }
 
+// Runs all checks, sorts by severity (errors first), place, id and text, and drops exact repeats:
+// two services may say the same of a third.
 std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& options) {
   FindingList list;
   CheckServices(survey, options, &list);
@@ -82,6 +90,7 @@ std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& o
   CheckStreams(survey, &list);
   CheckEngines(survey, &list);
   std::vector<FleetFinding> findings = list.Take();
+  // The remedy is no part of the key: it follows from the rest.
   const auto key = [](const FleetFinding& f) {
     return std::tie(f.severity, f.where, f.id, f.what);
   };

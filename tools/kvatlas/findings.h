@@ -1,9 +1,9 @@
-// What is wrong in a fleet, where, and what mends it? Findings from what the services said of
+// Findings about a fleet: what is wrong, where, and what mends it, from what the services said of
 // themselves (`survey.h`).
 //
-// *Truth*: of that moment. A stream that is being repaired right then is told too. Each finding has
-// a name that never changes, for scripts that leave some out.
-// *Threads*: functions without state.
+// *Truth*: of that moment. A stream that is being repaired right then is a finding, too. Each
+// finding has a name that never changes, for scripts that leave some out. *Threads*: functions
+// without state.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_FINDINGS_H_
 #define KVATLAS_TOOLS_KVATLAS_FINDINGS_H_
@@ -35,25 +35,24 @@ struct FleetFindingName {
   std::string_view id;
   std::string_view meaning;
 };
-// All that there are, in the order of the manual.
+// All names, in the order of the manual.
 const std::vector<FleetFindingName>& FleetFindingNames();
 
 struct CheckOptions {
-  // A certificate that ends sooner is told of.
+  // A certificate that ends sooner is a finding.
   int64_t certificate_days = 7;
-  // Clocks that differ by more are told of.
+  // Clocks that differ by more are a finding.
   int64_t clock_ms = 2000;
   int64_t now_unix_s = 0;
 };
 
-// Worst first, then by where. What several services say of one mistake is told once for each of
-// them.
+// Worst first, then by where. A mistake that several services report is told once for each of them.
 std::vector<FleetFinding> FindingsOf(const Survey& survey, const CheckOptions& options);
 
 // ---- Its parts ----
 
-// A leaf whose Redis is away, or full: what it says of workers that publish through it is about
-// Redis.
+// A leaf whose Redis is away, or full: the silence of workers that publish through it has that
+// cause.
 bool IsWithoutRedis(const SurveyedNode& node);
 
 class FindingList {
@@ -68,13 +67,13 @@ class FindingList {
   std::vector<FleetFinding> findings_;
 };
 
-// Of each service by itself: memory, disk, addresses, certificates, what could not be reached.
+// Checks each service by itself: memory, disk, addresses, certificates, reachability.
 void CheckServices(const Survey& survey, const CheckOptions& options, FindingList* findings);
-// Of services together: schedules, seeds, versions, clocks, names, reports to parents.
+// Checks services together: schedules, seeds, versions, clocks, names, reports to parents.
 void CheckAgreement(const Survey& survey, const CheckOptions& options, FindingList* findings);
-// Of streams: refused, silent, degraded, differing.
+// Checks streams: refused, silent, degraded, differing.
 void CheckStreams(const Survey& survey, FindingList* findings);
-// Of engines, and of streams of theirs.
+// Checks engines and their event streams.
 void CheckEngines(const Survey& survey, FindingList* findings);
 
 }  // namespace kvatlas

@@ -1,4 +1,6 @@
-// What services have to agree on, and whether they do.
+// The facts that services have to agree on: hash seeds, waypoint schedules, versions, clocks,
+// names, and reports to parents. Where they differ the majority is taken to be right, and the
+// remedy names the service that is odd.
 
 #include <algorithm>
 #include <map>
@@ -18,6 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// A clock that is off by more is an error, not only a warning.
 constexpr int64_t kMinuteMs = 60'000;
 
 // A service and one thing that it says.
@@ -26,7 +29,8 @@ struct Said {
   std::string what;
 };
 
-// What most say; of two said equally often the first by order.
+// The text that most services say; of two that are said equally often the first by order. Empty:
+// none says anything.
 std::string MostSaid(const std::vector<Said>& said) {
   std::map<std::string, int> times;
   for (const Said& of : said) ++times[of.what];
@@ -36,12 +40,13 @@ std::string MostSaid(const std::vector<Said>& said) {
   return most;
 }
 
-// "1337" of "xxh3-chain-1:1337".
+// The seed of a contract's id, "1337" of "xxh3-chain-1:1337": the value of --contract_seed.
 std::string SeedOf(const std::string& contract) {
   const size_t colon = contract.rfind(':');
   return colon == std::string::npos ? contract : contract.substr(colon + 1);
 }
 
+// The hash contract must be the same in the whole fleet: with another seed no hash ever matches.
 void CheckSeeds(const Survey& survey, FindingList* findings) {
   std::vector<Said> said;
   for (const SurveyedNode& node : survey.nodes)
@@ -59,6 +64,7 @@ void CheckSeeds(const Survey& survey, FindingList* findings) {
   }
 }
 
+// By its flag or by its streams: streams to parents begin with the first block only.
 bool ReportsTo(const SurveyedNode& leaf, const SurveyedNode& parent) {
   return std::any_of(
       parent.addresses.begin(), parent.addresses.end(), [&](const std::string& address) {
@@ -75,6 +81,9 @@ bool IsToldByLeaves(const Survey& survey, const SurveyedNode& node) {
   });
 }
 
+// Leaves, the nodes that they report to, and frontends must have one schedule: waypoints at other
+// positions never match. Nodes above nodes are left out, as they may have a part of the schedule. A
+// frontend with the right schedule that was refused by nodes lacks --hierarchy_schedule.
 void CheckSchedules(const Survey& survey, FindingList* findings) {
   std::vector<Said> said;
   for (const SurveyedNode& node : survey.nodes)
@@ -89,6 +98,7 @@ void CheckSchedules(const Survey& survey, FindingList* findings) {
       if (parent.is_leaf() || parent.stats.schedule() == leaf.stats.schedule() ||
           !ReportsTo(leaf, parent))
         continue;
+      // The remedy goes to the side that differs from most services.
       const bool leaf_is_odd = leaf.stats.schedule() != most;
       findings->Error(
           "schedule_mismatch", leaf_is_odd ? leaf.Name() : parent.Name(),
@@ -116,6 +126,7 @@ void CheckSchedules(const Survey& survey, FindingList* findings) {
   }
 }
 
+// One warning for the fleet: mixed versions are normal during an upgrade only.
 void CheckVersions(const Survey& survey, FindingList* findings) {
   std::map<std::string, std::vector<std::string>> by_version;
   for (const SurveyedNode& node : survey.nodes)
@@ -134,19 +145,26 @@ void CheckVersions(const Survey& survey, FindingList* findings) {
                     "finish the upgrade, in the order of docs/upgrade.md");
 }
 
+// One service's clock against this host's.
 struct Skew {
   std::string where;
   int64_t ms = 0;         // ahead of the asker
   int64_t uncertain = 0;  // half of what the question took
 };
 
+// REQUIRES: `values` is not empty.
 int64_t Median(std::vector<int64_t> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
 
+// A service's clock is compared with the middle of the time in which it was asked, which leaves an
+// uncertainty of half that time. With more than two services the median is the reference, and this
+// host's clock is one of the suspects; with fewer this host is the reference. Beyond a minute it is
+// an error: epochs and leases go wrong then.
 void CheckClocks(const Survey& survey, int64_t allowed_ms, FindingList* findings) {
   std::vector<Skew> skews;
+  // 0: a service of an earlier version, which does not say its time.
   const auto add = [&](const std::string& where, int64_t now, const Asked& asked) {
     if (now == 0) return;
     const int64_t middle = (asked.before_unix_ms + asked.after_unix_ms) / 2;
@@ -163,6 +181,7 @@ void CheckClocks(const Survey& survey, int64_t allowed_ms, FindingList* findings
   if (skews.empty()) return;
   std::vector<int64_t> all;
   for (const Skew& skew : skews) all.push_back(skew.ms);
+  // A majority of clocks agrees about the time better than one host does.
   const int64_t usual = Median(all);
   if (skews.size() > 2 && std::abs(usual) > allowed_ms + skews.front().uncertain)
     findings->Warning("clock_skew", "this host",
@@ -188,10 +207,13 @@ void CheckClocks(const Survey& survey, int64_t allowed_ms, FindingList* findings
 
 // ---- Names ----
 
+// Two leaves of one cell and replica end each other's streams at the node, since each is taken for
+// the other's restart.
 void CheckNames(const Survey& survey, FindingList* findings) {
   std::map<std::pair<std::string, std::string>, const SurveyedNode*> by_name;
   for (const SurveyedNode& node : survey.nodes) {
     if (!node.is_leaf()) continue;
+    // The first leaf of a name is taken as the right one.
     const auto [at, is_new] = by_name.try_emplace({node.stats.cell(), node.stats.replica()}, &node);
     if (is_new) continue;
     findings->Error(
@@ -219,6 +241,8 @@ void CheckNames(const Survey& survey, FindingList* findings) {
 
 // ---- Reports to parents ----
 
+// Leaves without a parent although a node exists, and leaves that report to some replicas of the
+// top level only: what a frontend learns then depends on the replica that it asks.
 void CheckParents(const Survey& survey, FindingList* findings) {
   std::string some_node;
   for (const SurveyedNode& node : survey.nodes)
@@ -231,7 +255,8 @@ void CheckParents(const Survey& survey, FindingList* findings) {
                       "hierarchy",
                       absl::StrCat("start it with --parents=", some_node));
   }
-  // Replicas of the top, as a frontend knows them; not those that share what is known.
+  // Replicas of the top, as a frontend knows them; shards, which divide what is known, are not
+  // meant.
   for (const SurveyedPage& page : survey.pages) {
     std::vector<const SurveyedNode*> replicas;
     for (const Json& address : ListIn(page.status, "hierarchies")) {

@@ -1,5 +1,5 @@
-// Engines: whether they are heard, and whether they were started so that there is something to
-// hear.
+// Engines: whether their events arrive, and whether they were started so that there are any. Events
+// are judged by what the leaf says of the stream, starts by what the engine says over HTTP.
 
 #include <algorithm>
 #include <string>
@@ -14,11 +14,11 @@
 namespace kvatlas {
 namespace {
 
-// Where the engine was told of.
+// The flag by which the engine was named.
 std::string ListOf(bool in_serve) { return in_serve ? "--engine" : "--workers"; }
 
-// Of an engine with other blocks than its domain's. `serve` learns the size itself, and has no flag
-// for it.
+// The remedy for an engine whose blocks have another size than its domain's. `serve` learns the
+// size itself, and has no flag for it.
 std::string BlockSizeRemedy(bool in_serve) {
   const std::string restart =
       "start the engine with the domain's (vLLM --block-size, SGLang --page-size)";
@@ -26,7 +26,8 @@ std::string BlockSizeRemedy(bool in_serve) {
   return "register it with the block size that it has (--block_size=auto learns it), or " + restart;
 }
 
-// Tells of blocks of another size than the domain's. True: it was its events that said so.
+// Reports blocks of another size than the domain's. True: the events said so, which explains their
+// other troubles.
 bool CheckBlockSize(const std::string& where, const v1::DomainStats& domain,
                     const v1::HolderStats& holder, bool in_serve, FindingList* findings) {
   const v1::EngineStats& engine = holder.engine();
@@ -54,8 +55,8 @@ bool CheckBlockSize(const std::string& where, const v1::DomainStats& domain,
   return false;  // of a registration alone too: its events may be missing as well
 }
 
-// What frontends sent there, against what the worker's events showed of it. A prompt that was in
-// cache whole confirms itself.
+// Compares prompts that frontends sent to a worker with the events that followed. A prompt that was
+// in cache whole confirms itself. Fewer than `kFew` prove nothing; half contradicted is too much.
 void CheckConfirmed(const SurveyedNode& leaf, const v1::HolderStats& holder,
                     FindingList* findings) {
   constexpr uint64_t kFew = 50;
@@ -87,6 +88,7 @@ void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                     "mend its endpoint in " +
                         ListOf(leaf.in_serve()));
   }
+  // A total, also where everything was repaired since.
   if (const uint64_t lost = holder.engine().messages_lost(); lost > 0) {
     findings->Warning("messages_lost", where,
                       absl::StrCat(lost, lost == 1 ? " message" : " messages",
@@ -96,6 +98,7 @@ void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                       "hwm of the engine's --kv-events-config), and look for a network or a leaf "
                       "that is overloaded");
   }
+  // "": the leaf does not say, or the engine was not asked for a replay yet.
   const std::string& replay = holder.engine().replay();
   if (replay == "none") {
     findings->Warning("engine_no_replay", where,
@@ -111,6 +114,8 @@ void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
   }
 }
 
+// How the engine was started, as far as it says: prefix caching, block size, KV events, the model's
+// name. An SGLang that says 1 is not compared.
 void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingList* findings) {
   const EngineFacts& facts = *engine.facts;
   const bool sglang = facts.kind == kSglang;
@@ -119,6 +124,7 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
                     sglang ? "start it without --disable-radix-cache"
                            : "start it with --enable-prefix-caching");
   }
+  // Both sides have to know their size.
   if (facts.block_size != 0 && engine.block_size != 0 && facts.block_size != engine.block_size &&
       !(sglang && facts.block_size == 1)) {
     findings->Error(
@@ -129,7 +135,8 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
                : absl::StrCat("start it with --block-size ", engine.block_size,
                               engine.in_serve ? "" : ", or register it with block_size=auto"));
   }
-  // What its worker publishes by another way, as by kvatlas' library, is not the engine's to say.
+  // A worker may publish by another way, as by kvatlas' library: then the engine's own events are
+  // not missed.
   if (facts.kv_events == false && engine.batches.value_or(0) == 0) {
     findings->Error("engine_no_events", where, "it publishes no KV events",
                     "start it with --kv-events-config '{\"publisher\": \"zmq\", \"endpoint\": "
@@ -151,6 +158,7 @@ void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingL
                     "in " +
                         ListOf(engine.in_serve));
   }
+  // An engine may serve several names; one of them has to be the registered one.
   const bool serves = std::any_of(facts.models.begin(), facts.models.end(),
                                   [&](const ServedModel& of) { return of.id == engine.model; });
   if (!engine.model.empty() && !facts.models.empty() && !serves) {

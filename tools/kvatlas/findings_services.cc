@@ -1,4 +1,5 @@
-// What each service says of itself.
+// Checks of each service by what it says of itself, and of services that did not answer. Texts of
+// statuses and flags are matched by the words that our own services use.
 
 #include <algorithm>
 #include <string>
@@ -17,7 +18,8 @@ std::string MiB(uint64_t bytes) { return absl::StrCat(Grouped(bytes >> 20), " Mi
 
 // ---- What did not answer ----
 
-// The flag by which the address was told.
+// The remedy by the service that told the address: its flag has to be mended, or the service
+// started.
 std::string RemedyFor(const Unreached& what) {
   if (what.told_by.empty())
     return absl::StrCat("start the ", what.kind, ", or name its ",
@@ -35,10 +37,14 @@ std::string RemedyFor(const Unreached& what) {
   return absl::StrCat("start the leaf, or mend --leaves of ", what.told_by);
 }
 
+// The TLS look (`LookAtTls`) tells apart why nothing of ours answered. In this order: a certificate
+// that no CA vouches for, one for another name, TLS where we asked in clear, or nothing there at
+// all.
 void CheckUnreached(const Unreached& what, FindingList* findings) {
   const std::string where = absl::StrCat(what.kind, " ", what.address);
   const std::string told =
       what.told_by.empty() ? "" : absl::StrCat(" (told by ", what.told_by, ")");
+  // gRPC's and OpenSSL's words for a failed handshake: then we did ask by TLS.
   const bool asked_by_tls =
       absl::StrContains(what.why.message(), "TLS") || absl::StrContains(what.why.message(), "SSL");
   if (what.tls.connected.ok() && what.tls.speaks_tls && !what.tls.chain_error.empty()) {
@@ -67,6 +73,8 @@ void CheckUnreached(const Unreached& what, FindingList* findings) {
 
 // ---- Certificates ----
 
+// The certificate of a service that answered: it may end soon, or not fit the address that others
+// dial.
 void CheckCertificate(const Certificate& of, const CheckOptions& options, FindingList* findings) {
   const int64_t left_s = of.tls.names.not_after_unix_s - options.now_unix_s;
   const char* const renew =
@@ -92,6 +100,7 @@ void CheckCertificate(const Certificate& of, const CheckOptions& options, Findin
 
 // ---- Memory, disk, addresses ----
 
+// "ample", "tight" or worse, as `MemoryBudget` calls its levels; "": the service has no budget.
 void CheckMemory(const std::string& where, const std::string& level, uint64_t used, uint64_t budget,
                  FindingList* findings) {
   if (level.empty() || level == "ample") return;
@@ -102,6 +111,8 @@ void CheckMemory(const std::string& where, const std::string& level, uint64_t us
   findings->Error("memory", where, absl::StrCat(what, "; new blocks are refused"), remedy);
 }
 
+// A restore that failed is a warning, since streams repair it; a checkpoint that cannot be written
+// is an error, since the next restart will not have it.
 void CheckCheckpoint(const std::string& where, const v1::CheckpointStats& of,
                      FindingList* findings) {
   if (!of.restore_error().empty()) {
@@ -126,6 +137,7 @@ void CheckCheckpoint(const std::string& where, const v1::CheckpointStats& of,
   }
 }
 
+// By text: an address that was advertised is not resolved here.
 bool IsUnspecified(const std::string& address) {
   return absl::StartsWith(address, "0.0.0.0:") || absl::StartsWith(address, "[::]:");
 }
@@ -134,7 +146,8 @@ bool IsLoopback(const std::string& address) {
          absl::StartsWith(address, "localhost:");
 }
 
-// Where a node's cells say that they are.
+// Addresses that cells advertise to a node, by which frontends will ask them. A loopback address is
+// right where the node itself is on this host.
 void CheckAdvertised(const SurveyedNode& node, FindingList* findings) {
   for (const v1::DomainStats& domain : node.stats.domains()) {
     for (const v1::HolderStats& holder : domain.holder_stats()) {
@@ -155,6 +168,7 @@ void CheckAdvertised(const SurveyedNode& node, FindingList* findings) {
   }
 }
 
+// --insecure is a finding without TLS only.
 void CheckInsecure(const std::string& where, bool insecure, bool tls, FindingList* findings) {
   if (!insecure || tls) return;
   findings->Warning(
@@ -164,6 +178,7 @@ void CheckInsecure(const std::string& where, bool insecure, bool tls, FindingLis
       "loopback");
 }
 
+// A leaf or node without holders is a warning only: it may just have been started.
 void CheckNode(const SurveyedNode& node, FindingList* findings) {
   const v1::MemoryStats& memory = node.stats.memory();
   CheckMemory(node.Name(), memory.level(), memory.used_bytes(), memory.budget_bytes(), findings);
@@ -186,6 +201,7 @@ void CheckNode(const SurveyedNode& node, FindingList* findings) {
                       absl::StrCat("start leaves with --parents=", node.addresses.front()));
 }
 
+// The value of a flag as `process.flags` of a status has it; "": the default.
 std::string FlagOf(const Json& status, const char* name) {
   if (!status.contains("process") || !status["process"].is_object()) return "";
   const Json& process = status["process"];
@@ -193,6 +209,7 @@ std::string FlagOf(const Json& status, const char* name) {
   return TextIn(process["flags"][name], "value");
 }
 
+// 0: missing, or no number.
 double Real(const Json& json, const char* field) {
   if (!json.is_object() || !json.contains(field) || !json[field].is_number()) return 0;
   return json[field].get<double>();
@@ -200,6 +217,7 @@ double Real(const Json& json, const char* field) {
 
 // ---- Frontends ----
 
+// A warning if more than a tenth of all routes since the start fell back.
 void CheckRoutes(const SurveyedPage& page, FindingList* findings) {
   const double routes = Real(page.status, "routes");
   if (routes == 0 || !page.status["by_fallback"].is_object()) return;
@@ -217,13 +235,15 @@ void CheckRoutes(const SurveyedPage& page, FindingList* findings) {
         "mend what is unreachable above; kvatlas streams shows who is behind");
 }
 
-// Frontends see that workers of such a cell are silent, and not why.
+// A frontend sees that workers of such a cell are silent, and not why: the leaf's own finding about
+// its Redis replaces those.
 bool ItIsWithoutRedis(const Survey& survey, const std::string& cell) {
   return std::any_of(survey.nodes.begin(), survey.nodes.end(), [&](const SurveyedNode& node) {
     return node.is_leaf() && node.stats.cell() == cell && IsWithoutRedis(node);
   });
 }
 
+// Its upstreams, its routes, kept promises, memory, and its own diagnosis.
 void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* findings) {
   const bool has_nodes = !ListIn(page.status, "hierarchies").empty();
   if (!has_nodes && ListIn(page.status, "leaves").empty()) {
@@ -231,6 +251,7 @@ void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* 
                     "start it with --hierarchy=HOST:PORT or --leaves=CELL=HOST:PORT");
   }
   CheckRoutes(page, findings);
+  // `believed` is the share of promises that the frontend now expects to be kept.
   for (const Json& cell : ListIn(page.status, "promises")) {
     const double believed = Real(cell, "believed");
     if (believed >= 0.75) continue;
@@ -246,9 +267,10 @@ void CheckFrontend(const Survey& survey, const SurveyedPage& page, FindingList* 
                 static_cast<uint64_t>(Real(memory, "used_bytes")),
                 static_cast<uint64_t>(Real(memory, "budget_bytes")), findings);
   }
+  // The frontend's own diagnosis, as findings of this list.
   for (const Json& finding : ListIn(page.diagnosis, "findings")) {
     const std::string worker = TextIn(finding, "worker");
-    // Asked from here as well.
+    // Engines are asked from here as well (`CheckEngines`).
     if (TextIn(finding, "cause") == "engine_unreachable") continue;
     if (TextIn(finding, "cause") == "publisher_dead" &&
         ItIsWithoutRedis(survey, TextIn(finding, "cell")))

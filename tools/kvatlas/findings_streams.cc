@@ -1,4 +1,6 @@
-// Streams: who was not let in, who is silent, who is not sure, and whose digests differed.
+// Streams between services: refused, silent, uncertain, or with digests that differed. Each is
+// reported where it was noticed; a finding of a cause suppresses those of its effects (a leaf
+// without Redis, an engine that is not reached).
 
 #include <string>
 
@@ -19,12 +21,13 @@ std::string HolderOf(const SurveyedNode& node, const v1::Holder& holder) {
                       node.Name());
 }
 
+// The name of a finding and its remedy.
 struct Refusal {
   const char* id;
   std::string remedy;
 };
 
-// Of the receiver's words.
+// The finding and its remedy, by the words of the receiver's refusal.
 Refusal ReadRefusal(const SurveyedNode& node, const std::string& reason) {
   if (absl::StrContains(reason, "hash contract")) {
     return {"seed_mismatch", absl::StrCat("start its publisher, relay or leaf with the seed of ",
@@ -55,7 +58,7 @@ void CheckRefused(const SurveyedNode& node, FindingList* findings) {
   }
 }
 
-// Publishers through it are not heard, whatever they do.
+// A leaf whose Redis is away: publishers through it are not heard, whatever they do.
 void CheckRedis(const SurveyedNode& node, FindingList* findings) {
   const v1::RedisStats& redis = node.stats.redis();
   if (!IsWithoutRedis(node)) return;
@@ -71,14 +74,17 @@ void CheckRedis(const SurveyedNode& node, FindingList* findings) {
                     "indexer/transport/redis/README.md; workers need no restart");
 }
 
+// At most one finding per holder: silent beyond its lease (its blocks are in no answer), not
+// connected, or uncertain.
 void CheckHolder(const SurveyedNode& node, const v1::DomainStats& domain,
                  const v1::HolderStats& holder, FindingList* findings) {
   const std::string where = HolderOf(node, holder.holder());
   const std::string of = DomainName(domain.domain());
-  // Of an engine that is not reached, `CheckEngines` says so.
+  // An engine that is not reached is a finding of `CheckEngines`.
   const std::string& state = holder.state();
   const bool not_reached =
       holder.has_engine() && (state == "unreachable" || state == "refused" || state == "failed");
+  // Already explained by `CheckRedis`.
   if (IsWithoutRedis(node) && !holder.has_engine() && !holder.connected()) return;
   if (holder.masked() && !not_reached) {
     return findings->Error("stream_silent", where,
@@ -94,7 +100,7 @@ void CheckHolder(const SurveyedNode& node, const v1::DomainStats& domain,
                                           ShortMs(holder.age_ms()), " ago"),
                              "look whether it runs and reaches this address");
   }
-  // Of an engine that is not heard, that is told (`CheckEngines`).
+  // An engine that is not heard is a finding of `CheckEngines`.
   if (holder.trust() == v1::TRUST_EXACT ||
       (holder.has_engine() && holder.state() != "connected" && !holder.state().empty()))
     return;
@@ -105,6 +111,7 @@ void CheckHolder(const SurveyedNode& node, const v1::DomainStats& domain,
                     "events (kvatlas streams) and at --max_blocks, --max_bytes");
 }
 
+// Each difference was repaired by a snapshot; that there was one points to a lost event or a bug.
 void CheckDigests(const SurveyedNode& node, const v1::DomainStats& domain, FindingList* findings) {
   if (domain.digests_different() == 0) return;
   findings->Warning(
@@ -116,6 +123,7 @@ void CheckDigests(const SurveyedNode& node, const v1::DomainStats& domain, Findi
       "compare both ends with kvatlas diff; if it goes on, send a bundle (kvatlas bundle)");
 }
 
+// Streams from a leaf or a node to its parents.
 void CheckUpward(const SurveyedNode& node, FindingList* findings) {
   for (const v1::ParentStats& parent : node.stats.parents()) {
     const std::string to = absl::StrCat("its parent ", parent.address());
@@ -129,6 +137,7 @@ void CheckUpward(const SurveyedNode& node, FindingList* findings) {
                       absl::StrCat(to, " is ", parent.state(), ": ", parent.reason()),
                       "start the node, or mend --parents");
     }
+    // Waypoints beyond the node's budget: its cell looks smaller than it is.
     if (parent.waypoints_waiting() > 0)
       findings->Warning("memory", node.Name(),
                         absl::StrCat(Grouped(parent.waypoints_waiting()), " of ",
@@ -140,6 +149,7 @@ void CheckUpward(const SurveyedNode& node, FindingList* findings) {
 
 // ---- Relays and frontends ----
 
+// From a relay's status: its engines on the one side, its leaves on the other.
 void CheckRelay(const SurveyedPage& page, FindingList* findings) {
   for (const Json& worker : ListIn(page.status, "workers")) {
     const std::string where =
@@ -162,6 +172,7 @@ void CheckRelay(const SurveyedPage& page, FindingList* findings) {
     for (const Json& rank : ListIn(worker, "ranks")) {
       for (const Json& leaf : ListIn(rank, "leaves")) {
         const std::string state = TextIn(leaf, "state");
+        // Connecting is normal right after a start; the next look tells.
         if (state == "connected" || state == "connecting" || state.empty()) continue;
         std::string why = TextIn(leaf, "reason");
         if (why.empty()) why = TextIn(leaf, "error");
@@ -173,6 +184,7 @@ void CheckRelay(const SurveyedPage& page, FindingList* findings) {
   }
 }
 
+// Connections of a frontend to nodes and leaves, as it sees them itself.
 void CheckPeers(const SurveyedPage& page, FindingList* findings) {
   if (!page.status.contains("peers")) return;
   for (const char* kind : {"hierarchies", "leaves"}) {

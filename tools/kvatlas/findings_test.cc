@@ -1,5 +1,5 @@
-// What the checks make of what services said: mistakes that are hard to make with real processes,
-// and what is no mistake. Those with real processes are in tests/doctor_test.cc.
+// Findings from prepared answers: mistakes that are hard to make with real processes, and states
+// that are no mistake. Mistakes of real processes are in tests/doctor_test.cc.
 
 #include "tools/kvatlas/findings.h"
 
@@ -177,7 +177,7 @@ TEST(FindingsTest, ARedisThatIsAwayIsNamedAndNotTheWorkers) {
   EXPECT_EQ(finding.id, "redis_unreachable");
   EXPECT_EQ(finding.where, "leaf 10.0.0.1:7410 (cell a)");
   EXPECT_NE(finding.what.find("Connection refused"), std::string::npos) << finding.what;
-  // One that is full is reached, and takes nothing.
+  // A full Redis is reached, and takes nothing.
   survey.pages.clear();
   leaf.mutable_redis()->set_connected(true);
   leaf.mutable_redis()->clear_reason();
@@ -283,7 +283,7 @@ TEST(FindingsTest, AnEngineOfWhichSomeEventsHaveBlocksOfAnotherSize) {
   EXPECT_NE(finding.what.find("32, the domain's 16"), std::string::npos) << finding.what;
 }
 
-// What its silence costs goes without saying then.
+// The effects of its silence are no findings then.
 TEST(FindingsTest, AnEngineThatIsNotReachedIsOneFindingThatNamesTheFlagOfItsProgram) {
   for (const auto& [program, flag] :
        {std::pair("kvatlas-leaf", "mend its endpoint in --workers"),
@@ -322,7 +322,7 @@ TEST(FindingsTest, AHealthyEngineBeforeItsFirstEventHasNoOtherBlockSize) {
   Survey survey = WithEngineOf64("kvatlas-serve", 0);
   ASSERT_EQ(survey.engines.size(), 1u);
   EXPECT_TRUE(Check(survey).empty()) << Check(survey)[0].what;
-  // That it computes and announces nothing is told as before.
+  // An engine that computes and announces nothing is a finding as before.
   survey.engines[0].facts->prompt_tokens = 500;
   EXPECT_EQ(Only(survey).id, "engine_no_events");
 }

@@ -1,3 +1,8 @@
+// Every source is read as pieces of a dump (`v1::DumpResponse`), whatever its own form is: gRPC
+// sends them, a relay and a file have them as lines of JSON, a checkpoint is turned into them.
+// `LoadSource` puts the pieces together, `Compare` and `Persisting` are set operations on the
+// result.
+
 #include "tools/kvatlas/holdings.h"
 
 #include <google/protobuf/util/json_util.h>
@@ -30,6 +35,7 @@ constexpr std::pair<std::string_view, SourceKind> kKinds[] = {
 
 using Visit = std::function<void(const v1::DumpResponse&)>;
 
+// Without a model the request names no domain, and gets all.
 v1::DumpRequest RequestOf(const DumpFilter& filter) {
   v1::DumpRequest request;
   if (!filter.model.empty()) {
@@ -40,12 +46,14 @@ v1::DumpRequest RequestOf(const DumpFilter& filter) {
   return request;
 }
 
-// One line is one piece. DATA_LOSS names the line that is none.
+// One line is one piece. DATA_LOSS names the line that is none. Unknown fields are ignored, so that
+// dumps of later versions can be read.
 absl::Status ReadLines(const std::string& name, std::istream& lines, const DumpFilter& filter,
                        const Visit& visit) {
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
   std::string line;
+  // A file with other domains only is NOT_FOUND, like a service that does not know the domain.
   bool domain_seen = filter.model.empty();
   for (int number = 1; std::getline(lines, line); ++number) {
     if (line.empty()) continue;
@@ -63,6 +71,7 @@ absl::Status ReadLines(const std::string& name, std::istream& lines, const DumpF
                              " is not in it");
 }
 
+// The port that the source needs, found by `Located`.
 absl::StatusOr<Address> AddressOf(const Source& source, ServiceRole role, Plane plane,
                                   Duration timeout) {
   absl::StatusOr<Address> address = Address::Parse(source.where);
@@ -70,6 +79,7 @@ absl::StatusOr<Address> AddressOf(const Source& source, ServiceRole role, Plane 
   return Located({role, *std::move(address)}, plane, timeout);
 }
 
+// The relay filters itself, so the lines are taken as they are. Its whole dump is in memory once.
 absl::Status ReadRelay(const Source& source, const DumpFilter& filter, Duration timeout,
                        const Visit& visit) {
   const absl::StatusOr<Address> address =
@@ -90,7 +100,8 @@ absl::Status ReadFile(const Source& source, const DumpFilter& filter, const Visi
   return ReadLines("file " + source.where, file, filter, visit);
 }
 
-// Side blocks of unknown class are taken to be of the class that the other source says.
+// Side blocks of unknown class are taken to be of the class that the other source says. A side
+// block's name contains its class, so a name cannot be of two classes.
 void LearnClasses(const HoldingsOf& other, HoldingsOf* of) {
   const auto unknown = of->sides.find("");
   if (unknown == of->sides.end()) return;
@@ -107,7 +118,7 @@ void LearnClasses(const HoldingsOf& other, HoldingsOf* of) {
   }
 }
 
-// What is in `a` and not in `b`.
+// The blocks in `a` and not in `b`.
 std::set<uint64_t> Without(const std::set<uint64_t>& a, const std::set<uint64_t>& b) {
   std::set<uint64_t> rest;
   std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::inserter(rest, rest.end()));
@@ -131,6 +142,7 @@ bool DumpFilter::Wants(const std::string& its_model, const std::string& its_tena
   return Wants(its_model, its_tenant) && (worker.empty() || its_worker == worker);
 }
 
+// A path may hold anything, '=' too; an address is checked here.
 absl::StatusOr<Source> Source::Parse(std::string_view text) {
   const size_t equals = text.find('=');
   const std::string where(equals == std::string_view::npos ? "" : text.substr(equals + 1));
@@ -152,6 +164,7 @@ std::string Source::ToString() const {
   return where;
 }
 
+// A leaf and a node have the same Dump over gRPC.
 absl::Status ReadSource(const Source& source, const DumpFilter& filter, Duration timeout,
                         const Visit& visit) {
   switch (source.kind) {
@@ -172,6 +185,7 @@ absl::Status ReadSource(const Source& source, const DumpFilter& filter, Duration
   return HolderService(role, *address, timeout).Dump(RequestOf(filter), visit);
 }
 
+// The first piece that cannot be read decides the error, after all pieces have come.
 absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& filter,
                                        Duration timeout) {
   AllHoldings all;
@@ -182,6 +196,7 @@ absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& f
     wrong.Update(FromProto(piece.worker(), &key.second));
     if (!wrong.ok()) return;
     HoldingsOf& of = all[key];
+    // Pieces of one holder say the same; the last one counts.
     of.trust = TrustText(piece.trust());
     for (const v1::Stored& stored : piece.stored()) {
       Tier tier = Tier::kDevice;
@@ -195,6 +210,8 @@ absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& f
   return all;
 }
 
+// Holder by holder, tier by tier: main blocks first, then each class of side blocks that either
+// side has. Copies of the two holders are needed, since `LearnClasses` changes them.
 std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& right,
                                 bool only_holders_of_left, bool only_holders_of_right) {
   const HoldingsOf nothing;
@@ -232,6 +249,7 @@ std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& righ
   return differences;
 }
 
+// O(before * now), both of which are small: equal sources end the looks.
 std::vector<Difference> Persisting(const std::vector<Difference>& before,
                                    const std::vector<Difference>& now) {
   std::vector<Difference> persisting;
@@ -277,6 +295,7 @@ std::string SideText(const CacheClass& side, uint32_t main_block_size) {
   return ToString(side) + "/" + std::to_string(side.block_size);
 }
 
+// "": the piece has no layout, as those of earlier versions, or the run is of the main class.
 std::string SideTextOf(const v1::DumpResponse& piece, const v1::Stored& run) {
   CacheLayout layout;
   if (!piece.has_layout() || !FromProto(piece.layout(), &layout, "layout").ok() ||

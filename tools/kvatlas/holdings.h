@@ -1,4 +1,4 @@
-// Which holder holds what, according to which source? Dumps of any source in one form, and how two
+// Dumps of any source in one form: which holder holds what, according to that source, and how two
 // of them differ.
 //
 //   leaf=HOST:PORT  hierarchy=HOST:PORT    over gRPC
@@ -88,12 +88,12 @@ struct Difference {
 };
 
 // In order. With `only_holders_of_…` holders that the other side alone knows are no difference (a
-// relay knows its own alone). A side block whose class one side does not know is of the class that
-// the other side says.
+// relay knows its own alone). Where one side does not know the class of a side block, the class
+// that the other side says counts.
 std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& right,
                                 bool only_holders_of_left, bool only_holders_of_right);
 
-// What is in both.
+// The part of each difference that is in both.
 std::vector<Difference> Persisting(const std::vector<Difference>& before,
                                    const std::vector<Difference>& now);
 
@@ -105,7 +105,7 @@ std::string DomainName(const Domain& domain);
 std::string DomainName(const v1::Domain& domain);
 // "window:127", and with another block size than the main class's "window:127/64".
 std::string SideText(const CacheClass& side, uint32_t main_block_size);
-// That of a run of side blocks; "": the teller does not know.
+// The text of a run's class; "": the teller does not know it.
 std::string SideTextOf(const v1::DumpResponse& piece, const v1::Stored& run);
 const char* TierText(Tier tier);         // "device"
 const char* TrustText(v1::Trust trust);  // "exact"

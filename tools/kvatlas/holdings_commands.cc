@@ -1,4 +1,6 @@
-// dump, diff, checkpoint: who holds what, how two tellers differ, and a leaf's checkpoint.
+// dump, diff, checkpoint: who holds what, how two tellers differ, and a leaf's checkpoint. `diff`
+// looks several times, since two sources cannot be read at one moment: only what differed at every
+// look counts.
 
 #include <chrono>
 #include <set>
@@ -23,7 +25,7 @@ constexpr char kSourceHelp[] =
     "a source: leaf=HOST:PORT, hierarchy=HOST:PORT, relay=HOST:PORT, file=PATH or checkpoint=PATH; "
     "a word does as well";
 
-// Of `--model` without `--tenant` all tenants would be another question.
+// --model without --tenant means the empty tenant; all tenants would be another question.
 DumpFilter FilterOf(const Command& command, const std::string& worker) {
   return {.model = command.model(), .tenant = command.tenant(), .worker = worker};
 }
@@ -36,6 +38,8 @@ std::string ClassOf(const Difference& difference) {
   return difference.side.empty() ? "side" : difference.side;
 }
 
+// At most `hashes_max` hashes of each side, '<' for those of the left alone, '>' for those of the
+// right.
 void PrintDifferences(Command* command, const std::vector<Difference>& differences,
                       const std::string& left, const std::string& right, size_t hashes_max) {
   Table table({"HOLDER", "DOMAIN", "TIER", "CLASS", "ONLY LEFT>", "ONLY RIGHT>", "FIRST HASHES"});
@@ -83,6 +87,7 @@ void PrintDoubts(const Command& command, const std::string& who, const AllHoldin
                     << '\n';
 }
 
+// Holdings: a block in two tiers counts twice.
 uint64_t BlocksOf(const AllHoldings& all) {
   uint64_t blocks = 0;
   for (const auto& [holder, of] : all) {
@@ -110,6 +115,7 @@ int RunDump(const std::vector<std::string>& arguments, const CommandIo& io) {
   if (!source.ok()) return command.Usage("--from: " + std::string(source.status().message()));
   Table table({"HOLDER", "DOMAIN", "TIER", "POSITION>", "BLOCKS>", "FIRST", "LAST"});
   uint64_t holders = 0, blocks = 0;
+  // Printed piece by piece: a dump may be larger than memory; the table alone is kept.
   const absl::Status status = ReadSource(
       *source, FilterOf(command, worker), command.timeout(), [&](const v1::DumpResponse& piece) {
         command.PrintJson(piece);
@@ -164,6 +170,7 @@ int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io) {
   if (!right.ok()) return command.Usage("--right: " + std::string(right.status().message()));
   const DumpFilter filter = FilterOf(command, worker);
   std::vector<Difference> differences;
+  // The first look without a difference ends it. Beside a relay only its own workers are compared.
   for (uint32_t look = 0; look < tries; ++look) {
     if (look > 0) std::this_thread::sleep_for(again_after);
     const absl::StatusOr<AllHoldings> a = LoadSource(*left, filter, command.timeout());
@@ -192,6 +199,7 @@ int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io) {
   return done == kExitOk ? kExitDifferent : done;
 }
 
+// Writing may take long, hence the timeout of dumps.
 int RunCheckpoint(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("checkpoint", "Has a leaf write a checkpoint now, and waits until it is durable.",
                   io);

@@ -89,7 +89,7 @@ Outcome KvatlasUntil(const std::vector<std::string>& arguments,
 
 std::string TempPath(const std::string& name) { return ::testing::TempDir() + "/" + name; }
 
-// Of block i all tokens are `first + i`.
+// All tokens of block i are `first + i`.
 std::vector<TokenId> TokensOf(uint32_t first, size_t blocks) {
   std::vector<TokenId> tokens;
   for (size_t i = 0; i < blocks; ++i)
@@ -292,7 +292,7 @@ TEST_F(KvatlasTest, WatchLooksAgainAndBeginsTheScreenAnew) {
     ++cleared;
   EXPECT_EQ(cleared, 3u);
   EXPECT_THAT(outcome.out, HasSubstr("3 holders at leaf"));
-  // What goes wrong is shown and looked at again.
+  // An error is shown, and the watch goes on.
   looks = 0;
   const Outcome away =
       Kvatlas({"workers", "--watch=1ms", "--leaf=" + std::string(kUnreachable)}, "",
@@ -439,7 +439,7 @@ TEST_F(KvatlasTest, StreamsOfEnginesHaveTheirEndpointLagAndLosses) {
   EXPECT_THAT(workers.out, testing::ContainsRegex("\n7 .* -  +1\n")) << workers;
   EXPECT_EQ(row(Kvatlas({"workers", "leaf=" + leaf.grpc(), "--json"}), "7")["batch"], 1);
 
-  // What the leaf heard itself is in its checkpoint, and compared.
+  // The leaf's own engines are in its checkpoint, and compared.
   const Outcome held = KvatlasUntil({"dump", "leaf=" + leaf.grpc()}, [](const Outcome& o) {
     return o.out.find("4 holdings") != o.out.npos;
   });
@@ -452,7 +452,7 @@ TEST_F(KvatlasTest, StreamsOfEnginesHaveTheirEndpointLagAndLosses) {
   const Outcome equal = Kvatlas({"diff", "leaf=" + leaf.grpc(), path});
   EXPECT_EQ(equal.exit, 0) << equal;
   EXPECT_THAT(equal.out, HasSubstr("equal: 4 holdings"));
-  // What is stored since is a difference.
+  // Blocks stored since are a difference.
   const std::vector<uint64_t> more = {5};
   encoder.Stored({.hashes = more, .parent = 4, .tokens = TokensOf(600, 1)});
   engine.Publish(encoder.Finish(2.0));
@@ -507,7 +507,7 @@ TEST_F(KvatlasTest, StreamsComeInAndGoOut) {
   const Outcome leaf = Kvatlas({"streams", Leaf()});
   EXPECT_EQ(leaf.exit, 0) << leaf;
   EXPECT_THAT(leaf.out, HasSubstr(world().hierarchy.grpc()));
-  // What goes out is numbered as its receiver has it.
+  // A stream out is numbered as its receiver has it.
   const auto of_cell = [](const Outcome& o, const char* direction) {
     for (const Json& line : o.Lines())
       if (line["direction"] == direction && line["holder"] == "a") return line;
@@ -529,7 +529,7 @@ TEST_F(KvatlasTest, StreamsComeInAndGoOut) {
   EXPECT_EQ(relay.Lines()[1]["direction"], "out");
   EXPECT_EQ(relay.Lines()[1]["peer"], world().leaf.grpc());
   EXPECT_EQ(relay.Lines()[1]["holder"], "e1");
-  // Those that can be reached are told all the same.
+  // Services that can be reached are shown all the same.
   const Outcome some =
       Kvatlas({"streams", Leaf(), relay_flag, "--hierarchy=" + std::string(kUnreachable)});
   EXPECT_EQ(some.exit, 4);
@@ -743,7 +743,7 @@ TEST_F(KvatlasTest, ACheckpointIsWrittenAndComparedWithItsLeaf) {
   EXPECT_EQ(Kvatlas({"dump", "--from=checkpoint=" + TempPath("nothing")}).exit, 1);
   std::ofstream(TempPath("foreign")) << "something else";
   EXPECT_EQ(Kvatlas({"dump", "--from=checkpoint=" + TempPath("foreign")}).exit, 1);
-  // What changed since is named.
+  // The change is named.
   world().both->Removed(Tier::kDevice, {1019});
   ASSERT_TRUE(world().both->WaitAcknowledged(kLong));
   const Outcome different = Kvatlas({"diff", "--left=leaf=" + world().leaf.grpc(),

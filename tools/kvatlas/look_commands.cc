@@ -1,4 +1,5 @@
-// cells, workers, streams: what there is, and how it is doing.
+// cells, workers, streams: what there is, and how it is doing. cells and workers print the holders
+// of one node or leaf; streams turns the states of any service into rows of one form (`StreamRow`).
 
 #include <algorithm>
 #include <optional>
@@ -21,33 +22,37 @@ const Address kLeaf{"127.0.0.1", 7410};
 const Address kHierarchy{"127.0.0.1", 7420};
 constexpr size_t kStreamsOfMax = 1024;  // services
 
+// Without --model every domain.
 bool InDomain(const Command& command, const v1::Domain& domain) {
   return command.model().empty() ||
          (domain.model() == command.model() && domain.tenant() == command.tenant());
 }
 
-// Whether it is heard comes before how sure its blocks are.
+// The state of a holder in one word: whether it is heard comes before how sure its blocks are.
 std::string StateOf(const v1::HolderStats& holder) {
   if (holder.masked()) return "masked";
   if (!holder.state().empty() && holder.state() != "connected") return holder.state();
   return TrustText(holder.trust());
 }
 
+// "-": it told no load.
 std::string LoadCell(const v1::HolderStats& holder, uint64_t value) {
   return holder.has_load() ? Grouped(value) : "-";
 }
 
-// Of an engine whose pool's size is not known neither used nor free blocks are told.
+// "-" for an engine whose pool's size is not known: then neither used nor free blocks are told.
 std::string FreeCell(const v1::HolderStats& holder) {
   const v1::Load& load = holder.load();
   return load.used_blocks() + load.free_blocks() == 0 ? "-" : Grouped(load.free_blocks());
 }
 
-// The last one applied. An engine that is listened to has no numbers of ours: then how many were.
+// The number of the last batch applied. The stream of an engine that the leaf listens to has no
+// numbers of ours: then how many were applied.
 uint64_t BatchOf(const v1::HolderStats& holder) {
   return holder.has_engine() ? holder.batches() : holder.applied();
 }
 
+// `batch` is what the table shows; `epoch` and `applied` are the stream's own numbers.
 Json HolderJson(const v1::Domain& domain, const v1::HolderStats& holder) {
   Json json = {{"model", domain.model()},
                {"tenant", domain.tenant()},
@@ -85,7 +90,7 @@ absl::Status CheckDomain(const Command& command, const std::string& who,
                              " was never announced");
 }
 
-// Holders of a leaf or a node: `what` heads their names, `blocks` their blocks.
+// Prints the holders of a leaf or a node: `what` heads their names, `blocks` their blocks.
 int PrintHolders(Command* command, const HolderService& service, const char* what,
                  const char* blocks) {
   const absl::StatusOr<v1::StatsResponse> stats = service.Stats();
@@ -137,6 +142,7 @@ Json OrNull(const std::optional<Number>& number) {
 std::string OrDash(const std::optional<uint64_t>& number) {
   return number.has_value() ? Grouped(*number) : "-";
 }
+// Losses are named only where there are some: a gap that a replay filled is no loss.
 std::string GapsText(const StreamRow& row) {
   std::string text = OrDash(row.gaps);
   if (row.lost.value_or(0) > 0) text += " (" + Grouped(*row.lost) + " lost)";
@@ -170,6 +176,7 @@ void PrintStreams(Command* command, const std::string& who, const std::vector<St
   if (rows.empty()) command->out() << "no streams\n";
 }
 
+// A stream into a leaf or node. A reason, where there is one, takes the place of the age.
 StreamRow IncomingRow(const v1::Domain& domain, const v1::HolderStats& holder) {
   StreamRow row{.direction = "in",
                 .peer = "publisher",
@@ -193,6 +200,7 @@ StreamRow IncomingRow(const v1::Domain& domain, const v1::HolderStats& holder) {
   return row;
 }
 
+// A refusal comes before the connection: a refused stream may be connected.
 std::string StateOf(const v1::ParentStats& parent) {
   if (!parent.refused().empty()) return "refused";
   if (!parent.connected()) return parent.state().empty() ? "down" : parent.state();
@@ -210,6 +218,7 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
     for (const v1::HolderStats& holder : domain.holder_stats())
       rows.push_back(IncomingRow(domain.domain(), holder));
   }
+  // Refused streams have no holder in the domain, so they are told apart.
   for (const v1::RefusedStream& refused : stats->refused()) {
     if (!InDomain(command, refused.domain())) continue;
     rows.push_back({.direction = "in",
@@ -240,6 +249,7 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
 
 using Page = nlohmann::json;  // of a relay
 
+// 0: missing, or no number.
 uint64_t Number(const Page& json, const char* field) {
   const auto it = json.find(field);
   return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
@@ -253,6 +263,8 @@ bool IsTrue(const Page& json, const char* field) {
   const auto it = json.find(field);
   return it != json.end() && it->is_boolean() && it->get<bool>();
 }
+// One engine of a relay: its streams in, then each rank's streams to leaves. A rank that is not
+// offered has one row without a peer, which says why.
 void AddRelayWorker(const Page& worker, std::vector<StreamRow>* rows) {
   const Domain domain{TextIn(worker, "model"), TextIn(worker, "tenant")};
   const auto holder = [&](const Page& of) {
@@ -304,6 +316,7 @@ void AddRelayWorker(const Page& worker, std::vector<StreamRow>* rows) {
   }
 }
 
+// The program is checked: other services have a /status, too.
 absl::StatusOr<std::vector<StreamRow>> StreamsOfRelay(const Command& command,
                                                       const Address& relay) {
   const absl::StatusOr<std::string> body =
@@ -328,6 +341,7 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOfRelay(const Command& command,
                              " has no worker here");
 }
 
+// By the kind of the service; `serve` means the leaf in it.
 absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command, const ServiceName& name) {
   const bool relay = name.role == ServiceRole::kRelay;
   const ServiceRole role = name.role == ServiceRole::kServe ? ServiceRole::kLeaf : name.role;
@@ -391,6 +405,7 @@ int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io) {
     for (const Address& address : *addresses) services.push_back({role, address});
   if (services.empty()) services.push_back({ServiceRole::kLeaf, kLeaf});
   int worst = kExitOk;
+  // A service that cannot be asked is an error of its own; the others are still shown.
   const auto take = [&](const std::string& who,
                         const absl::StatusOr<std::vector<StreamRow>>& rows) {
     if (rows.ok()) return PrintStreams(&command, who, *rows);

@@ -1,4 +1,5 @@
-// pki: certificates for a trial.
+// pki: certificates and keys for a trial. All work is done by `Pki`, `CurveKeys` and `RecordKeys`;
+// here are the words and the output, which names the flags that take the files.
 
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 namespace kvatlas {
 namespace {
 
+// The example policy is a start that works with the certificates of `issue`.
 int Init(Command* command, const std::string& directory, const std::string& trust_domain) {
   const absl::StatusOr<Pki> pki = Pki::Create(directory, trust_domain);
   if (!pki.ok()) return command->Fail(pki.status());
@@ -60,7 +62,8 @@ int Curve(Command* command, const std::string& path) {
   return command->Done();
 }
 
-// The key that a worker signs its records in Redis with, of the cell's.
+// The key with which a worker signs its records in Redis, derived from the cell's: the cell's own
+// key need not be on the worker's host.
 int RecordKey(Command* command, const std::string& cell, const std::string& worker,
               const std::string& path) {
   absl::Status written = RecordKeys::WriteOfWorker(cell, worker, path);
@@ -73,6 +76,7 @@ int RecordKey(Command* command, const std::string& cell, const std::string& work
 
 }  // namespace
 
+// Four commands behind one word, told apart by it and the number of the other words.
 int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command(
       "pki",

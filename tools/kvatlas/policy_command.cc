@@ -1,4 +1,5 @@
-// policy: checks a policy file, explains a decision, makes a token.
+// policy: checks a policy file, explains a decision, makes a token. Works on files alone: no
+// service is asked, so what it says is of the file, not of what a process has loaded.
 
 #include <algorithm>
 #include <optional>
@@ -19,6 +20,8 @@
 namespace kvatlas {
 namespace {
 
+// Every file is checked, and the worst result is the exit status. `Doubts` are rules that are valid
+// but look like an oversight.
 int Check(Command* command, const std::vector<std::string>& files) {
   if (files.empty()) return command->Usage("check: expected the policy's FILE");
   int exit = kExitOk;
@@ -38,6 +41,7 @@ int Check(Command* command, const std::vector<std::string>& files) {
   return exit == kExitOk ? done : exit;
 }
 
+// The claims of the question; an empty text claims nothing.
 struct Explained {
   std::string policy;
   std::string model, tenant, holder, cell, replica;
@@ -48,6 +52,8 @@ std::optional<std::string> Given(const std::string& value) {
   return value.empty() ? std::nullopt : std::optional(value);
 }
 
+// Decides as a service would, by `AccessPolicy::Decide`; a revoked identity is refused whatever the
+// rules say.
 int Explain(Command* command, const Explained& asked, const std::vector<std::string>& words) {
   if (words.size() != 2 || asked.policy.empty()) {
     return command->Usage("explain: expected IDENTITY VERB --policy=FILE");
@@ -88,6 +94,7 @@ struct NewToken {
   std::string identity, tenant, name, expires;
 };
 
+// The token is printed once and stored nowhere: the line for --access_tokens has its hash alone.
 int Token(Command* command, const NewToken& wanted) {
   const absl::StatusOr<Identity> identity = ParseIdentity(wanted.identity);
   if (!identity.ok()) {
@@ -116,6 +123,8 @@ int Token(Command* command, const NewToken& wanted) {
 
 }  // namespace
 
+// Three commands behind one word; their flags are declared together, and each says in its help
+// which one it belongs to.
 int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("policy",
                   "check FILE…: what is wrong with a policy. explain IDENTITY VERB --policy=FILE: "

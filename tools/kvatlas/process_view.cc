@@ -1,3 +1,7 @@
+// A line per process, read from its status. All services are read from JSON: leaves and nodes
+// answer over gRPC, but their statistics are printed as JSON first (`StatsJson`), so that one
+// reader serves both ports. Missing fields are empty, since older services have fewer.
+
 #include "tools/kvatlas/process_view.h"
 
 #include <algorithm>
@@ -16,6 +20,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kAttentionMax = 8;  // lines a process; the rest is counted
 
+// Null: it is missing. Iterating over null visits nothing.
 const Json& Field(const Json& json, const char* name) {
   static const Json kNone;
   if (!json.is_object()) return kNone;
@@ -23,7 +28,7 @@ const Json& Field(const Json& json, const char* name) {
   return found == json.end() ? kNone : *found;
 }
 
-// Protocol buffers print 64-bit numbers as texts.
+// 0: missing. Protocol buffers print 64-bit numbers as texts.
 uint64_t Number(const Json& json, const char* name) {
   const Json& field = Field(json, name);
   if (field.is_number_unsigned()) return field.get<uint64_t>();
@@ -56,11 +61,12 @@ std::string DomainOf(const Json& of) {
   return TextIn(domain, "model") + (tenant.empty() ? "" : "/" + tenant);
 }
 
+// "WHAT: REASON", or WHAT alone.
 std::string WithReason(std::string what, const std::string& reason) {
   return reason.empty() ? what : what + ": " + reason;
 }
 
-// One holder of a leaf or a node, if it has to be looked at.
+// Adds a line for a holder that has to be looked at: masked, not connected, or uncertain.
 void LookAtHolder(const Json& holder, const std::string& what, ProcessView* view) {
   const std::string state = TextIn(holder, "state"), trust = TextIn(holder, "trust");
   const std::string who = what + " " + HolderOf(holder);
@@ -73,6 +79,8 @@ void LookAtHolder(const Json& holder, const std::string& what, ProcessView* view
   }
 }
 
+// Holders and blocks over all domains. A cell's replicas are one cell; a worker's ranks are
+// counted.
 void ReadDomains(const Json& status, bool leaf, ProcessView* view) {
   const char* const what = leaf ? "worker" : "cell";
   std::set<std::string> holders, cells;  // a cell's replicas are one
@@ -93,6 +101,7 @@ void ReadDomains(const Json& status, bool leaf, ProcessView* view) {
   if (domains.size() > 1) view->holds += " of " + Count(domains.size(), "domain");
 }
 
+// A leaf or a node. Of a parent one line is enough, though it has a stream per domain.
 void ReadHolders(const Json& status, bool leaf, ProcessView* view) {
   view->name = TextIn(status, "cell");
   if (const std::string replica = TextIn(status, "replica"); !replica.empty())
@@ -119,7 +128,8 @@ void ReadHolders(const Json& status, bool leaf, ProcessView* view) {
   }
 }
 
-// What it found wrong between index and engines (`kvatlas diagnose` has all of it).
+// Findings between index and engines (`kvatlas diagnose` has all of it): the cause, and its first
+// piece of evidence.
 void ReadFindings(const Json& truth, ProcessView* view) {
   for (const Json& finding : ListIn(truth, "findings")) {
     std::string what = TextIn(finding, "cause");
@@ -133,6 +143,7 @@ void ReadFindings(const Json& truth, ProcessView* view) {
   }
 }
 
+// Fallbacks are shown by name where there were any: they explain poor choices.
 void ReadFrontend(const Json& status, ProcessView* view) {
   view->does = Count(Number(status, "routes"), "route");
   const Json& fallbacks = Field(status, "by_fallback");
@@ -149,6 +160,7 @@ void ReadFrontend(const Json& status, ProcessView* view) {
   ReadFindings(Field(status, "truth"), view);
 }
 
+// Streams of engines that are not connected, ranks that are in doubt, leaves that are not reached.
 void ReadRelay(const Json& status, ProcessView* view) {
   view->holds = Count(Field(status, "workers").size(), "worker") + ", " +
                 Count(Number(status, "blocks"), "block");
@@ -174,6 +186,7 @@ void ReadRelay(const Json& status, ProcessView* view) {
   }
 }
 
+// Only a budget that is no longer ample is worth a line.
 void ReadMemory(const Json& status, ProcessView* view) {
   const Json& memory = Field(status, "memory");
   const std::string level = TextIn(memory, "level");
@@ -183,6 +196,8 @@ void ReadMemory(const Json& status, ProcessView* view) {
                                          Grouped(Number(memory, "budget_bytes")), " bytes"));
 }
 
+// Program and version of the status's section "process", or of its top level, where a relay has
+// them.
 void ReadProcess(const Json& status, ProcessView* view) {
   const Json& process = Field(status, "process");
   const std::string program = TextIn(process.is_object() ? process : status, "program");
@@ -192,7 +207,7 @@ void ReadProcess(const Json& status, ProcessView* view) {
   if (process.is_object()) view->up_ms = Number(process, "uptime_ms");
 }
 
-// The same line once, and not more of them than a screen takes.
+// Drops repeated lines, and cuts to `kAttentionMax`.
 void Shorten(std::vector<std::string>* lines) {
   std::vector<std::string> kept;
   for (std::string& line : *lines)
@@ -220,13 +235,15 @@ ProcessView ViewOfUnreached(const Unreached& what) {
   return view;
 }
 
-// As it says at /ready, unless its status says why it is not.
+// The answer of /ready, unless the status itself says why the service is not ready.
 void SetReadiness(const std::string& readiness, ProcessView* view) {
   if (!readiness.empty() && view->state == "ready") view->state = readiness;
 }
 
 }  // namespace
 
+// The kind of service is told by its fields: a frontend counts routes and fallbacks, which `serve`
+// does as well; a relay says its program; the rest are leaves and nodes.
 ProcessView ViewOf(const ServiceName& name, const Json& status) {
   ProcessView view;
   view.program = std::string(RoleName(name.role));
@@ -243,6 +260,7 @@ ProcessView ViewOf(const ServiceName& name, const Json& status) {
   }
   ReadMemory(status, &view);
   Shorten(&view.attention);
+  // `serve` listens for its leaf at ports of their own names.
   const bool leaf_part = view.program == "leaf";
   std::optional<Address> grpc, http;
   for (const char* port : {"leaf_grpc", "grpc"})
@@ -261,6 +279,7 @@ ProcessView ViewOf(const ServiceName& name, const Json& status) {
   return view;
 }
 
+// Sorted by program; within one in the order of the survey.
 std::vector<ProcessView> ViewsOf(const Survey& survey) {
   std::vector<ProcessView> views;
   const auto add = [&](ServiceRole role, const std::string& asked, const Json& status,

@@ -1,7 +1,6 @@
-// How is each process, in one line, and what has to be looked at? What `kvatlas status` shows of a
-// survey.
+// Each process of a survey in one line, and what has to be looked at: the view of `kvatlas status`.
 //
-// *Truth*: what the process says of itself; nothing is computed from what another one says of it.
+// *Truth*: a process's own words; nothing is computed from those of another process about it.
 // *Threads*: any.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_PROCESS_VIEW_H_
@@ -35,7 +34,7 @@ struct ProcessView {
 // By program, those that were not reached too.
 std::vector<ProcessView> ViewsOf(const Survey& survey);
 
-// Of a status (`GET /status`, or `StatsJson`), asked where `name` says.
+// The view of a status (`GET /status`, or `StatsJson`) that was asked where `name` says.
 ProcessView ViewOf(const ServiceName& name, const nlohmann::json& status);
 
 }  // namespace kvatlas

@@ -1,3 +1,5 @@
+// Numbers of a prompt, from flags or a file, and their hashes by the contract.
+
 #include "tools/kvatlas/prompt.h"
 
 #include <charconv>
@@ -10,9 +12,11 @@
 namespace kvatlas {
 namespace {
 
+// Separators: a JSON list of numbers can be pasted as it is.
 constexpr std::string_view kBetween = " \t\r\n,[]";
 
-// Decimal, 0x…, or negative for the upper half.
+// Decimal, 0x…, or a negative number, which stands for the upper half of 64 bits. Nothing: no
+// number.
 std::optional<uint64_t> NumberOf(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
@@ -29,6 +33,7 @@ std::optional<uint64_t> NumberOf(std::string_view text) {
   return uint64_t{0} - number;
 }
 
+// Flags split their values at commas; blanks separate as well.
 std::string Joined(const std::vector<std::string>& texts) {
   std::string joined;
   for (const std::string& text : texts) joined += text + ' ';
@@ -71,6 +76,9 @@ AskedPromptFlags::AskedPromptFlags(FlagSet* flags) {
   flags->Add("contract_seed", &contract_.seed, "seed S of the hash contract");
 }
 
+// 1. Exactly one of the flags, or a file whose form --as says.
+// 2. A text is kept as it is; anything else is a list of numbers.
+// 3. Token ids are checked for 32 bits.
 absl::StatusOr<AskedPrompt> AskedPromptFlags::Read(std::istream& in) const {
   AskedPrompt prompt{.form = AskedForm::kTokens,
                      .numbers = {},
@@ -118,6 +126,7 @@ std::vector<TokenId> AskedPrompt::Tokens() const {
   return tokens;
 }
 
+// Only full blocks have hashes: tokens behind the last full block are left out.
 absl::StatusOr<std::vector<SequenceHash>> AskedPrompt::Sequence(uint32_t block_size) const {
   std::vector<LocalHash> locals;
   switch (form) {

@@ -1,4 +1,5 @@
-// Which prompt is asked about? Token ids or hashes, on the command line or in a file.
+// The prompt that a command asks about: token ids, hashes or text, on the command line or in a
+// file.
 //
 //   --tokens 1,2,3,…         token ids
 //   --hashes 0x1a2b,…        sequence hashes, decimal or 0x…
@@ -48,7 +49,7 @@ class AskedPromptFlags {
   explicit AskedPromptFlags(FlagSet* flags);
   // INVALID_ARGUMENT: none, more than one, or not of that form.
   absl::StatusOr<AskedPrompt> Read(std::istream& in) const;
-  // What makes tokens of a text: frontend=HOST:PORT, a file or a folder; empty: not said.
+  // The maker of tokens of a text: frontend=HOST:PORT, a file or a folder; empty: not said.
   const std::string& tokenizer() const { return tokenizer_; }
 
  private:

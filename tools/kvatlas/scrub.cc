@@ -1,3 +1,6 @@
+// Two passes of defence: fields of JSON by their names, and every text by patterns. Rules are
+// applied line by line, in their order.
+
 #include "tools/kvatlas/scrub.h"
 
 #include <array>
@@ -16,6 +19,9 @@ struct Rule {
   const char* instead;
 };
 
+// Compiled once and never destroyed. In this order: credentials in headers, secrets behind their
+// names, contents of prompts behind their names (an open bracket or quote runs to the end of the
+// cut line), and numbers that are long enough to be hashes.
 const std::array<Rule, 4>& Rules() {
   constexpr auto kAnyCase = std::regex::ECMAScript | std::regex::icase | std::regex::optimize;
   static const auto& rules = *new std::array<Rule, 4>{{
@@ -33,6 +39,7 @@ const std::array<Rule, 4>& Rules() {
   return rules;
 }
 
+// Cut first, so that the cost of the patterns is bounded. `WithoutSecrets` cleans URLs.
 std::string ScrubbedLine(std::string line) {
   if (line.size() > kScrubbedLineBytesMax) {
     line.resize(kScrubbedLineBytesMax);
@@ -43,7 +50,7 @@ std::string ScrubbedLine(std::string line) {
   return line;
 }
 
-// Fields whose values say what a prompt was, or open something.
+// Fields whose values are of a prompt, or open something. The whole name has to match.
 bool IsSecret(const std::string& field) {
   static const std::regex secret(
       "password|passwd|secret|token|api_?key|authorization|salt|cache_salt|tokens|.*hash(es)?|"
@@ -68,6 +75,7 @@ std::string ScrubbedText(std::string_view text) {
 void Scrub(Json* json) {
   if (json->is_object()) {
     for (auto& [field, value] : json->items()) {
+      // A time in nanoseconds, which the pattern of long numbers would take for a hash.
       if (field == "epoch") continue;
       if (IsSecret(field) && !value.is_boolean() && !value.is_null()) {
         value = "***";

@@ -1,5 +1,5 @@
-// What may leave the house? Text and JSON of services without prompts, tokens, hashes of them, and
-// secrets.
+// Removes prompts, tokens, hashes of them, and secrets from text and JSON of services, before it
+// leaves the operator's machines.
 //
 // Services say none of these in what a bundle collects; this is the second lock, for log lines and
 // reasons in words.
@@ -25,7 +25,7 @@ namespace kvatlas {
 inline constexpr size_t kScrubbedLineBytesMax = 4096;
 
 std::string ScrubbedText(std::string_view text);
-// Every text in it, and every field of such a name.
+// Scrubs every text in it, and every field with one of these names.
 void Scrub(nlohmann::ordered_json* json);
 
 }  // namespace kvatlas

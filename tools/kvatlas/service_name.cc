@@ -1,3 +1,7 @@
+// Names of services, and how the port that a command needs is found from the one that was named. A
+// service is asked over HTTP first, since every kind has a /status there; if the port speaks
+// something else, over gRPC.
+
 #include "tools/kvatlas/service_name.h"
 
 #include <google/protobuf/util/json_util.h>
@@ -16,6 +20,7 @@ constexpr std::string_view kNames[] = {"leaf", "hierarchy", "frontend", "relay",
 
 absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }
 
+// "leaf" of "kvatlas-leaf"; "": the status does not say.
 std::string NameInProgram(const Json& status) {
   const auto process = status.find("process");
   const Json& of = process != status.end() && process->is_object() ? *process : status;
@@ -31,6 +36,7 @@ bool Answers(ServiceRole role, const std::string& program) {
   return program == "serve" && (role == ServiceRole::kLeaf || role == ServiceRole::kFrontend);
 }
 
+// The name of the port in the status; `serve` has ports of its own for its leaf.
 std::string PortName(ServiceRole role, Plane plane, const std::string& program) {
   const std::string port = plane == Plane::kGrpc ? "grpc" : "http";
   return program == "serve" && role == ServiceRole::kLeaf ? "leaf_" + port : port;
@@ -45,6 +51,7 @@ absl::StatusOr<Json> OverHttp(const ServiceName& name, Duration timeout) {
   return absl::FailedPreconditionError(name.Title() + ": its /status is no status of kvatlas");
 }
 
+// Frontends and relays have no statistics over gRPC, so their HTTP port has to be named.
 absl::StatusOr<Json> OverGrpc(const ServiceName& name, Duration timeout) {
   if (name.role == ServiceRole::kFrontend || name.role == ServiceRole::kRelay) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -57,7 +64,8 @@ absl::StatusOr<Json> OverGrpc(const ServiceName& name, Duration timeout) {
   return StatsJson(*stats);
 }
 
-// Of an answer that is none of HTTP's: the port is there, and speaks something else.
+// An answer that is none of HTTP's: the port is there, and speaks something else. Told by the words
+// of `Exchange` (services.cc): failures to connect or to resolve are others.
 bool IsOtherProtocol(const absl::Status& status) {
   const std::string_view text(status.message().data(), status.message().size());
   return absl::IsUnavailable(status) && text.find(": connecting") == std::string_view::npos &&
@@ -69,6 +77,7 @@ struct Told {
   Plane plane = Plane::kHttp;  // of the address that was asked
 };
 
+// At most two questions.
 absl::StatusOr<Told> Ask(const ServiceName& name, Duration timeout) {
   absl::StatusOr<Json> json = OverHttp(name, timeout);
   if (json.ok()) return Told{*std::move(json), Plane::kHttp};
@@ -115,6 +124,7 @@ std::string ServiceName::Title() const {
   return absl::StrCat(ToAbsl(RoleName(role)), " ", address.ToString());
 }
 
+// Also a source's name (`holdings.h`), for the parsing of --json and --watch.
 bool IsNamed(std::string_view text) {
   const std::string_view kind = text.substr(0, text.find('='));
   if (kind.size() == text.size()) return false;
@@ -137,6 +147,11 @@ std::optional<Address> ListensAt(const Json& status, const std::string& port,
   return *std::move(address);
 }
 
+// 1. The service is asked for its status, over either port.
+// 2. Its program has to be one that answers for the role.
+// 3. The status says where the wanted port is; else the named port is it, if it speaks the wanted
+//    protocol.
+// A service that refuses its status is there all the same: the named port is then taken as it is.
 absl::StatusOr<Address> Located(const ServiceName& name, Plane plane, Duration timeout) {
   const absl::StatusOr<Told> told = Ask(name, timeout);
   if (!told.ok()) {

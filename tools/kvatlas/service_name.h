@@ -1,4 +1,4 @@
-// Which service is meant? One way to name any of them, wherever the command takes one.
+// Names of services: one way to name any of them, wherever the command takes one.
 //
 //   KIND=HOST:PORT     leaf, hierarchy, frontend, relay, serve, with either of its ports: gRPC or HTTP
 //

@@ -1,3 +1,6 @@
+// Clients for one question each: gRPC by a blocking call, HTTP by an exchange on an I/O context of
+// its own. Connections are not kept.
+
 #include "tools/kvatlas/services.h"
 
 #include <grpcpp/channel.h>
@@ -25,7 +28,8 @@
 namespace kvatlas {
 namespace {
 
-// What the operator presents besides a certificate; set before anything is asked.
+// The operator's bearer token, sent with every question; set before anything is asked, so without a
+// lock.
 std::string& BearerToken() {
   static auto* const token = new std::string;
   return *token;
@@ -36,15 +40,17 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using boost::system::error_code;
 
+// Puts the service's name in front of the error.
 absl::Status About(const std::string& who, const absl::Status& status) {
   if (status.ok()) return status;
   std::string why = absl::StrCat(who, ": ", status.message());
-  // As gRPC says it where the other side ended the connection, which one that expects TLS does.
+  // gRPC's words for a connection that the other side ended, as a port that expects TLS does.
   if (why.ends_with("Socket closed") && Security::OfProcess()->tls() == nullptr)
     why += "; where its port is encrypted, name its CAs by --tls_ca";
   return absl::Status(status.code(), why);
 }
 
+// gRPC waits for no connection here: one that is refused is UNAVAILABLE at once.
 std::unique_ptr<grpc::ClientContext> ContextFor(Duration timeout) {
   auto context = std::make_unique<grpc::ClientContext>();
   if (const std::string& token = BearerToken(); !token.empty())
@@ -60,6 +66,7 @@ absl::StatusOr<Response> Call(const std::string& who, const Address& address, Du
                               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                            Response*),
                               const Request& request) {
+  // A channel for one call: this command asks each service seldom.
   Stub stub(MakeChannel(address.ToString()));
   const std::unique_ptr<grpc::ClientContext> context = ContextFor(timeout);
   Response response;
@@ -69,6 +76,7 @@ absl::StatusOr<Response> Call(const std::string& who, const Address& address, Du
 }
 
 template <typename Stub>
+// A dump is long: its deadline is `kDumpTimeouts` times that of another question.
 absl::Status ReadDump(Stub* stub, const v1::DumpRequest& request, Duration timeout,
                       const std::function<void(const v1::DumpResponse&)>& visit) {
   const std::unique_ptr<grpc::ClientContext> context = ContextFor(timeout * kDumpTimeouts);
@@ -77,8 +85,8 @@ absl::Status ReadDump(Stub* stub, const v1::DumpRequest& request, Duration timeo
   return FromGrpcStatus(reader->Finish());
 }
 
-// What a service says in the body of an answer that is no success. Of another server's the
-// beginning is quoted.
+// The reason in the body of an answer that is no success: our own services' JSON, or the beginning
+// of another server's text.
 std::string ReasonIn(const HttpReply& reply) {
   const auto json = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
   if (json.is_object() && json.contains("error") && json["error"].is_string())
@@ -89,6 +97,7 @@ std::string ReasonIn(const HttpReply& reply) {
                       line.empty() ? "" : absl::StrCat(", not in kvatlas's form: \"", line, "\""));
 }
 
+// The reverse of our services' table, so that exit statuses are the same over HTTP and gRPC.
 absl::StatusCode CodeOf(int http_status) {
   switch (http_status) {
     case 400:
@@ -112,7 +121,7 @@ absl::StatusCode CodeOf(int http_status) {
   }
 }
 
-// Runs what was begun on `stream` to its end.
+// Runs the operation that was begun on `stream` to its end; its handler has set `error`.
 absl::Status Finish(asio::io_context* context, const error_code& error, const char* what) {
   context->restart();
   context->run();
@@ -122,6 +131,9 @@ absl::Status Finish(asio::io_context* context, const error_code& error, const ch
   return absl::UnavailableError(std::string(what) + ": " + error.message());
 }
 
+// One request over a connection of its own: resolve, connect, TLS where the process has CAs, write,
+// read. Each step has the whole timeout, and a long answer each of its pieces. The words in front
+// of the errors ("connecting", "resolving") are read by `service_name.cc`.
 absl::StatusOr<HttpReply> Exchange(const Address& to, const std::string& method,
                                    const std::string& target, const std::string& body,
                                    Duration timeout) {
@@ -145,6 +157,7 @@ absl::StatusOr<HttpReply> Exchange(const Address& to, const std::string& method,
   }
   http::request<http::string_body> request(http::string_to_verb(method), target, 11);
   request.set(http::field::host, to.ToString());
+  // The answer ends with the connection; nothing is kept.
   request.set(http::field::connection, "close");
   if (const std::string& token = BearerToken(); !token.empty())
     request.set(http::field::authorization, "Bearer " + token);
@@ -203,6 +216,7 @@ absl::StatusOr<v1::FindCellsResponse> HolderService::FindCells(
   return Call(name_, address_, timeout_, &v1::Hierarchy::Stub::FindCells, request);
 }
 
+// The report must follow, else the request would count as running at its worker until it expires.
 absl::StatusOr<v1::RouteResponse> AskRoute(const Address& frontend, const v1::RouteRequest& request,
                                            Duration timeout) {
   const std::string who = "frontend " + frontend.ToString();
@@ -234,6 +248,7 @@ absl::StatusOr<std::string> HttpBody(const std::string& who, const Address& to,
   return About(who + " " + to.ToString(), absl::Status(CodeOf(reply->status), ReasonIn(*reply)));
 }
 
+// Everything but RFC 3986's unreserved characters is encoded.
 std::string UrlEncoded(const std::string& text) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string out;

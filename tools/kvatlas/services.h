@@ -1,7 +1,7 @@
-// How does the operator's command reach a service? One question and its answer, over gRPC or HTTP,
+// Reaches a service for the operator's command: one question and its answer, over gRPC or HTTP,
 // with a deadline.
 //
-// *Truth*: nothing is asked twice. Errors begin with the service that they are about: "leaf
+// *Truth*: no question is asked twice. Errors begin with the service that they are about: "leaf
 // 127.0.0.1:7410: …". UNAVAILABLE, DEADLINE_EXCEEDED: it cannot be reached, or not in time; others
 // as the service said.
 // *Threads*: any. *Bounds*: an answer over HTTP has at most `kHttpAnswerBytesMax`.

@@ -1,4 +1,5 @@
-// sessions: what of a session is where, and what its next turn would compute.
+// sessions: what of a session is where, and what its next turn would compute. Each leaf knows what
+// frontends told it; the table joins the answers of several leaves without merging them.
 
 #include <algorithm>
 #include <cstdint>
@@ -46,7 +47,7 @@ std::string WhereText(const Json& session) {
   return text.empty() ? "nowhere" : text;
 }
 
-// INVALID_ARGUMENT, and what keeps the leaf from being asked.
+// Errors are those of asking; FAILED_PRECONDITION: the answer is no list.
 absl::StatusOr<Json> SessionsOf(const Command& command, const Address& leaf_http,
                                 const std::string& session, uint32_t max) {
   const std::string target =
@@ -83,6 +84,7 @@ int RunSessions(const std::vector<std::string>& arguments, const CommandIo& io) 
   Table table({"SESSION", "DOMAIN", "LAST AT", "AGE>", "PROMPTS>", "TOKENS>", "NEXT TURN COMPUTES>",
                "TOKENS AT WORKERS"});
   int worst = kExitOk;
+  // A leaf that cannot be asked is an error of its own, and the others are still shown.
   const auto add = [&](const absl::StatusOr<Address>& at) {
     const absl::StatusOr<Json> sessions =
         at.ok() ? SessionsOf(command, *at, session, max) : absl::StatusOr<Json>(at.status());

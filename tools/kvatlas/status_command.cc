@@ -1,5 +1,5 @@
-// status: all processes in one screen. Those that are named, and those that they know: a frontend's
-// upstreams, a leaf's parents, a node's cells, a relay's leaves.
+// status: all processes in one screen: those that are named, and those that they know (a frontend's
+// upstreams, a leaf's parents, a node's cells, a relay's leaves). Engines are not asked.
 
 #include <string>
 #include <vector>
@@ -13,6 +13,7 @@
 namespace kvatlas {
 namespace {
 
+// A line of JSON for scripts: the fields of the table, with the reasons.
 Json JsonOf(const ProcessView& view) {
   return {
       {"process", view.program},    {"name", view.name},
@@ -24,7 +25,7 @@ Json JsonOf(const ProcessView& view) {
 
 std::string Dash(const std::string& text) { return text.empty() ? "-" : text; }
 
-// Why it is so stands below the table, which would be as wide as that.
+// The reason of a state stands below the table, which would be as wide as the longest one.
 std::string WithoutReason(const std::string& state) { return state.substr(0, state.find(": ")); }
 
 void Print(Command* command, const std::vector<ProcessView>& views) {
@@ -73,6 +74,7 @@ int RunStatus(const std::vector<std::string>& arguments, const CommandIo& io) {
   const std::vector<ProcessView> views = ViewsOf(*survey);
   for (const ProcessView& view : views) command.PrintJson(JsonOf(view));
   if (command.table()) Print(&command, views);
+  // A service that does not answer makes the status fail, although the others are shown.
   const int done = command.Done();
   return !survey->unreached.empty() && done == kExitOk ? kExitUnreachable : done;
 }

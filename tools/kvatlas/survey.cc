@@ -1,3 +1,7 @@
+// Finds and asks services in waves: all services that are known and not yet asked are asked at
+// once, and what they name is the next wave. The threads of a wave only fill in `Answer`s; `Take`
+// adds them to the survey on one thread, in order, so the result does not depend on timing.
+
 #include "tools/kvatlas/survey.h"
 
 #include <algorithm>
@@ -30,7 +34,7 @@ int64_t UnixMs() {
       .count();
 }
 
-// The host that it was asked at: it may listen at all of its own.
+// The address of a port, at the host where the service was asked: it may listen at all of its own.
 std::optional<Address> ListensAt(const SurveyedNode& node, const std::string& port) {
   const absl::StatusOr<Address> asked = Address::Parse(node.addresses.front());
   const auto listens = node.stats.process().listens().find(port);
@@ -41,6 +45,7 @@ std::optional<Address> ListensAt(const SurveyedNode& node, const std::string& po
   return *std::move(address);
 }
 
+// Calls `visit` for 0 to `count` - 1 on up to `kAskedAtOnce` threads, and waits.
 void AtOnce(size_t count, const std::function<void(size_t)>& visit) {
   std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
@@ -52,6 +57,7 @@ void AtOnce(size_t count, const std::function<void(size_t)>& visit) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// One service to be asked; `told_by` is empty for the command line.
 struct ToAsk {
   ServiceRole role;
   std::string address;
@@ -65,7 +71,7 @@ struct ToAsk {
   }
 };
 
-// What one question brought.
+// The answer of one service: a node or a page, or why there is none, and its certificate.
 struct Answer {
   std::optional<SurveyedNode> node;
   std::optional<SurveyedPage> page;
@@ -73,6 +79,9 @@ struct Answer {
   std::optional<Certificate> certificate;
 };
 
+// One survey. `wave_` holds services to be asked next; `seen_` everything that was ever added, so
+// that services which name each other end the walk. Only `Ask` and what it calls run on other
+// threads: they are const and change nothing of the survey.
 class Surveyor {
  public:
   explicit Surveyor(const SurveyOptions& options) : options_(options) {}
@@ -101,6 +110,7 @@ class Surveyor {
   std::set<std::pair<std::string, std::string>> seen_;  // kind and address
 };
 
+// Each kind and address once; beyond `kServicesMax` nothing is added.
 void Surveyor::Add(ServiceRole role, const std::string& address, const std::string& told_by,
                    const std::string& cell) {
   if (address.empty() || seen_.size() == kServicesMax) return;
@@ -113,10 +123,12 @@ void Surveyor::Follow(ServiceRole role, const std::string& address, const std::s
   if (options_.follow) Add(role, address, told_by, cell);
 }
 
+// Engines come last, when all leaves and frontends that name them are known.
 Survey Surveyor::Run() {
   for (const ServiceName& name : options_.services) Add(name.role, name.address.ToString(), "");
   while (!wave_.empty()) {
     const std::vector<ToAsk> wave = std::exchange(wave_, {});
+    // One place per question: threads write to different elements, so no lock is needed.
     std::vector<Answer> answers(wave.size());
     AtOnce(wave.size(), [&](size_t i) { answers[i] = Ask(wave[i]); });
     for (size_t i = 0; i < wave.size(); ++i) Take(wave[i], std::move(answers[i]));
@@ -129,6 +141,9 @@ Survey Surveyor::Run() {
   return std::move(survey_);
 }
 
+// 1. Asks at the address. A service from the command line may have been named by its other port:
+//    then it is asked there (`Located`).
+// 2. Looks at TLS where nothing answered, to say why, or where certificates are to be checked.
 Answer Surveyor::Ask(const ToAsk& what) const {
   const absl::StatusOr<Address> address = Address::Parse(what.address);
   Answer answer;
@@ -171,6 +186,7 @@ Answer Surveyor::AskAt(const ToAsk& what, const Address& address) const {
   return what.is_node() ? AskNode(what, address) : AskPage(what, address);
 }
 
+// "": it was not asked, or does not say.
 std::string Surveyor::AskReadiness(const std::string& kind,
                                    const std::optional<Address>& http) const {
   if (!options_.readiness || !http.has_value()) return "";
@@ -183,6 +199,7 @@ std::string Surveyor::AskReadiness(const std::string& kind,
   return reason.empty() ? "not ready" : "not ready: " + reason;
 }
 
+// The clock is read right before and after: `CheckClocks` needs both.
 Answer Surveyor::AskNode(const ToAsk& what, const Address& address) const {
   SurveyedNode node{.role = what.role, .addresses = {address.ToString()}, .stats = {}, .asked = {}};
   node.asked.before_unix_ms = UnixMs();
@@ -205,6 +222,8 @@ Answer Surveyor::AskNode(const ToAsk& what, const Address& address) const {
   return answer;
 }
 
+// The kind of the page is checked by a field that only it has. A frontend is asked for its
+// diagnosis as well; without one the page is still good.
 Answer Surveyor::AskPage(const ToAsk& what, const Address& address) const {
   const std::string kind = what.kind();
   SurveyedPage page{
@@ -215,6 +234,7 @@ Answer Surveyor::AskPage(const ToAsk& what, const Address& address) const {
   page.asked.after_unix_ms = UnixMs();
   absl::Status bad = body.status();
   if (body.ok()) page.status = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
+  // A field that only this kind of page has.
   const char* const mark = kind == "frontend" ? "by_fallback" : "blocks_max";
   if (bad.ok() && (!page.status.is_object() || !page.status.contains(mark)))
     bad = absl::FailedPreconditionError("another kind of service answers there");
@@ -239,7 +259,7 @@ Answer Surveyor::AskPage(const ToAsk& what, const Address& address) const {
   return answer;
 }
 
-// Under another address.
+// Whether this process was asked already under another address: the same process id and start.
 bool Surveyor::IsKnown(const SurveyedPage& page) const {
   const Json process = page.status.value("process", Json::object());
   return process.contains("pid") &&
@@ -251,6 +271,8 @@ bool Surveyor::IsKnown(const SurveyedPage& page) const {
          });
 }
 
+// Adds one answer and follows what it names. A process that is known gets a further address
+// instead.
 void Surveyor::Take(const ToAsk& what, Answer answer) {
   if (answer.certificate.has_value())
     survey_.certificates.push_back(*std::move(answer.certificate));
@@ -262,7 +284,7 @@ void Surveyor::Take(const ToAsk& what, Answer answer) {
     const SurveyedPage page = survey_.pages.back();
     page.kind == "frontend" ? FollowFrontend(page) : FollowRelay(page);
   } else {
-    // One process may have several addresses.
+    // One process may have several addresses: told apart by process id and start.
     const v1::ProcessStats& process = answer.node->stats.process();
     for (size_t i = 0; i < survey_.nodes.size() && process.pid() != 0; ++i) {
       const v1::ProcessStats& other = survey_.nodes[i].stats.process();
@@ -281,8 +303,8 @@ void Surveyor::Take(const ToAsk& what, Answer answer) {
   }
 }
 
-// Of a list of parents: "HOST:PORT,…" or "NAME=HOST:PORT|HOST:PORT,…"; where they are found
-// otherwise there is none.
+// The addresses in a list of parents: "HOST:PORT,…" or "NAME=HOST:PORT|HOST:PORT,…". Places where
+// they are found otherwise (DNS, Redis) are no addresses.
 std::vector<std::string> AddressesIn(const std::string& parents) {
   std::vector<std::string> addresses;
   for (const absl::string_view entry : absl::StrSplit(parents, ',', absl::SkipEmpty())) {
@@ -293,6 +315,8 @@ std::vector<std::string> AddressesIn(const std::string& parents) {
   return addresses;
 }
 
+// A leaf names its parents; one inside of `serve` also its frontend. A node names its parents and
+// everything that reports to it.
 void Surveyor::FollowNode(const SurveyedNode& node) {
   // Streams to parents begin with the first block.
   for (const std::string& parent : AddressesIn(node.Flag("parents")))
@@ -300,7 +324,7 @@ void Surveyor::FollowNode(const SurveyedNode& node) {
   for (const v1::ParentStats& parent : node.stats.parents())
     Follow(ServiceRole::kHierarchy, parent.address(), node.Name());
   if (node.is_leaf()) {
-    // In `serve`, whose frontend has the port "http".
+    // A leaf in `serve`: the frontend there has the port "http".
     const auto frontend = ListensAt(node, "http");
     if (ListensAt(node, kLeafHttp).has_value() && frontend.has_value())
       Follow(ServiceRole::kFrontend, frontend->ToString(), node.Name());
@@ -316,6 +340,7 @@ void Surveyor::FollowNode(const SurveyedNode& node) {
   }
 }
 
+// Hierarchy nodes and leaves of its flags and of what it was told.
 void Surveyor::FollowFrontend(const SurveyedPage& page) {
   for (const Json& address : ListIn(page.status, "hierarchies"))
     if (address.is_string())
@@ -341,12 +366,13 @@ void Surveyor::FollowRelay(const SurveyedPage& page) {
 
 // ---- Engines ----
 
-// One of several ranks or replicas, or the first.
+// Adds an engine, or merges it with the one of the same url: ranks of one worker, and replicas of a
+// leaf, name one engine several times.
 void AddEngine(SurveyedEngine engine, std::vector<SurveyedEngine>* engines) {
   for (SurveyedEngine& known : *engines) {
     if (known.url != engine.url) continue;
     known.of.push_back(std::move(engine.of.front()));
-    // What any of them has heard.
+    // The most that any leaf has heard of it.
     if (engine.batches.has_value())
       known.batches = std::max(known.batches.value_or(0), *engine.batches);
     return;
@@ -392,6 +418,7 @@ const SurveyedNode* Survey::NodeAt(const std::string& address) const {
   return found == node_at.end() ? nullptr : &nodes[found->second];
 }
 
+// Leaves first, as they know block size and events; then engines that only frontends name.
 std::vector<SurveyedEngine> EnginesNamedIn(const Survey& survey) {
   std::vector<SurveyedEngine> engines;
   std::map<std::string, std::string> given;  // urls that frontends were told, by worker
@@ -405,6 +432,8 @@ std::vector<SurveyedEngine> EnginesNamedIn(const Survey& survey) {
         const std::string& worker = holder.holder().name();
         const auto label = holder.labels().find("url");
         std::string url = label == holder.labels().end() ? "" : label->second;
+        // By name alone: the same worker name in two cells would get one url, which is what the
+        // flag says, too.
         if (const auto of = given.find(worker); url.empty() && of != given.end()) url = of->second;
         if (url.empty()) continue;
         AddEngine({.url = url,
@@ -420,6 +449,7 @@ std::vector<SurveyedEngine> EnginesNamedIn(const Survey& survey) {
   for (const SurveyedPage& page : survey.pages) {
     for (const Json& engine : ListIn(page.status, "engines")) {
       const std::string url = TextIn(engine, "url");
+      // Compared as texts: two spellings of one address are two engines.
       const bool is_known = std::any_of(engines.begin(), engines.end(),
                                         [&](const auto& known) { return known.url == url; });
       if (url.empty() || is_known) continue;

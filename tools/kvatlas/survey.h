@@ -1,5 +1,4 @@
-// Which services are there, and what does each say of itself? From some of them all others are
-// found:
+// The services of a fleet and what each says of itself. From some of them all others are found:
 //
 //   frontend ──▶ hierarchy nodes, its own leaves, cells it was told of, engines
 //   serve ──▶ the leaf in it, and as a frontend; the leaf in it ──▶ serve
@@ -67,7 +66,7 @@ struct SurveyedNode {
   bool is_leaf() const { return role == ServiceRole::kLeaf; }
   std::string Name() const;  // "leaf 127.0.0.1:7410 (cell a@1)"
   bool in_serve() const { return stats.process().program() == "kvatlas-serve"; }
-  // What it was told; empty: nothing, it has the default.
+  // The value of a flag that it was given; empty: it has the default.
   std::string Flag(const std::string& name) const;
   // Where it listens for HTTP, at the host where it was asked.
   std::optional<Address> Http() const;
@@ -89,7 +88,7 @@ struct SurveyedEngine {
   std::string url;
   std::vector<std::string> of;  // "worker w0 at leaf 127.0.0.1:7410 (cell a)"
   std::string model;
-  // Of its domain; 0: unknown, or its leaf has not learned it yet.
+  // The block size of its domain; 0: unknown, or its leaf has not learned it yet.
   uint32_t block_size = 0;
   std::optional<uint64_t> batches = {};  // that its leaf has of it; nothing: no leaf was asked
   absl::StatusOr<EngineFacts> facts = absl::UnknownError("not asked");
@@ -107,7 +106,7 @@ struct Unreached {
 };
 
 struct Certificate {
-  std::string service;  // whose, as `Name`
+  std::string service;  // the name of its service, as `Name`
   std::string address;
   TlsLook tls;
 };

@@ -1,3 +1,5 @@
+// Shared by status, doctor and bundle: which services are asked, and with which options.
+
 #include "tools/kvatlas/survey_command.h"
 
 #include <chrono>
@@ -9,7 +11,7 @@
 namespace kvatlas {
 namespace {
 
-// At their default ports on this host.
+// The services of this host, at their default ports.
 std::vector<ServiceName> UsualServices() {
   const std::string host = "127.0.0.1";
   return {{ServiceRole::kLeaf, {host, 7410}},
@@ -30,6 +32,8 @@ void AddSurveyFlags(Command* command, SurveyFlags* of) {
   flags.Add("relay", &of->relays, "HTTP addresses of relays");
 }
 
+// Without any service named, those of this host are looked for; what is not there is then no
+// finding.
 absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flags,
                                  SurveyOptions options) {
   options.timeout = command.timeout();
@@ -44,7 +48,7 @@ absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flag
   if (!named) options.services = UsualServices();
   Survey survey = LookAround(options);
   if (named) return survey;
-  // What is not at its default port is not missed, unless a service that is there names it.
+  // A service that is not at its default port is not missed, unless another service names it.
   std::erase_if(survey.unreached, [](const Unreached& what) { return what.told_by.empty(); });
   if (survey.nodes.empty() && survey.pages.empty()) {
     return absl::UnavailableError(
@@ -54,6 +58,7 @@ absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flag
   return survey;
 }
 
+// The one place that reads the wall clock for checks; tests give a time of their own.
 CheckOptions ChecksNow() {
   CheckOptions checks;
   checks.now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(

@@ -1,4 +1,4 @@
-// What do the commands share that look at a whole fleet: status, doctor and bundle?
+// Shared by the commands that look at a whole fleet: status, doctor and bundle.
 //
 // *Threads*: none.
 

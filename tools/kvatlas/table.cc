@@ -1,3 +1,5 @@
+// Layout of tables, and the short forms of numbers, times and hashes that all commands print.
+
 #include "tools/kvatlas/table.h"
 
 #include <algorithm>
@@ -9,7 +11,8 @@
 namespace kvatlas {
 namespace {
 
-// Columns on a terminal: bytes that begin a character.
+// Columns on a terminal: bytes that begin a character of UTF-8. Wide and combining characters count
+// as one.
 size_t WidthOf(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
@@ -18,6 +21,7 @@ size_t WidthOf(const std::string& text) {
 constexpr char kGreen[] = "\x1b[32m", kYellow[] = "\x1b[33m", kRed[] = "\x1b[31m",
                kPlain[] = "\x1b[0m";
 
+// By the first word of a state, which all services share. A state that is not here stays plain.
 constexpr std::pair<std::string_view, const char*> kColours[] = {
     {"exact", kGreen},       {"connected", kGreen}, {"ready", kGreen},     {"at rest", kGreen},
     {"sending", kGreen},     {"ok", kGreen},        {"degraded", kYellow}, {"stale", kYellow},
@@ -37,6 +41,7 @@ std::string ShownLines(std::string_view text) {
 
 std::string Coloured(const std::string& state) {
   for (const auto& [word, colour] : kColours) {
+    // The word has to end there: "ok" does not begin "okay".
     const bool begins =
         state.starts_with(word) && (state.size() == word.size() || state[word.size()] == ':' ||
                                     state[word.size()] == ' ' || state[word.size()] == ',');
@@ -53,6 +58,8 @@ Table::Table(std::vector<std::string> heads) : heads_(std::move(heads)) {
   }
 }
 
+// Cells may come from other hosts: `Shown` makes control characters visible, so that no cell can
+// steer the terminal.
 void Table::Add(std::vector<std::string> cells) {
   for (std::string& cell : cells) cell = Shown(cell);
   rows_.push_back(std::move(cells));
@@ -69,6 +76,7 @@ void Table::Print(std::ostream& out, bool colours) const {
   const auto print = [&](const std::vector<std::string>& cells, bool coloured) {
     std::string line;
     for (size_t column = 0; column < cells.size(); ++column) {
+      // Widths are those of the plain text: codes of colours take no columns.
       const std::string gap(widths[column] - WidthOf(cells[column]), ' ');
       const std::string cell =
           coloured && states_[column] ? Coloured(cells[column]) : cells[column];

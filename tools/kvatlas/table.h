@@ -1,5 +1,4 @@
-// How does a person read many rows at once? Columns as wide as their widest cell, numbers to the
-// right, states in colour.
+// A table for people: columns as wide as their widest cell, numbers to the right, states in colour.
 //
 //   Table table({"WORKER", "RANK>", "TRUST*"});       '>': to the right, '*': a state, coloured where colours are wanted
 //   table.Add({"w0", "0", "exact"});

@@ -1,3 +1,5 @@
+// Two makers of tokens: a frontend that is asked for a route of the text, and a tokenizer's files.
+
 #include "tools/kvatlas/text_prompt.h"
 
 #include <memory>
@@ -15,10 +17,12 @@
 namespace kvatlas {
 namespace {
 
+// A frontend's default gRPC port.
 const Address kFrontend{"127.0.0.1", 7430};
 
 using Ids = std::vector<uint64_t>;
 
+// The same code as a frontend's --models, so the ids are those that it would make.
 absl::StatusOr<Ids> ByFiles(const std::string& path, const std::string& text) {
   TextModelOptions options;
   options.path = path;
@@ -29,6 +33,8 @@ absl::StatusOr<Ids> ByFiles(const std::string& path, const std::string& text) {
   return Ids(tokens->tokens.begin(), tokens->tokens.end());
 }
 
+// A route is the only question by which a frontend tells tokens. `AskRoute` reports the request as
+// over.
 absl::StatusOr<Ids> ByFrontend(const ServiceName& name, const std::string& model,
                                const std::string& tenant, const AskedPrompt& prompt,
                                Duration timeout) {
@@ -51,6 +57,8 @@ absl::StatusOr<Ids> ByFrontend(const ServiceName& name, const std::string& model
 
 }  // namespace
 
+// A tokenizer that is named KIND=… is a frontend, anything else a path. `serve` has a frontend in
+// it.
 absl::Status MakeTokens(const std::string& model, const std::string& tenant,
                         const GivenTokenizer& tokenizer, Duration timeout, AskedPrompt* prompt) {
   if (prompt->form != AskedForm::kText) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Which tokens is this text? Made by a frontend, as it makes them of a client's prompt, or by a
-// tokenizer's files on this machine.
+// Makes tokens of a text: by a frontend, as it makes them of a client's prompt, or by a tokenizer's
+// files on this machine.
 //
 // *Truth*: a frontend is asked for a route of the text, and told at once that the request is over:
 // nothing stays counted.

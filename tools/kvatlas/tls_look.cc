@@ -1,3 +1,5 @@
+// One TLS handshake with a server, without trusting it, to read its certificate.
+
 #include "tools/kvatlas/tls_look.h"
 
 #include <openssl/ssl.h>
@@ -21,6 +23,8 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+// `checked`: there is a CA to judge the chain by. The chain's verdict is read after the handshake,
+// which `verify_none` lets go on.
 void ReadServer(SSL* tls, const Address& to, bool checked, TlsLook* look) {
   X509* const certificate = SSL_get0_peer_certificate(tls);
   if (certificate == nullptr) {
@@ -45,6 +49,7 @@ TlsLook LookAtTls(const Address& to, const std::string& ca_path, Duration timeou
   asio::io_context io;
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
   error_code error;
+  // Runs the one operation that was begun; `expires_after` bounds it.
   const auto run = [&] {
     io.restart();
     io.run();
@@ -55,6 +60,8 @@ TlsLook LookAtTls(const Address& to, const std::string& ca_path, Duration timeou
     return look;
   }
   asio::ssl::context context(asio::ssl::context::tls_client);
+  // A CA that cannot be read leaves the chain unchecked; the command has refused such a file
+  // before.
   error_code no_ca;
   if (!ca_path.empty()) context.load_verify_file(ca_path, no_ca);
   context.set_verify_mode(asio::ssl::verify_none);
@@ -66,6 +73,7 @@ TlsLook LookAtTls(const Address& to, const std::string& ca_path, Duration timeou
     look.connected = absl::UnavailableError(error.message());
     return look;
   }
+  // The name that clients dial: servers may choose their certificate by it.
   SSL_set_tlsext_host_name(stream.native_handle(), to.host.c_str());
   // gRPC's servers take no connection without it.
   constexpr unsigned char kProtocols[] = "\x02h2\x08http/1.1";

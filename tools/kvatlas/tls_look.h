@@ -1,5 +1,4 @@
-// What does a server show of itself when one asks for TLS? Its certificate, and what is wrong with
-// it.
+// Reads the certificate that a server shows over TLS, and what is wrong with it.
 //
 // *Truth*: the handshake goes on whatever the certificate says, so that everything wrong with it
 // can be told. A server that asks for a client's certificate gets none.

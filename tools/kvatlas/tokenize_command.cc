@@ -1,5 +1,6 @@
 // tokenize: the token ids that an engine makes of requests, from a model's files, one JSON body a
-// line in and one answer a line out.
+// line in and one answer a line out. Each answer is flushed, so that a script can hold a dialogue.
+// With --compare an engine is asked for its own ids, and the exit status is 3 if any differ.
 
 #include <algorithm>
 #include <chrono>
@@ -23,9 +24,10 @@
 namespace kvatlas {
 namespace {
 
-// Of an engine that is compared with, how much is shown around the first id that differs.
+// The number of ids shown on each side of the first one that differs.
 constexpr size_t kIdsShown = 8;
 
+// The same for all lines.
 struct Question {
   std::shared_ptr<ModelRegistry> registry;
   std::vector<std::string> names;  // of the models
@@ -35,6 +37,7 @@ struct Question {
   Duration timeout{0};
 };
 
+// Waits for the callback of the remote tokenizer, which comes by `timeout`.
 absl::StatusOr<PromptTokens> ByEngine(const Question& question, const std::string& model,
                                       const Prompt& prompt) {
   std::promise<absl::StatusOr<PromptTokens>> answer;
@@ -52,6 +55,8 @@ Json Around(const std::vector<TokenId>& ids, size_t at) {
                               ids.begin() + static_cast<ptrdiff_t>(end));
 }
 
+// `ours` is null if no ids were made here: equal then means that the engine refuses the request,
+// too.
 void Compare(const Question& question, const std::string& model, const Prompt& prompt,
              const std::vector<TokenId>* ours, Json* answer) {
   const absl::StatusOr<PromptTokens> theirs = ByEngine(question, model, prompt);
@@ -64,6 +69,7 @@ void Compare(const Question& question, const std::string& model, const Prompt& p
   (*answer)["engine_way"] = theirs->source;
   (*answer)["equal"] = ours != nullptr && *ours == theirs->tokens;
   if (ours == nullptr || *ours == theirs->tokens) return;
+  // The shorter list may be the beginning of the longer one: the place is then its end.
   const auto differ =
       std::mismatch(ours->begin(), ours->end(), theirs->tokens.begin(), theirs->tokens.end());
   const auto at = static_cast<size_t>(differ.first - ours->begin());
@@ -71,6 +77,8 @@ void Compare(const Question& question, const std::string& model, const Prompt& p
       {"token", at}, {"ids", Around(*ours, at)}, {"engine_ids", Around(theirs->tokens, at)}};
 }
 
+// A body without a model means the only one that was loaded. Ids in the body are the answer
+// themselves.
 Json Answer(const Question& question, std::string line) {
   const auto body = std::make_shared<const std::string>(std::move(line));
   absl::StatusOr<PromptRequest> request = ReadPromptRequest(question.path, body);
@@ -100,6 +108,7 @@ Json Answer(const Question& question, std::string line) {
   return answer;
 }
 
+// A line that is wrong is an answer with an error; it does not end the run.
 int Answers(Command* command, const Question& question) {
   size_t differ = 0;
   for (std::string line; std::getline(command->io().in, line);) {

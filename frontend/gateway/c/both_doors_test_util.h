@@ -60,7 +60,7 @@ class NearLeaf : public v1::Leaf::Service {
   bool is_split = false;  // "near" only prefills, the others only decode
 };
 
-// What was answered, without what differs from call to call.
+// The answer, without the fields that differ from call to call.
 struct RouteAnswer {
   int32_t code = 0;
   std::string error = {};

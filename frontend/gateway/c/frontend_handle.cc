@@ -1,5 +1,6 @@
-// A handle's life: its options are read and checked, its threads start without the program's
-// signals, and it ends after its routes.
+// The life of a handle. Its options are read and checked, its threads start with the program's
+// signals blocked, and it ends after its routes. All text of options is copied before `_create`
+// returns.
 
 #include "frontend/gateway/c/frontend_handle.h"
 
@@ -25,6 +26,7 @@ namespace {
 
 constexpr uint32_t kPromptThreadsMax = 256;
 
+// CELL=HOST:PORT; an entry that is NULL is empty, and refused.
 absl::Status LeavesOf(const kvatlas_frontend_options& given, std::vector<ConfiguredLeaf>* leaves) {
   if (given.leaves_count > kTextsMax) return absl::InvalidArgumentError("leaves_count: too many");
   if (!Fits(given.leaves, given.leaves_count)) return absl::InvalidArgumentError("leaves: NULL");
@@ -40,6 +42,8 @@ absl::Status LeavesOf(const kvatlas_frontend_options& given, std::vector<Configu
   return absl::OkStatus();
 }
 
+// Bounds that the C++ options do not check themselves; NaN fails every comparison, and so is
+// refused.
 absl::Status CheckNumbers(const kvatlas_frontend_options& given) {
   const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
   if (given.ask == 0 || given.ask > 64) return bad("ask: 1 to 64");
@@ -94,15 +98,15 @@ absl::StatusOr<WaypointSchedule> ScheduleOf(const kvatlas_frontend_options& give
   return absl::InvalidArgumentError("schedule: " + std::string(schedule.status().message()));
 }
 
-// Null without any.
+// Null: no models are given, and only token ids are routed.
 absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelsOf(const kvatlas_frontend_options& given) {
   auto registry = ModelRegistry::FromFlag(StringOf(given.models));
   if (registry.ok()) return registry;
   return absl::InvalidArgumentError("models: " + std::string(registry.status().message()));
 }
 
-// gRPC makes its threads for callbacks at the first of them: that must not be in a thread of the
-// program.
+// Makes gRPC start its callback threads now. gRPC starts them at its first callback, on the thread
+// that causes it; here that thread has all signals blocked, which the new threads inherit.
 void StartThreads(kvatlas_frontend* frontend) {
   struct Started {
     Mutex mutex;
@@ -119,6 +123,11 @@ void StartThreads(kvatlas_frontend* frontend) {
   while (!started->done) started->changed.Wait(&started->mutex);
 }
 
+// 1. The process is marked, so that a forked child is recognized.
+// 2. Options are checked before anything is made.
+// 3. Signals are blocked for every thread that is started from here on.
+// 4. Members are filled in from the bottom up; `options->schedule` points into the handle, which
+//    does not move.
 absl::StatusOr<std::unique_ptr<kvatlas_frontend>> Create(const kvatlas_frontend_options& given) {
   const absl::StatusOr<const ForkDetector*> mark = MarkOfThisProcess("frontend");
   if (!mark.ok()) return mark.status();
@@ -178,6 +187,7 @@ void kvatlas_frontend_options_init(kvatlas_frontend_options* options, size_t str
   kvatlas::InitStruct(whole, options, struct_size);
 }
 
+// An exception other than bad_alloc is INTERNAL (`Guarded`); `error` stays empty then.
 int32_t kvatlas_frontend_create(const kvatlas_frontend_options* options,
                                 kvatlas_frontend** frontend, char* error, size_t error_size) {
   kvatlas::PutText("", error, error_size);
@@ -199,6 +209,8 @@ int32_t kvatlas_frontend_create(const kvatlas_frontend_options* options,
   return code;
 }
 
+// Waits for the routes under way; new ones during that time are the caller's mistake (header,
+// Threads). In a forked child nothing is freed: the parent's threads hold locks in that memory.
 void kvatlas_frontend_destroy(kvatlas_frontend* frontend) {
   if (frontend == nullptr || !kvatlas::Usable(*frontend)) return;
   {

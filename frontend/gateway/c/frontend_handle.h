@@ -1,5 +1,5 @@
-// What is behind a `kvatlas_frontend*`? A `Frontend` with all that it asks by, and the count of its
-// routes under way.
+// The object behind a `kvatlas_frontend*`: a `Frontend`, its clients of hierarchies and leaves, and
+// the count of its routes under way.
 //
 // *Place*: made and destroyed by `frontend_handle.cc`, used by `kvatlas_frontend.cc`.
 
@@ -45,7 +45,7 @@ struct kvatlas_frontend {
 
 namespace kvatlas {
 
-// Not in a child of the process that made it.
+// False in a forked child of the process that made it.
 inline bool Usable(const kvatlas_frontend& frontend) { return !frontend.mark->forked(); }
 
 }  // namespace kvatlas

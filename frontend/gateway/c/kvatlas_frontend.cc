@@ -1,5 +1,6 @@
 // The C interface over `Frontend`: arguments are checked, exceptions end here, and a forked child
-// touches nothing.
+// touches nothing. A route is counted by `Begin` and `End`, which `kvatlas_frontend_destroy` waits
+// for; `End` is the last access to the handle.
 
 #include "frontend/gateway/c/kvatlas_frontend.h"
 
@@ -34,7 +35,7 @@ static_assert(static_cast<int>(absl::StatusCode::kFailedPrecondition) ==
               KVATLAS_FAILED_PRECONDITION);
 static_assert(static_cast<int>(absl::StatusCode::kUnavailable) == KVATLAS_UNAVAILABLE);
 
-// What is asked, as one more route under way, unless there are too many.
+// Reads the request and counts one more route under way. RESOURCE_EXHAUSTED: `routes_max` are.
 absl::StatusOr<AskedRoute> Begin(kvatlas_frontend* frontend, const kvatlas_route_request* request) {
   absl::StatusOr<AskedRoute> asked = AskedOf(request);
   if (!asked.ok()) return asked;
@@ -45,12 +46,14 @@ absl::StatusOr<AskedRoute> Begin(kvatlas_frontend* frontend, const kvatlas_route
   return asked;
 }
 
+// Signals under the lock: a destroyer that wakes up must not free the condition variable in use.
 void End(kvatlas_frontend* frontend) {
   MutexLock lock(&frontend->mutex);
   if (--frontend->under_way == 0) frontend->idle.SignalAll();
 }
 
-// gRPC makes threads when it wants to, also in this call.
+// Starts the route with signals blocked, since gRPC may start threads in this call, which inherit
+// the mask.
 void RouteAsync(kvatlas_frontend* frontend, AskedRoute asked, PromptRouter::Callback callback) {
   const SignalsBlocked blocked;
   PromptRouter& router = *frontend->router;
@@ -59,7 +62,8 @@ void RouteAsync(kvatlas_frontend* frontend, AskedRoute asked, PromptRouter::Call
                    std::move(callback));
 }
 
-// The same, waiting, with the program's own signals.
+// The same, waiting. The wait is outside of `RouteAsync`, so with the program's own signals.
+// `waiter` is shared: the callback may still hold it when this returns.
 absl::StatusOr<PromptRoute> RouteWaiting(kvatlas_frontend* frontend, AskedRoute asked) {
   struct Waiter {
     Mutex mutex;
@@ -77,6 +81,7 @@ absl::StatusOr<PromptRoute> RouteWaiting(kvatlas_frontend* frontend, AskedRoute 
   return *std::move(waiter->answer);
 }
 
+// OK and a route that the caller owns, or a code and its text.
 int32_t Take(absl::StatusOr<PromptRoute> answer, kvatlas_route** route, std::string* error) {
   if (!answer.ok()) {
     *error = std::string(answer.status().message());
@@ -86,6 +91,7 @@ int32_t Take(absl::StatusOr<PromptRoute> answer, kvatlas_route** route, std::str
   return KVATLAS_OK;
 }
 
+// Without a route where the allocation of one fails; the callback is called in any case.
 void Deliver(absl::StatusOr<PromptRoute> answer, kvatlas_route_callback callback, void* context) {
   kvatlas_route* route = nullptr;
   std::string error;
@@ -94,6 +100,7 @@ void Deliver(absl::StatusOr<PromptRoute> answer, kvatlas_route_callback callback
 }
 
 template <typename Count>
+// A negative count is "not known"; one beyond 32 bits is ignored as well.
 void SetCount(int64_t given, Count* to) {
   if (given >= 0 && given <= std::numeric_limits<uint32_t>::max())
     *to = static_cast<uint32_t>(given);
@@ -128,6 +135,7 @@ int32_t kvatlas_frontend_route(kvatlas_frontend* frontend, const kvatlas_route_r
   return Guarded([&]() -> int32_t {
     absl::StatusOr<kvatlas::AskedRoute> asked = kvatlas::Begin(frontend, request);
     if (!asked.ok()) return kvatlas::PutStatus(asked.status(), error, error_size);
+    // Ends the count on every path, exceptions included.
     const std::unique_ptr<kvatlas_frontend, void (*)(kvatlas_frontend*)> under_way(frontend,
                                                                                    &kvatlas::End);
     std::string why;
@@ -155,6 +163,7 @@ int32_t kvatlas_frontend_route_async(kvatlas_frontend* frontend,
   });
 }
 
+// Unknown decisions are ignored: the frontend may have forgotten an old one.
 int32_t kvatlas_frontend_report(kvatlas_frontend* frontend, uint64_t decision_id,
                                 const kvatlas_route_report* report) {
   if (frontend == nullptr || !kvatlas::IsInitialized(report)) return KVATLAS_INVALID_ARGUMENT;
@@ -183,6 +192,7 @@ int32_t kvatlas_frontend_get_stats(kvatlas_frontend* frontend, kvatlas_frontend_
     kvatlas_frontend_stats whole = {};
     whole.routes = now.routes;
     whole.failed = now.failed;
+    // Index 0 is "none": routes that needed no fallback.
     whole.fallbacks = now.routes - now.by_fallback[0];
     whole.in_flight = now.in_flight;
     whole.cells = now.cells;

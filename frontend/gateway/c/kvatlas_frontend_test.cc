@@ -158,7 +158,7 @@ TEST_F(RouteTextTest, TextThatIsNoUtf8IsRefused) {
   EXPECT_THAT(answer.error, HasSubstr("UTF-8"));
 }
 
-// Of a program compiled before there was text.
+// A request of a program that was compiled before there was text.
 TEST_F(RouteTextTest, AnOlderHeadersRequestHasNoText) {
   CRequest c;
   c.request.model = "bytes";

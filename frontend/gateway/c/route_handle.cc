@@ -1,3 +1,6 @@
+// Accessors of a route. Texts and arrays belong to the route and live until `kvatlas_route_free`;
+// none of these calls fails but the receipt, which allocates.
+
 #include "frontend/gateway/c/route_handle.h"
 
 #include <google/protobuf/util/json_util.h>
@@ -16,6 +19,7 @@ namespace {
 
 static_assert(sizeof(TokenId) == sizeof(uint32_t));  // what `kvatlas_route_tokens` shows
 
+// In the form of POST /route's answers; "{}" if Protobuf cannot print it.
 std::string JsonOf(const PromptRoute& answer) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
@@ -51,6 +55,7 @@ uint32_t kvatlas_route_overlap_blocks(const kvatlas_route* route) {
   return route->answer.route.overlap_blocks;
 }
 
+// NULL: the worker that prefills decodes too.
 const char* kvatlas_route_decode_worker(const kvatlas_route* route) {
   const auto& decode = route->answer.route.decode;
   return decode.has_value() ? decode->worker.name.c_str() : nullptr;
@@ -85,6 +90,7 @@ const uint32_t* kvatlas_route_tokens(const kvatlas_route* route, size_t* count) 
   return tokens.empty() ? nullptr : tokens.data();
 }
 
+// Made at the first call and kept: not to be called by two threads at once for one route.
 const char* kvatlas_route_receipt_json(kvatlas_route* route) {
   const int32_t code = kvatlas::Guarded([&] {
     if (route->json.empty()) route->json = kvatlas::JsonOf(route->answer);

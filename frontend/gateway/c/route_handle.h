@@ -1,4 +1,4 @@
-// What is behind a `kvatlas_route*`? The answer that the `kvatlas_route_…` functions show.
+// The object behind a `kvatlas_route*`: the answer that the `kvatlas_route_…` functions show.
 
 #ifndef KVATLAS_FRONTEND_GATEWAY_C_ROUTE_HANDLE_H_
 #define KVATLAS_FRONTEND_GATEWAY_C_ROUTE_HANDLE_H_

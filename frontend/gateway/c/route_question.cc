@@ -1,3 +1,6 @@
+// From the struct of C to a question of the router. Everything is copied: the caller's memory is
+// free when the call returns.
+
 #include "frontend/gateway/c/route_question.h"
 
 #include <utility>
@@ -14,6 +17,7 @@
 namespace kvatlas {
 namespace {
 
+// At most one prompt. None is allowed here: the route itself refuses a request without a prompt.
 absl::Status CheckRequest(const kvatlas_route_request& given) {
   if (!Fits(given.tokens, given.tokens_count) ||
       !Fits(given.sequence_hashes, given.sequence_hashes_count) ||
@@ -33,13 +37,14 @@ absl::Status CheckRequest(const kvatlas_route_request& given) {
   return absl::OkStatus();
 }
 
+// A negative `add_special_tokens` leaves the decision to the tokenizer, as engines do.
 TextPrompt TextOf(const kvatlas_route_request& given) {
   TextPrompt text{.text = std::string(given.text, given.text_size)};
   if (given.add_special_tokens >= 0) text.add_special_tokens = given.add_special_tokens != 0;
   return text;
 }
 
-// As the wire has it, so that both are read alike.
+// Through the wire's message, so that a chat is read by the same code as over gRPC.
 absl::StatusOr<Prompt> ChatOf(const kvatlas_route_request& given) {
   v1::RouteRequest request;
   v1::ChatPrompt& chat = *request.mutable_chat();
@@ -53,6 +58,7 @@ absl::StatusOr<Prompt> ChatOf(const kvatlas_route_request& given) {
   return PromptFromProto(request);
 }
 
+// Not for `body`, which says its model and salt itself.
 RouteInput InputOf(const kvatlas_route_request& given) {
   RouteInput input;
   input.domain = {StringOf(given.model), StringOf(given.tenant)};
@@ -73,6 +79,7 @@ RouteInput InputOf(const kvatlas_route_request& given) {
 
 }  // namespace
 
+// `Whole` fills in fields that an older header did not have.
 absl::StatusOr<AskedRoute> AskedOf(const kvatlas_route_request* request) {
   if (!IsInitialized(request))
     return absl::InvalidArgumentError("request: not from kvatlas_route_request_init");

@@ -12,7 +12,7 @@
 
 namespace kvatlas {
 
-// What is to be routed, and how: `body` as it came, or else `question`.
+// A route that is asked for: `body` as it came, or else the prompt in `question`.
 struct AskedRoute {
   PromptQuestion question;
   std::shared_ptr<const std::string> body = nullptr;

@@ -1,3 +1,7 @@
+// Passes questions to the next finder and learns endpoints from the labels of its answers. All
+// state is in `Kept`, shared with the callbacks under way, so that an answer may come after the
+// learner has gone.
+
 #include "frontend/gateway/ext_proc/endpoint_learner.h"
 
 #include <utility>
@@ -11,13 +15,18 @@
 namespace kvatlas {
 
 struct EndpointLearner::Kept {
+  // The last labels of one leaf about one domain. Leaves' clients share one label table between
+  // answers that are equal, so comparing pointers finds "nothing changed" without reading the
+  // table.
   struct Answer {
     std::shared_ptr<const LabelsByWorker> labels;  // null: none
-    bool learnt = false;
+    bool learnt = false;  // false: read it again although the pointer is the same
   };
 
   Kept(Endpoints* e, PickerPool p) : endpoints(e), pool(std::move(p)) {}
 
+  // A leaf whose cell is not known yet is outside of a pool by cell: its workers are learnt from a
+  // later answer.
   bool InPool(const std::pair<std::string, Domain>& of) const {
     if (!pool.HasModel(of.second.model)) return false;
     if (!pool.by_cell()) return true;
@@ -25,6 +34,11 @@ struct EndpointLearner::Kept {
     return cell.has_value() && pool.HasCell(*cell);
   }
 
+  // 1. An answer that is the last one again, and still learnt, ends here.
+  // 2. Workers of the last answer that are gone, or no longer in the pool, are forgotten.
+  // 3. Every worker with a label `url` is learnt; `Endpoints` ignores what it knows.
+  // Beyond `kAnswersKeptMax` pairs all are dropped: workers of dropped answers stay in `Endpoints`,
+  // which has a bound of its own.
   void Learn(const std::pair<std::string, Domain>& of,
              const std::shared_ptr<const LabelsByWorker>& labels) {
     if (!InPool(of)) return;
@@ -50,6 +64,8 @@ struct EndpointLearner::Kept {
     }
   }
 
+  // Several leaves may name one worker. Their answers are marked for a second reading, so the next
+  // one that still names the worker learns it again.
   void Forget(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     endpoints->Forget(worker);
     for (auto& [of, answer] : answers)
@@ -59,6 +75,7 @@ struct EndpointLearner::Kept {
   Endpoints* const endpoints;
   const PickerPool pool;
   std::function<std::optional<std::string>(const std::string&)> cell_of = nullptr;
+  // Taken before the lock of `endpoints`, never the other way round.
   Mutex mutex;
   absl::flat_hash_map<std::pair<std::string, Domain>, Answer> answers ABSL_GUARDED_BY(mutex);
 };
@@ -73,6 +90,7 @@ void EndpointLearner::SetCellOf(
 
 void EndpointLearner::FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                                    Duration deadline, Callback callback) {
+  // Learns before the callback: the route that asked finds the endpoints of this answer.
   next()->FindOverlaps(leaf_address, question, deadline,
                        [kept = kept_, of = std::pair(leaf_address, *question.domain),
                         callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {

@@ -1,13 +1,11 @@
-// Hears of endpoints where they are said: in the labels that come with leaves' answers.
+// Learns endpoints from the labels that come with leaves' answers.
 //
-// *Place*: between the frontend and the finder that asks the leaves.
-// *Truth*: every worker of every leaf that answered, not only those that were chosen, as far as it
-// is in the picker's pool. One that a leaf's next answer about the same domain no longer names is
-// forgotten; where it is in other answers of leaves, it is learnt again from the next of these.
-// *Threads*: any. *Cost*: a short lock per answer; labels that are those of the answer before are
-// not read again.
-// *Bounds*: what `kAnswersKeptMax` pairs of leaf and domain answered last; beyond, all are kept
-// anew.
+// *Place*: between the frontend and the finder that asks the leaves. *Truth*: every worker of every
+// leaf that answered, not only the chosen ones, as far as it is in the picker's pool. A worker that
+// a leaf's next answer about the same domain no longer names is forgotten; where other leaves'
+// answers name it, it is learnt again from the next of these. *Threads*: any. *Cost*: a short lock
+// per answer; labels equal to those of the answer before are not read again. *Bounds*: the last
+// answers of `kAnswersKeptMax` pairs of leaf and domain; beyond, all are dropped and kept anew.
 // *Lifetime*: `endpoints` outlives the calls of the finder, and so does the finder itself; the
 // learner need not.
 //

@@ -1,9 +1,8 @@
-// Which addresses have the host names of workers' urls? Asks again and again, since pods move and
-// keep their names.
+// Resolves the host names of workers' urls, again and again, since pods move and keep their names.
 //
-// *Place*: between a resolver and `Endpoints`, of a process with an endpoint picker.
-// *Truth*: a name is asked for at once when it is learnt, and every `every` from then on.
-// *Threads*: one of its own. *Lifetime*: the endpoints outlive it.
+// *Place*: between a resolver and `Endpoints`, in a process with an endpoint picker. *Truth*: a
+// name is resolved at once when it is learnt, and every `every` from then on. *Threads*: one of its
+// own. *Lifetime*: the endpoints outlive it.
 //
 // Example:
 //   EndpointNames names(&endpoints);

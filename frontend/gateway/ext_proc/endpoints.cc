@@ -1,3 +1,7 @@
+// Two maps that are each other's inverse, `by_worker_` and `by_endpoint_` (`Put` and `Drop` change
+// both), and beside them `named_`: workers whose url has a host name. Such a worker is in
+// `by_worker_` only while its name has exactly one address.
+
 #include "frontend/gateway/ext_proc/endpoints.h"
 
 #include <algorithm>
@@ -15,6 +19,8 @@
 namespace kvatlas {
 namespace {
 
+// The rank of an entry that was configured for all ranks of a worker. No real rank: `WorkerOf`
+// refuses it.
 constexpr uint32_t kWholeWorker = std::numeric_limits<uint32_t>::max();
 
 HolderId Whole(const HolderId& worker) { return {worker.name, kWholeWorker, ""}; }
@@ -33,6 +39,8 @@ std::optional<HolderId> WorkerOf(std::string_view text) {
   return worker;
 }
 
+// Host and port of a url; the host may be a name. An IPv6 zone ('%') is refused: it means something
+// on this machine only.
 absl::StatusOr<Address> AddressOf(std::string_view url) {
   if (const size_t scheme = url.find("://"); scheme != std::string_view::npos)
     url.remove_prefix(scheme + 3);
@@ -42,10 +50,12 @@ absl::StatusOr<Address> AddressOf(std::string_view url) {
   return address;
 }
 
+// REQUIRES: `endpoint` has a port. IPv6 keeps its brackets.
 std::string_view HostOf(std::string_view endpoint) {
   return endpoint.substr(0, endpoint.rfind(':'));
 }
 
+// At most one line per worker in ten seconds: labels come with every answer.
 void WarnOf(const std::string& worker, std::string_view what, std::string_view url,
             const absl::Status& why) {
   static LogLimiter limiter(std::chrono::seconds(10));
@@ -53,7 +63,8 @@ void WarnOf(const std::string& worker, std::string_view what, std::string_view u
            {{"worker", worker}, {"url", url}, {"reason", why}});
 }
 
-// The only one of IPv4, or of IPv6 where there is none of the former.
+// The only IPv4 address, or the only IPv6 address where there is no IPv4 one. Several of a family
+// are an error: a name of many pods (a service) does not say which of them is the worker.
 absl::StatusOr<std::string> OnlyOf(const std::string& host, std::vector<std::string> addresses) {
   const auto six = std::stable_partition(
       addresses.begin(), addresses.end(),
@@ -77,6 +88,8 @@ absl::StatusOr<std::string> EndpointOf(std::string_view url) {
   return address->ToString();
 }
 
+// An entry with a port is an endpoint; one without is normalized to the host as `HostOf` returns
+// it, so that `Contains` can compare texts.
 void EndpointSet::Add(std::string_view text) {
   for (const absl::string_view part :
        absl::StrSplit(absl::string_view(text.data(), text.size()), ',')) {
@@ -97,6 +110,7 @@ bool EndpointSet::Contains(const std::string& endpoint) const {
   return entries_.contains(endpoint) || entries_.contains(HostOf(endpoint));
 }
 
+// Replaces what was learnt of the worker.
 absl::Status Endpoints::Configure(const std::string& entry) {
   const size_t equals = entry.find('=');
   const std::optional<HolderId> worker = WorkerOf(std::string_view(entry).substr(0, equals));
@@ -110,6 +124,8 @@ absl::Status Endpoints::Configure(const std::string& entry) {
   return absl::OkStatus();
 }
 
+// A numeric host is learnt at once, a name once it is resolved. Both only within `addresses_`: for
+// a name `Resolved` checks that.
 void Endpoints::Learn(const HolderId& worker, std::string_view url, bool draining) {
   const absl::StatusOr<Address> address = AddressOf(url);
   if (!address.ok())
@@ -128,6 +144,8 @@ void Endpoints::Learn(const HolderId& worker, std::string_view url, bool drainin
   PutLearnt(worker, address->ToString(), draining);
 }
 
+// Keeps what is configured. At the bound all learnt entries go at once: they come again with the
+// next answers of leaves, and no order of use is kept for them.
 void Endpoints::PutLearnt(const HolderId& worker, std::string endpoint, bool draining) {
   const auto known = by_worker_.find(worker);
   if (known != by_worker_.end() && known->second.configured) return;
@@ -139,6 +157,9 @@ void Endpoints::PutLearnt(const HolderId& worker, std::string endpoint, bool dra
   Put(worker, {.endpoint = std::move(endpoint), .draining = draining});
 }
 
+// A name that is resolved already gives an endpoint now. `named_` keeps the worker in any case,
+// since the name's address may change. The resolver's thread is woken under the lock
+// (`OnNewHostName`).
 void Endpoints::LearnNamed(const HolderId& worker, Named named) {
   MutexLock lock(&mutex_);
   if (named_.size() >= kEndpointsMax && !named_.contains(worker)) named_.clear();
@@ -156,6 +177,12 @@ std::vector<std::string> Endpoints::HostNames() const {
   return {names.begin(), names.end()};
 }
 
+// The answer of a resolver for one name:
+// 1. One usable address: every worker of that name gets its endpoint.
+// 2. An answer without exactly one usable address: learnt endpoints of these workers are dropped,
+//    and a line of the log says why.
+// 3. No answer: nothing changes, and the log says so.
+// A name that no worker has any more is forgotten, which bounds `address_of_` by `named_`.
 void Endpoints::Resolved(const std::string& host,
                          const absl::StatusOr<std::vector<std::string>>& addresses) {
   const absl::StatusOr<std::vector<std::string>> within =
@@ -163,7 +190,7 @@ void Endpoints::Resolved(const std::string& host,
   const absl::StatusOr<std::string> one =
       within.ok() ? OnlyOf(host, *within) : absl::StatusOr<std::string>(within.status());
   MutexLock lock(&mutex_);
-  // What was known stays known while a resolver is away.
+  // Known addresses stay known while a resolver is away.
   if (addresses.ok()) address_of_.erase(host);
   if (one.ok()) address_of_[host] = *one;
   std::string worker_of;
@@ -198,6 +225,7 @@ void Endpoints::Forget(const HolderId& worker) {
   if (known != by_worker_.end() && !known->second.configured) Drop(worker);
 }
 
+// REQUIRES: `entry.endpoint` is a valid IP:PORT. An earlier entry of the worker is dropped first.
 void Endpoints::Put(const HolderId& worker, Entry entry) {
   Drop(worker);
   if (!entry.configured) ++learnt_;
@@ -205,6 +233,7 @@ void Endpoints::Put(const HolderId& worker, Entry entry) {
   by_worker_[worker] = std::move(entry);
 }
 
+// An endpoint goes with its last worker, and with it the count of turns to pass over.
 void Endpoints::Drop(const HolderId& worker) {
   const auto known = by_worker_.find(worker);
   if (known == by_worker_.end()) return;
@@ -215,6 +244,7 @@ void Endpoints::Drop(const HolderId& worker) {
   by_worker_.erase(known);
 }
 
+// Two passes: `Drop` would invalidate the iteration.
 void Endpoints::ForgetLearnt() {
   std::vector<HolderId> learnt;
   for (const auto& [worker, entry] : by_worker_)
@@ -226,7 +256,7 @@ std::optional<std::string> Endpoints::Of(const HolderId& worker) const {
   MutexLock lock(&mutex_);
   auto known = by_worker_.find(worker);
   const auto whole = by_worker_.find(Whole(worker));
-  // What is configured of the whole worker wins over what its rank says.
+  // An endpoint configured for the whole worker wins over what its rank says.
   if (known == by_worker_.end() ||
       (!known->second.configured && whole != by_worker_.end() && whole->second.configured)) {
     known = whole;
@@ -244,6 +274,7 @@ std::vector<std::string> Endpoints::NamesAt(const EndpointSet& endpoints) const 
   for (const std::string& entry : endpoints.entries()) {
     if (const auto there = by_endpoint_.find(entry); there != by_endpoint_.end())
       add(there->second);
+    // `entry` is a host: all of its ports follow each other in the sorted map.
     for (auto there = by_endpoint_.lower_bound(entry + ":");
          there != by_endpoint_.end() && HostOf(there->first) == entry; ++there)
       add(there->second);
@@ -258,6 +289,7 @@ std::vector<std::string> Endpoints::Names() const {
   return {names.begin(), names.end()};
 }
 
+// A whole worker is reported as rank 0: reports and suspects need a rank that exists.
 std::optional<HolderId> Endpoints::At(const std::string& endpoint) const {
   MutexLock lock(&mutex_);
   const auto there = by_endpoint_.find(endpoint);
@@ -267,6 +299,9 @@ std::optional<HolderId> Endpoints::At(const std::string& endpoint) const {
   return worker;
 }
 
+// One round over the sorted endpoints, beginning behind the one given out last. An endpoint to be
+// passed over uses up one of its turns and stays `found` as the last resort, so a fleet in which no
+// endpoint was reached still gets one. O(endpoints) at worst.
 std::optional<std::string> Endpoints::Next(const std::set<std::string>& draining,
                                            const EndpointSet* among) {
   MutexLock lock(&mutex_);

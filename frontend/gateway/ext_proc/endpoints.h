@@ -1,7 +1,6 @@
-// Where does a worker take requests, and whose is an endpoint? IP:PORT by worker and back, as
-// configured or as workers say of themselves.
+// IP:PORT by worker and back, as configured or as workers say of themselves.
 //
-// *Truth*: what is configured wins over what was learnt; of a worker the latest that was learnt
+// *Truth*: what is configured wins over what was learnt; the latest that was learnt of a worker
 // counts. A proxy takes addresses alone: a worker whose url has a host name has an endpoint once
 // `Resolved` has told the name's only address (`endpoint_names.h`).
 // *Threads*: any; a short lock.
@@ -60,50 +59,51 @@ class EndpointSet {
 
 class Endpoints {
  public:
-  // Learnt are endpoints within `addresses` alone: a proxy sends them prompts and credentials.
+  // Only endpoints within `addresses` are learnt: a proxy sends them prompts and credentials.
   explicit Endpoints(EngineAddresses addresses = EngineAddresses())
       : addresses_(std::move(addresses)) {}
 
   // WORKER=IP:PORT, or WORKER/RANK=IP:PORT of one rank of several. INVALID_ARGUMENT: anything else.
   absl::Status Configure(const std::string& entry);
 
-  // What a worker says of itself; what is no endpoint, or outside, is not learnt, and a line of the
+  // A worker's own word. A url that is no endpoint, or outside, is not learnt, and a line of the
   // log says so. Draining: it is not named by turns.
   void Learn(const HolderId& worker, std::string_view url, bool draining = false);
 
-  // What was learnt of a worker that is no more; what is configured stays.
+  // Drops what was learnt of a worker that is gone; what is configured stays.
   void Forget(const HolderId& worker);
 
-  // Of the rank, else of the whole worker.
+  // The endpoint of the rank, else that of the whole worker.
   std::optional<std::string> Of(const HolderId& worker) const;
 
-  // Those with a worker at one of these endpoints, each name once.
+  // The names of workers at one of these endpoints, each name once.
   std::vector<std::string> NamesAt(const EndpointSet& endpoints) const;
 
-  // Those of all, each once.
+  // The names of all workers, each once.
   std::vector<std::string> Names() const;
 
   // One worker there; the first by name and rank.
   std::optional<HolderId> At(const std::string& endpoint) const;
 
-  // The known ones by turns, those `among` alone unless it is null, but for those where all workers
-  // drain, by themselves or by name; nothing: there is none. Who was not reached is passed over
-  // `kTurnsPassedOver` times, or until a request reached it; when all are, it is one of them.
+  // The known endpoints by turns, those `among` alone unless it is null, without those where all
+  // workers drain, by themselves or by name; empty: there is none. An endpoint that was not reached
+  // is passed over `kTurnsPassedOver` times, or until a request reaches it; when all are, it is one
+  // of them.
   std::optional<std::string> Next(const std::set<std::string>& draining = {},
                                   const EndpointSet* among = nullptr);
 
-  // What a proxy saw of an endpoint. Unknown ones are ignored.
+  // Reports whether a proxy reached an endpoint. Unknown endpoints are ignored.
   void Reached(const std::string& endpoint, bool reached);
 
   // ---- Host names ----
 
   // Host names of workers' urls.
   std::vector<std::string> HostNames() const;
-  // What addresses one has. With several of a family it is not known which is the worker's: its
-  // workers have no endpoint, and the log says so.
+  // The addresses of a host name. With several of a family it is not known which is the worker's:
+  // its workers have no endpoint, and the log says so.
   void Resolved(const std::string& host, const absl::StatusOr<std::vector<std::string>>& addresses);
-  // Is called, in a thread that learns and under the lock, when there is a name that was not
-  // resolved yet. Null: nothing is.
+  // Called when there is a name that was not resolved yet, in the thread that learns it and under
+  // the lock. Null: nothing is called.
   void OnNewHostName(std::function<void()> call);
 
  private:

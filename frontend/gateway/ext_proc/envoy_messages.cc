@@ -1,3 +1,6 @@
+// Reading and writing of Envoy's external-processing messages, field by field. Names of metadata,
+// attributes and headers are in the header.
+
 #include "frontend/gateway/ext_proc/envoy_messages.h"
 
 #include <algorithm>
@@ -10,6 +13,7 @@ namespace kvatlas {
 
 std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key) {
   for (const ext_proc::HeaderValue& header : headers.headers()) {
+    // A proxy fills in one of the two values; keys are in lower case, as in HTTP/2.
     if (header.key() == key)
       return header.raw_value().empty() ? header.value() : header.raw_value();
   }
@@ -41,6 +45,7 @@ const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const ch
   return value == fields->second.fields().end() ? nullptr : &value->second;
 }
 
+// Gateways send a string or a list of strings; other kinds are an empty set, which allows nothing.
 EndpointSet EndpointsIn(const google::protobuf::Value& value) {
   EndpointSet endpoints;
   if (value.has_string_value()) endpoints.Add(value.string_value());
@@ -49,6 +54,8 @@ EndpointSet EndpointsIn(const google::protobuf::Value& value) {
   return endpoints;
 }
 
+// The two reasons of `onUpstreamReset` with which no byte of the request can have reached the
+// engine.
 bool NeverConnected(const std::string& reply_details) {
   return absl::StartsWith(reply_details,
                           "upstream_reset_before_response_started{remote_connection_failure") ||
@@ -56,6 +63,7 @@ bool NeverConnected(const std::string& reply_details) {
                           "upstream_reset_before_response_started{connection_timeout");
 }
 
+// Requires Envoy's opening words, so that an engine's own 503 cannot pass for Envoy's.
 bool SaysNeverConnected(std::string_view reply) {
   constexpr std::string_view kFromEnvoy =
       "upstream connect error or disconnect/reset before headers";
@@ -68,6 +76,8 @@ bool SaysNeverConnected(std::string_view reply) {
          reason.starts_with("connection timeout");
 }
 
+// `raw_value` takes bytes that are no UTF-8; OVERWRITE so that a client's own value does not
+// survive.
 void SetHeader(const std::string& key, const std::string& value,
                ext_proc::HeaderMutation* mutation) {
   ext_proc::HeaderValueOption* const option = mutation->add_set_headers();
@@ -76,6 +86,8 @@ void SetHeader(const std::string& key, const std::string& value,
   option->set_append_action(ext_proc::HeaderValueOption::OVERWRITE_IF_EXISTS_OR_ADD);
 }
 
+// In both places, as gateways differ in which one they read. Clearing the route cache makes Envoy
+// choose the cluster anew with the header in place.
 void SetEndpoints(const std::string& endpoints, ext_proc::CommonResponse* common,
                   ext_proc::ProcessingResponse* response) {
   common->set_clear_route_cache(true);
@@ -89,6 +101,7 @@ ext_proc::StreamedBodyResponse* StreamedBody(ext_proc::BodyResponse* answer) {
   return answer->mutable_response()->mutable_body_mutation()->mutable_streamed_response();
 }
 
+// Moves the bytes: an answer of a model is echoed without a copy.
 void PassOn(ext_proc::HttpBody* body, ext_proc::StreamedBodyResponse* piece) {
   piece->set_body(std::move(*body->mutable_body()));
   piece->set_end_of_stream(body->end_of_stream());
@@ -100,6 +113,7 @@ ext_proc::ProcessingResponse ToImmediateResponse(const ClientError& error, Error
   ext_proc::ImmediateResponse* const answer = response.mutable_immediate_response();
   answer->mutable_status()->set_code(static_cast<uint32_t>(error.http_status));
   answer->set_body(ErrorBody(error, shape));
+  // Becomes `response.code_details` in the proxy's access log.
   answer->set_details("kvatlas_refused");
   SetHeader("content-type", "application/json", answer->mutable_headers());
   if (!dropped.empty()) SetHeader(kDroppedHeader, std::string(dropped), answer->mutable_headers());

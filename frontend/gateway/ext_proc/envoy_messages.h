@@ -1,5 +1,4 @@
-// What do the proxy's messages say, and what is it told? The keys and fields of external processing
-// that an endpoint picker reads and sets.
+// The keys and fields of Envoy's external processing that an endpoint picker reads and sets.
 //
 // *Threads*: pure functions.
 
@@ -36,18 +35,18 @@ inline constexpr std::array<std::string_view, 6> kRoutingHeaders = {kEndpointKey
 inline constexpr char kSubsetSpace[] = "envoy.lb.subset_hint";
 inline constexpr char kSubsetKey[] = "x-gateway-destination-endpoint-subset";
 inline constexpr char kEndpointSpace[] = "envoy.lb";
-// Attributes of the response: why it is what it is ("via_upstream": as the engine gave it), and who
-// was asked last.
+// Attributes of the response: why it is what it is ("via_upstream": as the engine gave it), and the
+// endpoint that was asked last.
 inline constexpr char kFilterName[] = "envoy.filters.http.ext_proc";
 inline constexpr char kReplyDetails[] = "response.code_details";
 inline constexpr char kUpstreamAddress[] = "upstream.address";
 inline constexpr char kServedKey[] = "x-gateway-destination-endpoint-served";
-// Of requests; the gateway in front removes them from what it does not trust.
+// A request's header; the gateway in front removes it from clients that it does not trust.
 inline constexpr char kTenantHeader[] = "x-kvatlas-tenant";
 
-// Of requests, by both spellings, the newer one first (llm-d-router v0.11.0
-// pkg/epp/metadata/consts.go): the model under which the engine is to be asked; whose objective it
-// is; in whose name it competes.
+// Headers of requests, by both spellings, the newer one first (llm-d-router v0.11.0
+// pkg/epp/metadata/consts.go): the model under which the engine is asked, the objective, and the
+// name in which the request competes.
 inline constexpr std::array<std::string_view, 2> kRewriteHeaders = {"x-llm-d-model-name-rewrite",
                                                                     "x-gateway-model-name-rewrite"};
 inline constexpr std::array<std::string_view, 2> kObjectiveHeaders = {
@@ -73,19 +72,19 @@ std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key);
 // The first of these names that is there; empty: none is.
 std::string ValueIn(const ext_proc::HeaderMap& headers, std::span<const std::string_view> keys);
 
-// Of `kRoutingHeaders`, those that are there.
+// The `kRoutingHeaders` that are there.
 std::vector<std::string_view> RoutingHeadersIn(const ext_proc::HeaderMap& headers);
 
 // Null: there is none.
 const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const char* space,
                                     const char* key);
 
-// Of a list of "IP:PORT", or all of them in one string.
+// From a list of "IP:PORT", or from all of them in one string.
 EndpointSet EndpointsIn(const google::protobuf::Value& value);
 
-// The proxy's last try ended before there was a connection: refused, or no answer in time. Of
-// "local_connection_failure" nothing is known, there the proxy gave up by itself; of a connection
-// that broke later neither, the engine may have had the request.
+// The proxy's last try ended before there was a connection: refused, or no answer in time.
+// "local_connection_failure" is not among these, since the proxy gave up by itself; nor is a
+// connection that broke later, since the engine may have had the request.
 bool NeverConnected(const std::string& reply_details);
 
 // The same of the text of a 503 that Envoy answers by itself, where no attribute says why:
@@ -106,7 +105,7 @@ void SetEndpoints(const std::string& endpoints, ext_proc::CommonResponse* common
 // The piece of a body that goes on in the place of what came. Full duplex alone.
 ext_proc::StreamedBodyResponse* StreamedBody(ext_proc::BodyResponse* answer);
 
-// What came, as it is.
+// Passes a piece on unchanged.
 void PassOn(ext_proc::HttpBody* body, ext_proc::StreamedBodyResponse* piece);
 
 // An answer to the client in the engine's place. `dropped`: what the header `kDroppedHeader` says;

@@ -119,7 +119,7 @@ TEST_F(ExtProcAdaptersTest, ABodyThatComesBeforeTheEnginesAreMetIsPassedOn) {
   form.Write(Body("--b", false));
   form.Write(Body("--", true));
   EXPECT_NE(HeadersEndpoint(form.Read()), "");
-  // What came before the engines were met may be passed on in one piece.
+  // Pieces that came before the engines were met may be passed on as one.
   std::string body;
   for (bool end = false; !end;) {
     const auto piece = form.Read();

@@ -1,5 +1,5 @@
-// What each gateway says to a picker, and what it hears: the orders of messages of Envoy (Istio,
-// Envoy Gateway, Envoy AI Gateway) and of agentgateway, in clear and over TLS.
+// Each gateway against a picker: the orders of messages of Envoy (Istio, Envoy Gateway, Envoy AI
+// Gateway) and of agentgateway, in clear and over TLS.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -210,7 +210,7 @@ TEST_P(ExtProcGatewaysTest, EachOrderOfMessagesIsAnswered) {
     EXPECT_TRUE((refused ? stream.End() : stream.Finish()).ok());
     EXPECT_THAT(heard.lines(), ElementsAreArray(sequence.hears));
     reports_.AllEnded();
-    // Those by turns begin with the first one.
+    // Turns begin with the first endpoint.
     while (endpoints_.Next() != "10.0.0.2:8000") {
     }
   }

@@ -1,5 +1,5 @@
-// What gateways and clients say by headers of a request's model and standing: the model's name at
-// the engine, and what is shed first.
+// Headers of gateways and clients about a request's model and standing: the model's name at the
+// engine, and which requests are shed first.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

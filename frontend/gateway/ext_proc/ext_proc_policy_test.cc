@@ -71,7 +71,7 @@ TEST_F(ExtProcPolicyTest, AGatewayNamesOnlyTheModelsOfItsRules) {
   EXPECT_EQ(Ask("/v1/completions", Of("large")), 403);
   EXPECT_EQ(Ask("/v1/embeddings", Of("small")), 0);
   EXPECT_EQ(Ask("/v1/embeddings", Of("large")), 403);
-  // What is not read may be of any model.
+  // A body that is not read may be for any model.
   EXPECT_EQ(Ask("/v1/embeddings", R"({"input": "x"})"), 403);
   EXPECT_EQ(Ask("/v1/audio/transcriptions", "--b--", kForm), 403);
   EXPECT_EQ(Ask("/v1/completions", "", "application/json", ext_proc::NONE), 403);

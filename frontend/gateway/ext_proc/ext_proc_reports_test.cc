@@ -1,4 +1,4 @@
-// What the frontend is told of its choices, from what a proxy says of the answer or from its
+// Reports to the frontend about its choices, from what a proxy says of the answer or from its
 // silence.
 
 #include <gmock/gmock.h>
@@ -94,7 +94,7 @@ TEST_F(ExtProcReportsTest, AConnectionThatNobodyAnswersIsOneThatIsRefused) {
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.2:8000");
 }
 
-// Of gateways that are not configured to say why: Istio, Envoy AI Gateway.
+// Gateways that are not configured to say why: Istio, Envoy AI Gateway.
 TEST_F(ExtProcReportsTest, WithoutAttributesEnvoysOwnWordsSayThatAnEngineWasNotReached) {
   const std::string words =
       "upstream connect error or disconnect/reset before headers. retried and the latest reset "

@@ -1,3 +1,5 @@
+// Flags of the picker, what they are turned into, and the life of its server.
+
 #include "frontend/gateway/ext_proc/ext_proc_server.h"
 
 #include <functional>
@@ -13,6 +15,7 @@
 namespace kvatlas {
 namespace {
 
+// The mode for proxies that do not say one in their first message.
 absl::StatusOr<ext_proc::BodySendMode> ModeOf(const std::string& name) {
   if (name == "full_duplex") return ext_proc::FULL_DUPLEX_STREAMED;
   if (name == "buffered") return ext_proc::BUFFERED;
@@ -20,6 +23,7 @@ absl::StatusOr<ext_proc::BodySendMode> ModeOf(const std::string& name) {
                                     "' is neither full_duplex nor buffered");
 }
 
+// A dry run: the checks of `Configure` at the time that flags are read.
 absl::Status CheckEndpoints(const std::string& text) {
   Endpoints endpoints;
   absl::Status bad;
@@ -42,6 +46,7 @@ absl::StatusOr<std::map<std::string, int>> ObjectivesOf(const std::vector<std::s
   return objectives;
 }
 
+// The texts were checked with the flags, so the defaults are for programs that skip that check.
 PickerOptions OptionsOf(const ExtProcFlags& flags) {
   PickerOptions options = flags.picker;
   options.pool = PoolOf(flags);
@@ -50,6 +55,7 @@ PickerOptions OptionsOf(const ExtProcFlags& flags) {
 }
 
 template <typename Read>
+// A check for a flag whose whole list is parsed at once by `read`.
 std::function<absl::Status(const std::string&)> CheckEach(const Read& read) {
   return [read](const std::string& text) { return read(absl::StrSplit(text, ',')).status(); };
 }
@@ -63,6 +69,7 @@ PickerPool PoolOf(const ExtProcFlags& flags) {
 std::function<std::optional<std::string>(const std::string& address)> CellsOf(
     const Frontend* frontend) {
   constexpr size_t kCellsOfPoolMax = 65536;
+  // Linear in the cells, once per new answer of a leaf: only pools by cell ask.
   return [frontend](const std::string& address) -> std::optional<std::string> {
     for (const SeenCell& seen : frontend->Cells(kCellsOfPoolMax))
       if (seen.address == address) return seen.cell;
@@ -119,6 +126,11 @@ ExtProcServer::ExtProcServer(const ExtProcFlags& flags, Frontend* frontend,
       bodies_bytes_max_(bodies_bytes_max),
       picker_(OptionsOf(flags), frontend, tokenizer, endpoints) {}
 
+// 1. All flags are checked before anything starts; the first error wins.
+// 2. Endpoints are configured: those of --engines first, then --ext_proc_endpoints, which replace
+//    them.
+// 3. The resolver's thread, the service and the server start, in the order of their dependence;
+//    members are destroyed in the opposite order.
 absl::Status ExtProcServer::Start() {
   if (flags_.listen.empty()) return absl::OkStatus();
   absl::StatusOr<Address> listen = Address::Parse(flags_.listen);
@@ -155,6 +167,7 @@ void ExtProcServer::SetHealth(Health health) {
   if (server_ != nullptr) server_->SetHealth(health);
 }
 
+// Health first, so that a proxy stops choosing this picker while the grace runs.
 void ExtProcServer::Stop(Duration grace) {
   if (server_ == nullptr) return;
   server_->SetHealth(Health::kStopping);

@@ -4,7 +4,7 @@
 // Health is that of the gateway API's pickers: the names "liveness", "readiness" and the service's.
 // So is TLS: most gateways speak to a picker over TLS alone, take any certificate and show none.
 // The port has its own, self-signed without files, whatever the process has; a policy says by the
-// verb `pick` who may ask.
+// verb `pick` which callers may ask.
 //
 // *Threads*: one, but for what gRPC's threads do. *Lifetime*: everything it is given outlives it.
 //
@@ -52,7 +52,7 @@ struct ExtProcFlags {
 
 void AddExtProcFlags(FlagSet& flags, ExtProcFlags* to);
 
-// Of texts that were checked when flags were read.
+// REQUIRES: the texts were checked when flags were read; else the pool is empty.
 PickerPool PoolOf(const ExtProcFlags& flags);
 
 // For `EndpointLearner::SetCellOf`: by the cells that the hierarchy told and the leaves that were

@@ -20,9 +20,10 @@ namespace {
 
 using Reactor = grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>;
 
-// One stream of gRPC and the state machine behind it. The call ends when an end is due, nothing is
-// being written and nothing waits; no operation is started after that. Its lock is taken inside
-// that of the stream, never round it.
+// Reads, writes and the end of one gRPC stream, driven by the state machine of `PickerStream`. One
+// stream of gRPC and the state machine behind it. The call ends when an end is due, no write is
+// under way and no answer waits; no operation is started after that. Its lock is taken inside that
+// of the stream, never round it.
 class Call : public Reactor, public PickerStream::Wire {
  public:
   Call(const PickerStreamOptions& options, Picker* picker, PickerStreamStats* stats,
@@ -50,6 +51,8 @@ class Call : public Reactor, public PickerStream::Wire {
 
   void OnReadDone(bool ok) override {
     if (!ok) return Gone(absl::OkStatus());
+    // Outside of `mutex_`: the stream calls `Send` and `End` of this from inside. The next read
+    // starts only afterwards, so messages come one at a time.
     stream_->OnMessage(std::exchange(incoming_, {}));
     MutexLock lock(&mutex_);
     read_due_ = true;
@@ -75,12 +78,17 @@ class Call : public Reactor, public PickerStream::Wire {
     EndWith(status);
   }
 
+  // The first end counts. Answers that wait are still written before a good end (a refusal is one)
+  // and dropped before a bad one.
   void EndWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!end_.has_value()) end_ = status;
     if (!status.ok()) waiting_.clear();
     Advance();
   }
 
+  // Starts whatever is due, in this order: the next write (one at a time, as gRPC demands), the
+  // end, the next read. No read starts while `kAnswersWaitingMax` answers wait, which pushes back
+  // on a proxy that does not read. After `Finish` nothing is started, and `OnDone` deletes this.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_) return;
     if (!writing_ && !waiting_.empty()) {
@@ -110,7 +118,7 @@ class Call : public Reactor, public PickerStream::Wire {
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// What a policy does not let in.
+// A call that the policy refuses.
 class RefusedCall : public Reactor {
  public:
   explicit RefusedCall(const absl::Status& why) { Finish(ToGrpcStatus(why)); }
@@ -140,8 +148,11 @@ ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metr
                              const RouteResult& route) { times->Observe(route); });
 }
 
+// Picks hold streams, and streams hold `this` as their stats and `bodies_`.
 ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
 
+// With a policy, the caller's identity is read once per stream and each request asks for its tenant
+// by it (`tenant_of`). A salt cannot be put into a body that Envoy passes on, hence `kNoSalt`.
 Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
   streams_.Increment();
   if (!tenancy_.enforces()) return new Call(options_, picker_, this, &bodies_);
@@ -171,6 +182,7 @@ void ExtProcService::Picked(bool by_prompt) { (by_prompt ? by_prompt_ : by_turns
 
 void ExtProcService::Refused(int http_status) {
   metrics_
+      // Adding a counter that is there returns it: one series for each status that occurs.
       ->AddCounter("kvatlas_ext_proc_refused_total",
                    "Requests answered without an engine, by HTTP status.",
                    {{"status", std::to_string(http_status)}})

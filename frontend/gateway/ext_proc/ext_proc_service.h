@@ -40,7 +40,7 @@ class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
   grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>* Process(
       grpc::CallbackServerContext* context) override;
 
-  // What is held of requests' bodies.
+  // The bytes of requests' bodies that are held.
   uint64_t bodies_bytes() const { return bodies_.bytes(); }
 
  private:

@@ -324,7 +324,7 @@ TEST_F(ExtProcServiceTest, AgentsSayTheirSessionByHeadersOfTheirOwn) {
   EXPECT_THAT(reports_.sessions(), ElementsAre("claude", "vllm"));
 }
 
-// What that worker's engine keeps, no other one has.
+// Items that this worker's engine keeps are at no other one.
 TEST_F(ExtProcServiceTest, WhatGoesOnWithAResponseGoesToTheWorkerThatMadeIt) {
   leaf_.SetFor("far", {.workers = {{.worker = {"far", 0, ""}}}});
   {
@@ -465,7 +465,7 @@ TEST_F(ExtProcServiceTest, BodiesOfAllStreamsTogetherAreBounded) {
   EXPECT_EQ(RefusedBy(&second), 503);
   EXPECT_EQ(refused_dropped_, "rejected-saturated");
   EXPECT_EQ(service_->bodies_bytes(), 120u);
-  // What a proxy has taken back counts no longer, once the engine answers.
+  // A body that the proxy has taken back counts no longer, once the engine answers.
   first.Write(Body(kIds, true));
   EXPECT_TRUE(first.Read().has_request_headers());
   EXPECT_TRUE(first.Read().has_request_body());

@@ -83,7 +83,7 @@ class HeldLeaf : public OverlapFinder {
     for (const Callback& callback : held) callback(answer());
   }
   size_t asked_blocks() { return asked().size(); }
-  // What it was asked for last.
+  // The last question that it got.
   std::vector<SequenceHash> asked() {
     MutexLock lock(&mutex_);
     return asked_;
@@ -146,7 +146,7 @@ class PromptsTokenizer : public PromptTokenizer {
   std::vector<std::string> asked_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the frontend was told of its choices.
+// The reports that the frontend got on its choices.
 class Reports : public RouteObserver {
  public:
   void OnDecided(const Decided& decided) override {

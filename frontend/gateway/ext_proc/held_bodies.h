@@ -1,6 +1,6 @@
-// How much do the streams of a picker hold of requests' bodies, together? A body is kept until its
-// endpoint is chosen, and then until the proxy has read it back, which one that reads nothing puts
-// off.
+// How many bytes of request bodies all streams of a picker hold together. A stream keeps its body
+// until the endpoint is chosen, and counts it until the engine answers: a proxy that does not read
+// delays both.
 //
 // *Threads*: any. *Bounds*: `bytes_max`.
 
@@ -19,7 +19,7 @@ class HeldBodies {
 
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
-  // What one stream holds of it.
+  // The share of one stream. Not thread-safe; the stream's lock guards it.
   class Part {
    public:
     explicit Part(HeldBodies* of) : of_(of) {}
@@ -27,7 +27,9 @@ class HeldBodies {
     Part& operator=(const Part&) = delete;
     ~Part() { Clear(); }
 
-    // False: all of them would hold too much, and nothing was added.
+    // False: the sum would exceed `bytes_max`, and nothing was added. Adds first and takes back on
+    // failure, so that two concurrent calls cannot both pass the bound; a call beside a failing one
+    // may be refused although it would have fitted.
     bool Add(uint64_t bytes) {
       if (of_->bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes > of_->bytes_max_) {
         of_->bytes_.fetch_sub(bytes, std::memory_order_relaxed);

@@ -1,10 +1,9 @@
-// An engine answers under the name that its model has there; a client is to read the one that it
-// asked for. Puts one in the place of the other, in a whole answer and in a stream of pieces.
+// Replaces the engine's name of a model by the name that the client asked for, in a whole answer
+// and in a stream of pieces.
 //
-// *Truth*: of each `"model"` of an object, at any depth, whose value is the engine's name; a text
-// that holds such words has its quotes escaped, and is left alone.
-// *Bounds*: what may become such a field is held back, until the next piece: some bytes more than
-// the name.
+// *Truth*: every `"model"` of an object, at any depth, whose value is the engine's name. A text
+// that contains such words has its quotes escaped, and stays as it is. *Bounds*: a possible
+// beginning of such a field is held back until the next piece: some bytes more than the name.
 // *Threads*: one at a time.
 //
 // Example:
@@ -23,7 +22,7 @@ class ModelNames {
  public:
   ModelNames(const std::string& engines, const std::string& clients);
 
-  // What goes on of the answer; all that is left, behind the last piece.
+  // The part of the answer that can go on; with the last piece all that is left.
   std::string Add(std::string_view piece, bool last);
 
  private:

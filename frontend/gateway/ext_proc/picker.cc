@@ -1,3 +1,8 @@
+// The path of one pick: `Pick` reads and checks the body, `Tokenize` makes its tokens, `Route`
+// narrows the set of workers, `RouteNow` asks the frontend, `Choose` turns the chosen worker into
+// endpoints. `Task` carries the state from step to step. Steps run on whatever thread finished the
+// step before; a task has one step under way at a time, so its fields need no lock.
+
 #include "frontend/gateway/ext_proc/picker.h"
 
 #include <algorithm>
@@ -15,6 +20,7 @@
 namespace kvatlas {
 namespace {
 
+// A subset that is present but empty allows no endpoint; a missing subset allows all of them.
 absl::Status EmptySubset() {
   return absl::UnavailableError(
       "the gateway's subset of endpoints is empty: no endpoint may be chosen");
@@ -22,26 +28,32 @@ absl::Status EmptySubset() {
 
 }  // namespace
 
+// Client errors (below 500) keep their status; every server error becomes 503.
 ClientError RefusalOf(const absl::Status& why) {
   const ClientError error = ToClientError(why);
   return error.http_status < 500 ? error : ToClientError(absl::UnavailableError(why.message()));
 }
 
+// One pick, from the read body to its callback. Its deleter counts `under_way_` down (`NewTask`),
+// so the picker outlives every callback that holds a task.
 struct Picker::Task {
   RouteInput input;
-  std::shared_ptr<const Prompt> prompt;  // until it has its tokens
+  std::shared_ptr<const Prompt> prompt;  // null once tokens are asked for, and for token ids
   std::optional<EndpointSet> subset;
   bool names_rank = false;
   bool one_prompt = true;
-  std::vector<std::string> stored = {};
+  std::vector<std::string> stored = {};  // ids of the body whose maker should serve it
   std::optional<RouteInput> elsewhere =
-      {};  // where the worker that has what is stored cannot be chosen
+      {};  // the route without that restriction, tried when the maker cannot be chosen
   std::string model = {};
-  absl::Status no_tokens = {};             // why it is routed by load
+  absl::Status no_tokens = {};             // why it is routed by load; OK: by its tokens
   std::vector<ReadingTold> readings = {};  // by `RouteResult::reading`
-  // The route again, once the answers to it have told who is in the gateway's subset, or in the
-  // pool.
+  // The unrestricted input, kept where no worker of the subset or pool is known yet. The answers to
+  // the first route teach the endpoints (`EndpointLearner`), and `RouteNow` then routes once more
+  // among the workers that are eligible.
   std::optional<RouteInput> within_subset = {};
+  // Its objective has a priority below 0: refused with 429 while half of the workers are
+  // overloaded.
   bool sheddable = false;
   Callback callback = {};
 };
@@ -50,6 +62,7 @@ Picker::Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* token
                Endpoints* endpoints)
     : options_(options), frontend_(frontend), tokenizer_(tokenizer), endpoints_(endpoints) {}
 
+// Callbacks of the tokenizer and the frontend hold `this`: the destructor waits for all of them.
 Picker::~Picker() { WaitIdle(); }
 
 void Picker::WaitIdle() {
@@ -57,6 +70,8 @@ void Picker::WaitIdle() {
   while (under_way_ > 0) idle_.Wait(&mutex_);
 }
 
+// A task whose deleter reports it done. The last holder may be a callback of the tokenizer or the
+// frontend on any thread; `WaitIdle` returns only after the last delete.
 std::shared_ptr<Picker::Task> Picker::NewTask() {
   {
     MutexLock lock(&mutex_);
@@ -69,6 +84,15 @@ std::shared_ptr<Picker::Task> Picker::NewTask() {
   });
 }
 
+// Reads the request and fills in the route's input:
+// 1. An empty subset is refused before anything is read.
+// 2. A body in UTF-16 or UTF-32 (`IsWideText`) is not read here for its model, so the policy is
+//    asked about `kModelNotRead` first.
+// 3. A call with a prompt goes through `ReadPromptRequest`. Of any other call only the model is
+//    read; without a model any endpoint serves it (`AnyOf`, once more after `Meets`).
+// 4. `may_use` decides about the model by the name that the client gave, before any lookup.
+// 5. `served_name` replaces an adapter's or further name by the name that leaves know. It may need
+//    the engines' lists; `Tokenize` then runs from its callback.
 void Picker::Pick(PickInput input, Callback callback) {
   if (input.subset.has_value() && input.subset->empty()) return callback(RefusalOf(EmptySubset()));
   const auto may_use = [&input](const std::string& model) {
@@ -110,11 +134,12 @@ void Picker::Pick(PickInput input, Callback callback) {
                      std::min<size_t>(request->output_tokens_max, UINT32_MAX)),
                  .end_follows = true,
                  .trace = input.trace};
+  // The header counts before the body, as in the proxy.
   task->input.rank = input.rank.has_value() ? input.rank : request->wishes.rank;
   task->names_rank = task->input.rank.has_value();
   const auto objective = options_.objectives.find(input.objective);
   task->sheddable = objective != options_.objectives.end() && objective->second < 0;
-  // It makes way for those that wait.
+  // A sheddable request never takes a place in the frontend's queue.
   if (task->sheddable) task->input.queue_wait = Duration(0);
   task->one_prompt = request->wishes.one_prompt;
   task->no_tokens = request->no_prompt;
@@ -122,6 +147,7 @@ void Picker::Pick(PickInput input, Callback callback) {
   task->input.traits = std::move(request->traits);
   task->subset = std::move(input.subset);
   task->callback = std::move(callback);
+  // Token ids need no tokenizer and go straight to `Route`; text and chats become a `Prompt`.
   if (!task->input.unknown_prompt) {
     if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
       task->input.form = PromptForm::kCompletion;
@@ -137,10 +163,15 @@ void Picker::Pick(PickInput input, Callback callback) {
     Tokenize(task);
 }
 
+// Feeds the metric and the log of prompts without tokens, per served model.
 void Picker::CountNoTokens(const Task& task, const absl::Status& why) const {
   if (options_.on_no_tokens != nullptr) options_.on_no_tokens(task.model, why);
 }
 
+// The model has its served name from here on; the pool is checked by that name, since adapters
+// belong to the pool of their base model. Each convention of the model's engines may read the
+// prompt in its own way, hence several readings; `RouteResult::reading` says which of them the
+// choice used.
 void Picker::Tokenize(std::shared_ptr<Task> task) {
   task->model = task->input.domain.model;
   if (!options_.pool.HasModel(task->model))
@@ -165,6 +196,8 @@ void Picker::Tokenize(std::shared_ptr<Task> task) {
       });
 }
 
+// Routes without tokens: the engine itself reports what is wrong with the prompt. Only a model that
+// neither leaves nor engines know ends here, with 404.
 void Picker::ByLoad(std::shared_ptr<Task> task, absl::Status why) {
   if (IsUnknownModel(why)) return task->callback(RefusalOf(why));
   task->input.no_tokens = std::string(why.message());
@@ -173,6 +206,12 @@ void Picker::ByLoad(std::shared_ptr<Task> task, absl::Status why) {
   Route(std::move(task));
 }
 
+// Narrows the choice before it is made, in this order:
+// 1. A prompt beyond the frontend's bound loses its tokens and goes by load.
+// 2. A subset or a dividing pool restricts the workers by name. While none of its endpoints is
+//    known, the first route is unrestricted and only serves to learn them (`within_subset`).
+// 3. Stored items (a previous response, a conversation) restrict the choice to their maker; the
+//    input without that restriction is kept in `elsewhere`.
 void Picker::Route(std::shared_ptr<Task> task) {
   if (const absl::Status hashed = ForgetTokensBeyondBlocksMax(frontend_, &task->input);
       !hashed.ok()) {
@@ -197,6 +236,7 @@ void Picker::Route(std::shared_ptr<Task> task) {
   RouteNow(std::move(task));
 }
 
+// A pool by model alone does not divide the workers of a model: `Tokenize` has checked it already.
 bool Picker::IsLimited(const Task& task) const {
   return task.subset.has_value() || options_.pool.divides_models();
 }
@@ -205,6 +245,11 @@ std::vector<std::string> Picker::NamesWithin(const Task& task) const {
   return task.subset.has_value() ? endpoints_->NamesAt(*task.subset) : endpoints_->Names();
 }
 
+// Routes at most three times, each repeat consuming its input so that the recursion ends:
+// 1. with every restriction that is known;
+// 2. without the maker of stored items, if that route failed;
+// 3. within the subset, if the answers of the route before have just made its endpoints known and
+//    the choice was not eligible.
 void Picker::RouteNow(std::shared_ptr<Task> task) {
   frontend_->RouteAsync(std::move(task->input), [this, task](absl::StatusOr<RouteResult> result) {
     if (!result.ok() && task->elsewhere.has_value()) {
@@ -225,6 +270,16 @@ void Picker::RouteNow(std::shared_ptr<Task> task) {
   });
 }
 
+// From a route to endpoints, or to a refusal:
+// 1. A failed route becomes its refusal.
+// 2. A sheddable request is given back where half of the candidates or more are overloaded.
+// 3. Urls of the answer are learnt, unless a pool is set: then only `EndpointLearner` learns, which
+//    knows the pool.
+// 4. The chosen worker's endpoint comes first, then those of other candidates, at most
+//    `endpoints_best`, each one known and within the subset.
+// 5. With the chosen worker's endpoint the decision stays in flight until the stream reports it.
+//    Without it the decision is abandoned at once: the request goes to a candidate whose load the
+//    frontend does not count (decision id 0), or is refused.
 PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) {
   if (!result.ok()) {
     // A typo is 404, which no client asks again; that no worker is there may pass.
@@ -251,6 +306,7 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
       endpoints_->Learn(result->decode->worker, result->decode->url);
   }
   Picked picked;
+  // Skips a worker without a known endpoint and one outside the subset: both are not eligible.
   const auto add = [&](const std::string& cell, const HolderId& worker) {
     if (picked.endpoints.size() == std::max<uint32_t>(options_.endpoints_best, 1)) return;
     std::optional<std::string> address = endpoints_->Of(worker);
@@ -262,8 +318,8 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   const bool as_chosen = !picked.endpoints.empty();
   picked.decodes = split && as_chosen;
   if (picked.decodes) picked.prefiller = endpoints_->Of(result->worker).value_or("");
-  // The header that says who prefills goes with the first endpoint alone: no other one is named
-  // beside it.
+  // The header that names the prefiller is right for the first endpoint alone, so no other endpoint
+  // is named beside it.
   if (!picked.decodes) {
     for (const ReceiptCandidate& candidate : result->receipt.candidates)
       if (!(candidate.worker == result->worker) && !candidate.prefill_only)
@@ -274,10 +330,11 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
     picked.one_prompt = task.one_prompt;
     picked.no_tokens = std::string(no_tokens.message());
     picked.names_stored = task.stored;
+    // A rank that the client named is in the request already and is not set again.
     if (!task.names_rank) picked.rank = result->engine_rank;
     return picked;
   }
-  // The chosen worker gets nothing: nothing is in flight to it.
+  // The chosen worker gets no request, so none is in flight to it.
   frontend_->Report(result->decision_id, {.abandoned = true});
   if (!picked.endpoints.empty()) return picked;
   return RefusalOf(absl::UnavailableError("the endpoint of worker " + ToString(result->worker) +
@@ -286,18 +343,22 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
 
 std::variant<std::string, ClientError> Picker::PickAny(const std::optional<EndpointSet>& subset) {
   if (subset.has_value() && subset->empty()) return RefusalOf(EmptySubset());
+  // By turns, without workers that drain. The pool needs no check here: only endpoints of its
+  // workers are learnt, and configured ones are always eligible.
   std::optional<std::string> next =
       endpoints_->Next(frontend_->draining(), subset.has_value() ? &*subset : nullptr);
   if (next.has_value()) return *std::move(next);
   return RefusalOf(absl::UnavailableError("no endpoint of an engine that takes requests is known"));
 }
 
+// `PickAny` as a pick: decision id 0, nothing to report.
 PickResult Picker::AnyOf(const std::optional<EndpointSet>& subset) {
   std::variant<std::string, ClientError> any = PickAny(subset);
   if (auto* const refusal = std::get_if<ClientError>(&any)) return std::move(*refusal);
   return Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}};
 }
 
+// `meet_engines` returns true if there is nothing to wait for; `Meets` returns true if there is.
 bool Picker::Meets(std::function<void()> then) {
   return options_.meet_engines != nullptr && !options_.meet_engines(std::move(then));
 }

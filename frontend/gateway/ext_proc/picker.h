@@ -3,16 +3,13 @@
 //
 //   body ─▶ model, prompt ─▶ served name ─▶ tokens (ids as they are, or a tokenizer) ─▶ Frontend::RouteAsync ─▶ worker ─▶ IP:PORT
 //
-// *Truth*: the worker that the frontend chose (who decodes, where another one prefills), if its
-// endpoint is known and eligible; else the best of its candidates whose endpoint is; else, where no
-// leaf answers, a known endpoint of the gateway's subset by turns. The choice counts in flight at
-// the worker that the request goes to, or nowhere. A prompt without tokens, for want of a
-// tokenizer, by its refusal, or beyond the frontend's bound, goes by load, as through the proxy:
-// the engine says what is wrong with it.
-// *Threads*: any; the callback is called exactly once, from any thread, possibly before the call
-// returns.
-// *Lifetime*: frontend, tokenizer and endpoints outlive it; it outlives its picks, its destructor
-// waiting for them.
+// *Truth*: the worker that the frontend chose (the decoder, where another one prefills), if its
+// endpoint is known and eligible; else the best of its candidates whose endpoint is; else 503. The
+// choice counts in flight at the worker that the request goes to, or nowhere. A prompt without
+// tokens (no tokenizer, the tokenizer refused it, or it is beyond the frontend's bound) goes by
+// load, as through the proxy: the engine says what is wrong with it. *Threads*: any; the callback
+// is called exactly once, from any thread, possibly before the call returns. *Lifetime*: frontend,
+// tokenizer and endpoints outlive it; it outlives its picks, its destructor waiting for them.
 //
 // Example:
 //   picker.Pick({.call = RequestPath::kChat, .body = body}, [](std::variant<Picked, ClientError>
@@ -61,20 +58,20 @@ struct PickerOptions {
   const EngineConventions* conventions = nullptr;
   // For names of models that leaves know as others, as adapters are. Null: there are none.
   ServedNameFinder served_name = nullptr;
-  // Before it is said that no endpoint is known (`EngineNames::Meet`): true: at once; else the call
-  // follows. Null: nothing can be met.
+  // Called before a refusal for want of endpoints (`EngineNames::Meet`). True: nothing to wait for;
+  // false: the given function is called later. Null: no engines can be looked for.
   std::function<bool(std::function<void()>)> meet_engines = nullptr;
-  // Hears of each prompt without tokens. Null: nothing does.
+  // Called for each prompt without tokens. Null: not called.
   OnNoTokens on_no_tokens = nullptr;
   PickerPool pool = {};  // endpoints of others are never named
-  // Priorities by the name of an InferenceObjective; one that is not here has 0. What is below 0 is
-  // shed first.
+  // Priority by the name of an InferenceObjective; a name that is not here has 0. Requests below 0
+  // are shed first.
   std::map<std::string, int> objectives = {};
 };
 
-// What is known of a request before it goes anywhere.
+// A request before it is routed.
 struct PickInput {
-  // Nothing: a call without a prompt, by load to a worker of the model that its body names, or
+  // Empty: a call without a prompt, by load to a worker of the model that its body names, or
   // anywhere.
   std::optional<RequestPath> call = RequestPath::kCompletions;
   std::string method = {};
@@ -82,8 +79,8 @@ struct PickInput {
   std::string body;
   std::optional<EndpointSet> subset = {};  // that the gateway allows; nothing: all
   std::string tenant = {};
-  std::string owner = {};  // whose request it is; empty: the tenant's
-  // May this model be used? Of one that is not read: `kModelNotRead`. Null: any.
+  std::string owner = {};  // `RouteInput::tenant`; empty: none
+  // Whether the client may use a model; `kModelNotRead` for a model that is not read. Null: any.
   Tenancy::MayUse may_use = nullptr;
   std::string session_id = {};
   std::optional<uint32_t> rank = {};  // that the client's header names; nothing: its body may
@@ -99,7 +96,7 @@ struct PickedEndpoint {
 struct Picked {
   std::vector<PickedEndpoint>
       endpoints;  // at least one, in the order in which they are to be tried
-  // Of the frontend's choice, to be reported on; 0: the endpoint was chosen by turns.
+  // The frontend's decision, to be reported on; 0: the frontend counts none for this endpoint.
   uint64_t decision_id = 0;
   // The data-parallel rank that the first endpoint is to use, where its worker has several.
   std::optional<uint32_t> rank = {};
@@ -107,14 +104,13 @@ struct Picked {
       {};  // ids that the body names: where it goes they are from now on
   std::string no_tokens =
       {};                  // why the choice is by load alone; empty: it is not, or has no prompt
-  bool one_prompt = true;  // what the engine says of its cache is of the prompt that was predicted
+  bool one_prompt = true;  // the engine's cache figures are of the prompt that was predicted
   bool decodes = false;    // another worker prefills:
-  std::string prefiller =
-      {};  // its IP:PORT; empty: it is not known, and who decodes is left to prefill
+  std::string prefiller = {};  // its IP:PORT; empty: not known, and the decoder prefills too
 };
 
-// An answer instead of the engine's. What is not the request's own fault is 503: gateways know no
-// other kind of failure.
+// An answer instead of the engine's. A server error is always 503: gateways know no other kind of
+// failure.
 ClientError RefusalOf(const absl::Status& why);
 
 using PickResult = std::variant<Picked, ClientError>;
@@ -131,7 +127,7 @@ class Picker {
   // 400: a body that is no such call. 404: a model that no leaf and no engine knows. 429: every
   // worker is over its thresholds. 503: no worker, or none whose endpoint is known and eligible.
   void Pick(PickInput input, Callback callback);
-  // Told of each route, on the route's thread. Before the first pick.
+  // Called with each route, on the route's thread. Set before the first pick.
   void ObserveRoutes(std::function<void(const RouteResult&)> observe) {
     observe_ = std::move(observe);
   }
@@ -139,13 +135,13 @@ class Picker {
   // Any endpoint, for a request that names no model. 503: none is known, or none allowed.
   std::variant<std::string, ClientError> PickAny(const std::optional<EndpointSet>& subset);
   // After a refusal of `PickAny`. True: leaves are asked for engines that no route has met, and
-  // `then` is called once they were.
+  // `then` is called once they have answered.
   bool Meets(std::function<void()> then);
 
   // Waits until no pick is under way. Not from a callback.
   void WaitIdle();
 
-  // Which worker made a response, or has an item or a conversation: filled by who reads the
+  // Which worker made a response, or has an item or a conversation: filled by the reader of the
   // answers.
   ResponseMakers& stored() { return stored_; }
   Frontend* frontend() const { return frontend_; }
@@ -160,8 +156,8 @@ class Picker {
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
   PickResult AnyOf(const std::optional<EndpointSet>& subset);
   void ByLoad(std::shared_ptr<Task> task, absl::Status why);
-  // Whether not every worker of the model may be named, and those that may, as far as they are
-  // known.
+  // Whether some workers of the model may not be named, and the names of those that may, as far as
+  // they are known.
   bool IsLimited(const Task& task) const;
   std::vector<std::string> NamesWithin(const Task& task) const;
   void CountNoTokens(const Task& task, const absl::Status& why) const;

@@ -1,3 +1,5 @@
+// Parsing of --ext_proc_pool and the test of a worker's labels against it.
+
 #include "frontend/gateway/ext_proc/picker_pool.h"
 
 #include <algorithm>
@@ -15,6 +17,8 @@ absl::StatusOr<PickerPool> PickerPool::Parse(const std::vector<std::string>& ent
                                         "' is no model=MODEL, cell=CELL or LABEL=VALUE");
     }
     const std::string name = entry.substr(0, equals);
+    // `model` and `cell` are reserved names; every other name is a label. Values of one name
+    // collect in one set, whatever their order in the flag.
     std::set<std::string>& values = name == "model"  ? pool.models_
                                     : name == "cell" ? pool.cells_
                                                      : pool.labels_[name];
@@ -23,6 +27,8 @@ absl::StatusOr<PickerPool> PickerPool::Parse(const std::vector<std::string>& ent
   return pool;
 }
 
+// Every label of the pool must be there with one of its values. A worker without labels is in no
+// pool that asks for one.
 bool PickerPool::HasLabels(const Labels* labels) const {
   return std::all_of(labels_.begin(), labels_.end(), [labels](const auto& wanted) {
     if (labels == nullptr) return false;

@@ -1,9 +1,8 @@
-// Which workers are a picker's own? Those of the InferencePool that it answers for, where the fleet
-// has others too: a gateway sends a request outside of its pool nowhere.
+// Which workers belong to a picker: those of the InferencePool that it answers for. A fleet may
+// have others, and a gateway cannot send a request outside of its pool.
 //
 // *Format*: NAME=VALUE, …: `model=llama-70b`, `cell=a`, any other name a label of workers. Values
-// of one name are alternatives; of several labels each must be.
-// *Threads*: immutable.
+// of one name are alternatives; of several labels each must match. *Threads*: immutable.
 //
 // Example:
 //   absl::StatusOr<PickerPool> pool = PickerPool::Parse({"model=llama-70b", "cell=a",

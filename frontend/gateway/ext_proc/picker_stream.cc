@@ -1,3 +1,13 @@
+// The state machine of one HTTP request. The request side runs
+//
+//   kHeaders ─▶ kCollecting ─▶ kPicking ─▶ kPassing       a body that is read
+//   kHeaders ─▶ [kMeeting ─▶] kPassing                    no body to read: any endpoint by turns
+//   any ─▶ kEnded                                         refused, broken, or closed
+//
+// and the response side runs independently of it, since a proxy may answer its client by itself at
+// any time. Every answer goes out through `wire_`; a null `wire_` means that nothing may be sent
+// any more.
+
 #include "frontend/gateway/ext_proc/picker_stream.h"
 
 #include <algorithm>
@@ -20,8 +30,10 @@
 namespace kvatlas {
 namespace {
 
+// The value of `response.code_details` for an answer of the engine itself.
 constexpr char kByEngine[] = "via_upstream";
 
+// "IP:PORT,IP:PORT", the first choice first.
 std::string Joined(const std::vector<PickedEndpoint>& endpoints) {
   std::string text;
   for (const PickedEndpoint& endpoint : endpoints)
@@ -41,8 +53,13 @@ PickerStream::PickerStream(const PickerStreamOptions& options, Picker* picker,
       response_mode_(options.mode_unsaid),
       held_(bodies) {}
 
-// One message of the proxy, under the lock but for the pick: `Pick` may answer before it returns,
-// and `OnPicked` takes the lock itself. What comes while a pick is under way is judged by `state_`.
+// Handles one message of the proxy:
+// 1. The first message says how the proxy sends bodies (`OnFirst`).
+// 2. A proxy in observability mode reads no answers: nothing is answered, nothing is picked.
+// 3. In kMeeting messages are queued (`KeepEarly`) until engines have been looked for.
+// 4. Otherwise the handler of its kind runs, and judges by `state_` whether the message is in turn.
+// 5. A body that is whole is picked for, outside the lock: `Pick` may answer before it returns, and
+//    `OnPicked` takes the lock itself. Messages that arrive meanwhile find kPicking.
 void PickerStream::OnMessage(ext_proc::ProcessingRequest message) {
   using Kind = ext_proc::ProcessingRequest::RequestCase;
   bool whole = false;
@@ -82,10 +99,12 @@ void PickerStream::OnMessage(ext_proc::ProcessingRequest message) {
   // Without the lock: the answer may come at once.
   if (!whole) return;
   picker_->Pick(std::move(input), [self = shared_from_this()](PickResult result) {
+    // The callback keeps the stream alive, also when the call has ended in the meantime.
     self->OnPicked(std::move(result));
   });
 }
 
+// Without `protocol_config` the modes stay those of --ext_proc_mode.
 void PickerStream::OnFirst(const ext_proc::ProcessingRequest& message) {
   watching_ = message.observability_mode();
   if (!message.has_protocol_config()) return;
@@ -93,6 +112,8 @@ void PickerStream::OnFirst(const ext_proc::ProcessingRequest& message) {
   response_mode_ = message.protocol_config().response_body_mode();
 }
 
+// The subset comes with the request, the served endpoint with the response; each message may carry
+// either, and the latest value counts.
 void PickerStream::ReadMetadata(const ext_proc::Metadata& metadata) {
   if (const google::protobuf::Value* const subset = Find(metadata, kSubsetSpace, kSubsetKey))
     input_.subset = EndpointsIn(*subset);
@@ -100,9 +121,11 @@ void PickerStream::ReadMetadata(const ext_proc::Metadata& metadata) {
     served_ = served->string_value();
 }
 
-// Proxies that are configured so (`response_attributes`) say with the response who was asked last
-// and why they answered by themselves. A failed connection marks that endpoint for requests without
-// a prompt, an answer of the engine clears it; every other reason says nothing of the engine.
+// Attributes of the response, sent by proxies that are configured so (`response_attributes`): the
+// endpoint that was asked last and why the proxy answered by itself. A failed connection marks that
+// endpoint for requests without a prompt, an answer of the engine clears the mark; every other
+// reason says nothing of the engine. Only an endpoint that was picked counts as the one that
+// served.
 void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
   const auto attributes = message.attributes().find(kFilterName);
   if (attributes == message.attributes().end()) return;
@@ -124,6 +147,13 @@ void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
 
 // ---- The request ----
 
+// Decides by the head alone how the request is handled:
+// 1. GET, and a POST without a body, go to any endpoint at once (`PassWithoutPrompt`).
+// 2. A POST is checked against the policy first (`tenant_of`). One whose body is not read, by its
+//    type or by the proxy's mode, needs the right to all models.
+// 3. Any other POST collects its body. Full duplex: the headers are held back until the choice, so
+//    nothing is answered now. Buffered: Envoy waits for this answer before it sends the body. Other
+//    modes would send the headers on before the choice and end the stream.
 void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   if (state_ != Request::kHeaders) return End(absl::InvalidArgumentError("headers twice"));
   said_routes_ = RoutingHeadersIn(headers.headers());
@@ -146,6 +176,7 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
     absl::Status may = tenants.status();
     if (may.ok() && unread) may = tenants->may_use(kModelNotRead);
     if (!may.ok()) return Refuse(ToClientError(may));
+    // `owner` is the tenant itself, `tenant` the pool whose engines serve it (`Tenancy::PoolOf`).
     input_.owner = std::move(tenants->tenant);
     input_.tenant = std::move(tenants->pool);
     input_.may_use = std::move(tenants->may_use);
@@ -162,6 +193,7 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   input_.path = path.substr(0, path.find('?'));
   rewrite_ = ValueIn(headers.headers(), kRewriteHeaders);
   input_.objective = ValueIn(headers.headers(), kObjectiveHeaders);
+  // Without a policy the gateway's fairness id names the owner.
   if (input_.owner.empty()) input_.owner = ValueIn(headers.headers(), kFairnessHeaders);
   input_.session_id =
       SessionBy([&](std::string_view name) { return ValueIn(headers.headers(), name); });
@@ -180,7 +212,7 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   wire_->Send(std::move(response));
 }
 
-// A request that came without a context is the root of a trace, and the engine is told of it.
+// A request that came without a trace context is the root of a trace; the engine gets ours.
 void PickerStream::BeginSpan(const ext_proc::HeaderMap& headers) {
   const TraceContext parent = Tracer::ParentOf(ValueIn(headers, kTraceparent));
   span_ = Tracer::OfProcess()->Begin("ext_proc", SpanKind::kServer, parent);
@@ -215,8 +247,8 @@ void PickerStream::PassWithoutPrompt() {
   wire_->Send(std::move(response));
 }
 
-// Of a request whose endpoint is looked for, what a proxy sends without waiting for the answer to
-// its headers.
+// Messages of the proxy that arrive before an endpoint is known. They count against the bound of
+// one body and against `held_`, as a collected body does.
 void PickerStream::KeepEarly(ext_proc::ProcessingRequest message) {
   const size_t bytes = message.request_body().body().size();
   early_bytes_ += bytes;
@@ -225,6 +257,8 @@ void PickerStream::KeepEarly(ext_proc::ProcessingRequest message) {
   early_.push_back(std::move(message));
 }
 
+// Runs on the thread of `EngineNames`. The second `PassWithoutPrompt` cannot wait again (`met_`),
+// so the state afterwards is kPassing or kEnded.
 void PickerStream::OnMet() {
   MutexLock lock(&mutex_);
   if (wire_ == nullptr || state_ != Request::kMeeting) return;
@@ -238,7 +272,9 @@ void PickerStream::OnMet() {
 }
 
 bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
-  // Envoy 1.35.13, 1.36.9 and 1.37.5 may send the last piece of a body above 1 MB twice
+  // True: the body is whole and its endpoint can be picked. In kPassing the endpoint is named
+  // already and a piece is only echoed (full duplex) or acknowledged. `body_ended_` guards against
+  // a repeat: Envoy 1.35.13, 1.36.9 and 1.37.5 may send the last piece of a body above 1 MB twice
   // (kubernetes-sigs/gateway-api-inference-extension#2988).
   if (body_ended_) return false;
   body_ended_ = body->end_of_stream();
@@ -264,10 +300,12 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
     return false;
   }
   body_ += body->body();
-  // What a proxy has buffered comes in one piece.
+  // A buffered body comes in one piece.
   return body->end_of_stream() || !duplex();
 }
 
+// Trailers end a body whose last piece did not say so; the answer to them is due after the body
+// (`SendPicked`).
 bool PickerStream::OnRequestTrailers() {
   if (state_ == Request::kCollecting) {
     trailers_ = true;
@@ -283,8 +321,8 @@ bool PickerStream::OnRequestTrailers() {
   return false;
 }
 
-// A body is kept for sending back where the proxy has given it up: in full duplex always, buffered
-// only when something in it was changed.
+// From kCollecting to kPicking. The pick gets a copy of the body where it must be sent back: always
+// in full duplex, where the proxy has given it up; buffered only when something in it was changed.
 PickInput PickerStream::TakeInput() {
   state_ = Request::kPicking;
   RewriteModel();
@@ -298,8 +336,9 @@ PickInput PickerStream::TakeInput() {
   return std::exchange(input_, {});
 }
 
-// From here on it is a request for that model. One that is no JSON object, or names no model, goes
-// on as it is.
+// Puts the model of the rewrite header into the body; from here on it is a request for that model.
+// A body that is no JSON object, or names no model, stays as it is. `names_` turns the engine's
+// name in the answer back into the client's.
 void PickerStream::RewriteModel() {
   if (rewrite_.empty()) return;
   std::string before;
@@ -310,11 +349,13 @@ void PickerStream::RewriteModel() {
   names_.emplace(rewrite_, before);
 }
 
+// The answer of the picker, on any thread. If the stream has ended, the choice is abandoned, so
+// that nothing stays in flight at the worker.
 void PickerStream::OnPicked(PickResult result) {
   auto* const picked = std::get_if<Picked>(&result);
   MutexLock lock(&mutex_);
   if (wire_ == nullptr) {
-    // The client is gone, and with it what it wanted.
+    // The client is gone: nothing was sent to the worker.
     if (picked == nullptr || picked->decision_id == 0) return;
     stats_->EndedEarly();
     return picker_->frontend()->Report(picked->decision_id, {.abandoned = true});
@@ -325,9 +366,11 @@ void PickerStream::OnPicked(PickResult result) {
   SendPicked();
 }
 
-// The order that Envoy demands. Buffered: endpoint, headers and a changed body are in the one
-// answer to the body. Full duplex: the answer to the headers, which was held back until now, then
-// the body in pieces, then the trailers if some came.
+// Sends the endpoint, in the order that Envoy demands. Buffered: endpoint, headers and a changed
+// body are in the one answer to the body. Full duplex:
+// 1. the answer to the headers, which was held back until now, with the endpoint;
+// 2. the body in pieces (`SendBody`);
+// 3. the trailers, if some came.
 void PickerStream::SendPicked() {
   state_ = Request::kPassing;
   span_.End();
@@ -360,8 +403,10 @@ void PickerStream::SendPicked() {
   wire_->Send(std::move(trailers));
 }
 
-// Beside the endpoint's, which is set. Of what a client says of where its request is to go nothing
-// stays.
+// All headers but the endpoint's, which the caller sets. Every routing header of the client is
+// removed unless it is overwritten here: a client never routes its own request. A rank that the
+// client named stays. With a traceparent of ours the client's `tracestate` has no meaning and is
+// removed.
 void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
   if (!picked_.prefiller.empty())
     SetHeader(kPrefillerHeader, picked_.prefiller, common->mutable_header_mutation());
@@ -380,6 +425,8 @@ void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
   }
 }
 
+// Envoy bounds a message, hence the pieces. An empty body still sends one piece: its
+// `end_of_stream` ends the request. With trailers no piece ends it.
 void PickerStream::SendBody() {
   const std::string body = std::exchange(body_, {});
   size_t at = 0;
@@ -393,6 +440,8 @@ void PickerStream::SendBody() {
   } while (at < body.size());
 }
 
+// Answers the client in the engine's place and ends the stream. A 429 and a 503 say in a header why
+// the request was dropped, so that clients and gateways can retry by it.
 void PickerStream::Refuse(const ClientError& refusal, std::string_view dropped) {
   if (dropped.empty() && refusal.http_status == 429) dropped = kSaturated;
   if (dropped.empty() && refusal.http_status == 503) dropped = kNoEndpoints;
@@ -403,6 +452,8 @@ void PickerStream::Refuse(const ClientError& refusal, std::string_view dropped) 
   End(absl::OkStatus());
 }
 
+// Frees the body at once: gRPC may keep the stream for a while. `wire_` is not null here, as every
+// caller has checked, and `End` is its last call.
 void PickerStream::End(const absl::Status& status) {
   state_ = Request::kEnded;
   body_ = {};
@@ -412,6 +463,8 @@ void PickerStream::End(const absl::Status& status) {
 
 // ---- The response ----
 
+// The engine has answered, so the proxy has taken the whole body: its bytes are released. From here
+// on `usage_` reads the answer for the engine's figures.
 void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
   held_.Clear();
   const std::string status_text = ValueIn(headers.headers(), ":status");
@@ -436,6 +489,8 @@ void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
   wire_->Send(std::move(response));
 }
 
+// Reads the piece for usage, for ids of responses and for Envoy's own words, then sends it on. In
+// full duplex every piece must be echoed; in other modes only a changed body is sent.
 void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
   if (usage_.has_value()) usage_->Add(body->body());
   if (ids_.has_value()) NoteStored(ids_->Add(body->body()));
@@ -445,7 +500,7 @@ void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
   ext_proc::BodyResponse* const answer = response.mutable_response_body();
   const bool streamed = response_mode_ == ext_proc::FULL_DUPLEX_STREAMED;
   if (names_.has_value()) {
-    // What a proxy has buffered comes in one piece.
+    // A buffered body comes in one piece.
     const bool last = body->end_of_stream() || response_mode_ == ext_proc::BUFFERED;
     body->set_body(names_->Add(body->body(), last));
     if (!streamed) answer->mutable_response()->mutable_body_mutation()->set_body(body->body());
@@ -454,6 +509,7 @@ void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
   wire_->Send(std::move(response));
 }
 
+// Trailers end the answer: the bytes that `names_` held back go out before them.
 void PickerStream::OnResponseTrailers() {
   ReportFinished();
   if (const std::string rest = names_.has_value() ? names_->Add("", /*last=*/true) : "";
@@ -476,6 +532,7 @@ void PickerStream::OnResponseTrailers() {
 void PickerStream::ReportAccepted(int http_status) {
   const PickedEndpoint* const not_reached = NotReached();
   if (not_reached != nullptr) Avoid(*not_reached);
+  // Without attributes and with several endpoints it is not known which one answered.
   const bool unsaid = reply_details_.empty() && picked_.endpoints.size() == 1;
   reads_reply_ = unsaid && http_status == 503;
   if (unsaid && http_status < 500)
@@ -486,7 +543,7 @@ void PickerStream::ReportAccepted(int http_status) {
   const bool by_engine = reply_details_.empty() || reply_details_ == kByEngine;
   const std::string error = (by_engine ? "the engine answered " : "the gateway answered ") +
                             std::to_string(http_status) + (by_engine ? "" : ": " + reply_details_);
-  // The request goes to who decodes, where another one prefills: of that one nothing is known.
+  // The request went to the decoder; of a separate prefiller nothing is known.
   const bool as_chosen = not_reached == picked_.endpoints.data();
   picker_->frontend()->Report(std::exchange(picked_.decision_id, 0),
                               {.finished = true,
@@ -506,6 +563,7 @@ const PickedEndpoint* PickerStream::NotReached() const {
   return nullptr;
 }
 
+// Two effects: requests by turns pass the endpoint over, and routes treat the worker as a suspect.
 void PickerStream::Avoid(const PickedEndpoint& endpoint) {
   stats_->NotReached();
   picker_->endpoints().Reached(endpoint.address, false);
@@ -513,13 +571,17 @@ void PickerStream::Avoid(const PickedEndpoint& endpoint) {
     picker_->frontend()->Avoid(endpoint.worker.first, endpoint.worker.second);
 }
 
+// Envoy's text may come in pieces; at most `kReplyTextMax` bytes are collected. REQUIRES: one
+// endpoint was picked (`unsaid` in `ReportAccepted`).
 void PickerStream::LookAtReply(const std::string& piece) {
   reply_.append(piece, 0, kReplyTextMax - reply_.size());
   if (SaysNeverConnected(reply_)) Avoid(picked_.endpoints.front());
   reads_reply_ = reply_.size() < kReplyTextMax && !SaysNeverConnected(reply_);
 }
 
-// At the worker that answers: a later request that names them goes there.
+// Remembers the worker that answered as the maker of these ids: a later request that names them
+// goes there. After a retry by the proxy it is the endpoint in `served_`; of an unknown one nothing
+// is noted.
 void PickerStream::NoteStored(const std::vector<std::string>& ids) {
   if (picked_.endpoints.empty()) return;
   std::optional<HolderId> worker = picked_.endpoints.front().worker.second;
@@ -530,8 +592,8 @@ void PickerStream::NoteStored(const std::vector<std::string>& ids) {
     picker_->stored().Note(id, {.domain = {}, .cell = {}, .worker = *worker, .url = {}});
 }
 
-// Once a choice: with the figures of its usage, for the worker that really served it, which the
-// proxy may have changed by a retry.
+// Reports the end, once per choice, with the figures of its usage, for the worker that really
+// served it: the proxy may have retried at another endpoint.
 void PickerStream::ReportFinished() {
   if (picked_.decision_id == 0) return;
   RouteReport report{.finished = true};
@@ -541,13 +603,15 @@ void PickerStream::ReportFinished() {
       usage_.has_value() ? usage_->Finish() : std::optional<OpenAiUsage>();
   // Figures of an unknown worker say nothing.
   if (usage.has_value() && picked_.one_prompt && (!elsewhere || report.served_by.has_value())) {
-    // What who decodes had cached, or was sent, says nothing of who prefilled.
+    // The decoder's figures say nothing of the worker that prefilled.
     if (!picked_.decodes) report.cached_tokens = usage->cached_tokens;
     report.prompt_tokens = usage->prompt_tokens;
   }
   picker_->frontend()->Report(std::exchange(picked_.decision_id, 0), report);
 }
 
+// The last call of the other side. A choice still open counts as finished if the engine had begun
+// its answer, else as abandoned; nothing stays in flight.
 void PickerStream::Closed() {
   MutexLock lock(&mutex_);
   wire_ = nullptr;

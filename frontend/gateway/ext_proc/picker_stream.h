@@ -1,4 +1,4 @@
-// What is to be answered to Envoy about one HTTP request? The endpoint picker's side of an
+// Answers Envoy's messages about one HTTP request: the endpoint picker's side of an
 // external-processing stream, as a state machine without gRPC.
 //
 //   request_headers ─┬─ no body to read ──▶ any endpoint, or 503 ──▶ answered at once, the body passes
@@ -55,9 +55,9 @@ namespace kvatlas {
 
 struct PickerStreamOptions {
   size_t body_bytes_max = 10 << 20;
-  // Of proxies that do not say it in their first message.
+  // The mode of proxies that do not say it in their first message.
   ext_proc::BodySendMode mode_unsaid = ext_proc::FULL_DUPLEX_STREAMED;
-  // The tenant that counts of the one that the header claims, and which models it may use, or why
+  // From the tenant that the header claims: the one that counts and the models it may use, or why
   // none; null: what is claimed, and any.
   struct Tenants {
     std::string tenant;
@@ -69,13 +69,13 @@ struct PickerStreamOptions {
       tenant_of = nullptr;
 };
 
-// What became of streams.
+// Counts the outcomes of streams.
 class PickerStreamStats {
  public:
   virtual ~PickerStreamStats() = default;
   virtual void Picked(bool by_prompt) = 0;
   virtual void Refused(int http_status) = 0;
-  virtual void EndedEarly() = 0;  // with a choice that was not finished
+  virtual void EndedEarly() = 0;  // its choice was not finished
   virtual void NotReached() = 0;  // the worker that was picked
 };
 
@@ -174,10 +174,10 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   std::string traceparent_ ABSL_GUARDED_BY(mutex_);  // for the engine; empty: as it came
 
   Picked picked_ ABSL_GUARDED_BY(mutex_);
-  std::string served_ ABSL_GUARDED_BY(mutex_);         // who answered, as the proxy says
+  std::string served_ ABSL_GUARDED_BY(mutex_);         // the endpoint that answered, by the proxy
   std::string reply_details_ ABSL_GUARDED_BY(mutex_);  // empty: the proxy does not say
-  std::string upstream_ ABSL_GUARDED_BY(mutex_);       // who was asked last, as it says
-  bool reads_reply_ ABSL_GUARDED_BY(mutex_) = false;   // of a 503 of which it says nothing
+  std::string upstream_ ABSL_GUARDED_BY(mutex_);       // the endpoint asked last, by the proxy
+  bool reads_reply_ ABSL_GUARDED_BY(mutex_) = false;   // a 503 without attributes
   std::string reply_ ABSL_GUARDED_BY(mutex_);
   std::optional<UsageReader> usage_ ABSL_GUARDED_BY(mutex_);
   bool makes_response_ ABSL_GUARDED_BY(mutex_) = false;  // a POST of /v1/responses

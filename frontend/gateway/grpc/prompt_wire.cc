@@ -1,3 +1,6 @@
+// A chat of the wire is turned into the JSON body that a client would send to an engine: one reader
+// of prompts then serves both.
+
 #include "frontend/gateway/grpc/prompt_wire.h"
 
 #include <memory>
@@ -14,7 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The JSON of a field, which has to be of one kind, as a member of the body.
+// Appends a field's JSON as a member of the body; it has to be an object or an array. The text goes
+// in as it came, since templates print what is in it, in its order.
 absl::Status AddField(std::string_view name, const std::string& json, bool object,
                       std::string* body) {
   if (json.empty()) return absl::OkStatus();
@@ -30,7 +34,8 @@ absl::Status AddField(std::string_view name, const std::string& json, bool objec
   return absl::OkStatus();
 }
 
-// The body of such a chat, as a client of an engine would send it.
+// The body of such a chat, as a client of an engine would send it: the flags as an object first,
+// whose closing brace is taken off for the fields of JSON.
 absl::StatusOr<BodyPrompt> ReadChat(const v1::ChatPrompt& proto) {
   if (proto.messages_json().empty())
     return absl::InvalidArgumentError("chat.messages_json is missing");
@@ -65,6 +70,7 @@ absl::StatusOr<Prompt> PromptFromProto(const v1::RouteRequest& request) {
   return text;
 }
 
+// The response of `wire.h` and what only prompts have.
 v1::RouteResponse ToProto(const PromptRoute& answer) {
   v1::RouteResponse response = ToProto(answer.route);
   response.set_prompt_tokens(static_cast<uint32_t>(answer.prompt_tokens));

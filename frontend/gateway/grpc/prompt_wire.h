@@ -1,4 +1,4 @@
-// How do text and chats look on the wire, and what was found for them? What `wire.h` is for tokens.
+// Text and chats on the wire, and their answers; `wire.h` is the same for tokens.
 
 #ifndef KVATLAS_FRONTEND_GATEWAY_GRPC_PROMPT_WIRE_H_
 #define KVATLAS_FRONTEND_GATEWAY_GRPC_PROMPT_WIRE_H_

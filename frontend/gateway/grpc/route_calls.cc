@@ -1,3 +1,8 @@
+// The way of a question: `Ask` admits it (tenant, salt), `AskAdmitted` checks it and routes tokens
+// and hashes, `AskPrompt` routes text and chats through the router. Bodies of engines' APIs go by
+// `AskBody`, `AskSalted`, `AskAdmittedBody`. Every way ends in the callback, and every outcome is
+// counted once.
+
 #include "frontend/gateway/grpc/route_calls.h"
 
 #include <algorithm>
@@ -12,15 +17,17 @@
 namespace kvatlas {
 namespace {
 
+// Bounds a deadline that the caller leaves open.
 constexpr Duration kForever = std::chrono::hours(1);
 constexpr Duration kQueueWaitMax = std::chrono::minutes(1);
-// Decisions whose asker is remembered; who reports on an older one is not heard.
+// Decisions whose asker is remembered; a report on an older one is ignored.
 constexpr size_t kOwnersMax = 1 << 16;
-// A body of so many bytes is salted on the caller's thread; others, on the threads that read
+// Bodies up to this size are salted on the caller's thread, larger ones on the threads that read
 // prompts.
 constexpr size_t kInlineBytesMax = 64 << 10;
 
-// A tenth of what is left is for the way back.
+// `wanted`, or what is left less a tenth for the way back; at least one tick, as 0 would mean the
+// default.
 Duration Within(Duration wanted, Duration left) {
   return std::max<Duration>(std::min({wanted, left - left / 10, kForever}), Duration(1));
 }
@@ -33,7 +40,8 @@ void BoundQueueWait(const Frontend& frontend, Duration left, RouteInput* input) 
 
 }  // namespace
 
-// The tenant's pool in the place of the tenant, and the tenant's salt in that of the caller's.
+// Admits a question and rewrites it: the tenant becomes its pool, and the caller's salt becomes
+// that of the tenant. Hashes of a salted tenant are refused, since their salt cannot be checked.
 absl::StatusOr<RouteCalls::Admitted> RouteCalls::Admit(const Identity& asker,
                                                        v1::RouteRequest* request) const {
   const bool hashes = request->sequence_hashes_size() > 0;
@@ -55,7 +63,8 @@ absl::StatusOr<RouteCalls::Admitted> RouteCalls::Admit(const Identity& asker,
   return Admitted{.tenant = *std::move(tenant), .salt = *callers};
 }
 
-// `trace` becomes that of the span, which ends with the answer.
+// Wraps `callback` in a span of the whole call. `trace` becomes the span's context, so that the
+// route is its child.
 RouteCalls::Callback RouteCalls::Traced(TraceContext* trace, Callback callback) {
   Tracer& tracer = *Tracer::OfProcess();
   if (!tracer.on()) return callback;
@@ -69,6 +78,8 @@ RouteCalls::Callback RouteCalls::Traced(TraceContext* trace, Callback callback) 
   };
 }
 
+// With a policy: the answer tells the salt that the engine's request must carry, and the decision
+// is noted as this asker's. `owners_` and `owned_` have the same ids; the oldest goes at the bound.
 RouteCalls::Callback RouteCalls::Salting(std::string salt, const Asker& asker,
                                          Callback callback) const {
   return [this, salt = std::move(salt), owner = asker->Text(),
@@ -100,6 +111,8 @@ void RouteCalls::Ask(const v1::RouteRequest& request, Duration left, Callback ca
   AskAdmitted(admitted, as->tenant, left, Salting(as->salt, asker, std::move(callback)));
 }
 
+// REQUIRES: the tenant in `request` may be used. `tenant` is the caller's, where a pool took its
+// place in the domain.
 void RouteCalls::AskAdmitted(const v1::RouteRequest& request, const std::string& tenant,
                              Duration left, Callback callback) const {
   absl::StatusOr<RouteInput> input = FromProto(request);
@@ -172,6 +185,8 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
           std::move(question), std::move(callback), asker);
 }
 
+// With a policy: admits the caller by its tenant, then salts the body. Its model is known only when
+// the body is read, so `may_use` asks for it then.
 void RouteCalls::AskBody(RequestPath call, std::shared_ptr<const std::string> body,
                          PromptQuestion question, Callback callback, const Asker& asker) const {
   if (asker == nullptr || !tenancy_.enforces())
@@ -195,6 +210,7 @@ void RouteCalls::AskBody(RequestPath call, std::shared_ptr<const std::string> bo
       callback);
 }
 
+// On a thread that may parse the body.
 void RouteCalls::AskSalted(RequestPath call, std::shared_ptr<const std::string> body,
                            PromptQuestion question, Callback callback, const Asker& asker) const {
   absl::StatusOr<std::string> salt = tenancy_.PutSalt(question.input.tenant, &body);
@@ -217,6 +233,7 @@ void RouteCalls::AskAdmittedBody(RequestPath call, std::shared_ptr<const std::st
   router_->RouteBody(call, std::move(body), std::move(question), Recording(std::move(callback)));
 }
 
+// Counts, notes the id, and converts to the wire.
 PromptRouter::Callback RouteCalls::Recording(Callback callback) const {
   return [this, callback = std::move(callback)](const absl::StatusOr<PromptRoute>& answer) {
     if (!answer.ok()) {
@@ -228,6 +245,8 @@ PromptRouter::Callback RouteCalls::Recording(Callback callback) const {
   };
 }
 
+// Ids of a frontend count up: the range from first to last holds all that were given out here, and
+// a few that other interfaces of the process gave out.
 void RouteCalls::Note(const absl::StatusOr<RouteResult>& result) const {
   count_(result);
   if (!result.ok()) return;
@@ -248,6 +267,7 @@ void RouteCalls::Release(uint64_t decision_id) const {
   frontend_->Report(decision_id, {.abandoned = true});
 }
 
+// An operator may report on every decision. Decisions that are forgotten are no caller's.
 bool RouteCalls::IsOf(uint64_t decision_id, const Asker& asker) const {
   if (asker == nullptr || !tenancy_.enforces() || asker->role == IdentityRole::kOperator)
     return true;

@@ -1,7 +1,7 @@
-// How are the wire's questions asked of the frontend, and its answers told? What gRPC and HTTP have
-// in common.
+// Asks the wire's questions of the frontend and converts its answers: the part that gRPC and HTTP
+// have in common.
 //
-// *Truth*: a choice whose caller is gone before it has it no longer counts: `Release`.
+// *Truth*: a choice no longer counts if its caller is gone before it has the answer (`Release`).
 // *Threads*: any; callbacks as `Frontend::RouteAsync` and `PromptRouter` have them.
 // *Lifetime*: frontend and router outlive it and its calls.
 
@@ -34,8 +34,8 @@ class RouteCalls {
   using Count = std::function<void(const absl::StatusOr<RouteResult>&)>;
   using Callback = std::function<void(absl::StatusOr<v1::RouteResponse>)>;
 
-  // `count` hears of every route, `count_report` of every report. Without a router, text and chats
-  // are NOT_FOUND.
+  // `count` is called for every route, `count_report` for every report. Without a router, text and
+  // chats are NOT_FOUND.
   RouteCalls(Frontend* frontend, PromptRouter* router, Count count,
              std::function<void()> count_report)
       : frontend_(frontend),
@@ -59,7 +59,7 @@ class RouteCalls {
   void Release(uint64_t decision_id) const;
   // Ids count up from a random one: between the first and the last that was given out here.
   bool GaveOut(uint64_t decision_id) const;
-  // Of another asker's decision: passed over, as of one that is unknown.
+  // A report on another asker's decision is passed over, as one on an unknown decision.
   void Report(const v1::ReportRequest& request, const Asker& asker = nullptr) const;
   bool IsOf(uint64_t decision_id, const Asker& asker) const;
 
@@ -70,7 +70,7 @@ class RouteCalls {
                  Callback callback, const Asker& asker) const;
   void AskAdmittedBody(RequestPath call, std::shared_ptr<const std::string> body,
                        PromptQuestion question, Callback callback) const;
-  // What the answer tells, and whose it is.
+  // The salt that the answer tells, and the tenant of the request.
   struct Admitted {
     std::string tenant;
     std::string salt;
@@ -89,7 +89,7 @@ class RouteCalls {
   const std::function<void()> count_report_;
   const Tenancy tenancy_;
   mutable Mutex mutex_;
-  // Whose the latest decisions are, where there is a policy.
+  // The asker by decision id, of the latest decisions, where there is a policy.
   mutable std::unordered_map<uint64_t, std::string> owners_ ABSL_GUARDED_BY(mutex_);
   mutable std::deque<uint64_t> owned_ ABSL_GUARDED_BY(mutex_);  // the oldest first
   mutable std::optional<std::pair<uint64_t, uint64_t>> given_out_ ABSL_GUARDED_BY(mutex_);

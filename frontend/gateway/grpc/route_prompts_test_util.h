@@ -85,7 +85,7 @@ class WaitingCell : public CellFinder, public OverlapFinder {
     answer();
   }
 
-  // What was last asked for is from now on what "far" has.
+  // From now on "far" has the blocks that were asked for last.
   void HoldTheLast() {
     MutexLock lock(&mutex_);
     held_ = last_;
@@ -250,8 +250,8 @@ class RoutePromptsTest : public testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response;
   }
-  // The server hears of what happened on a connection before it hears of what happens on it, or on
-  // a new one, later.
+  // The server sees what happened on a connection before anything that happens later, on it or on a
+  // new one: after one more answered call it knows.
   void WaitUntilTheServerKnows() {
     grpc::ClientContext context;
     v1::ReportResponse response;

@@ -1,3 +1,7 @@
+// The reactor of a stream of questions. Each callback of gRPC changes the state under the lock,
+// lets `Step` decide what is due, and does it without the lock (`Do`). At most one read and one
+// write are under way; `Finish` comes last.
+
 #include "frontend/gateway/grpc/route_stream.h"
 
 #include <algorithm>
@@ -27,7 +31,8 @@ void RouteStreamReactor::OnReadDone(bool ok) {
   Do(next);
 }
 
-// The answer may come before `Ask` returns; reading goes on in any case.
+// Asks the question in `request_`. The answer may come before `Ask` returns. `request_` is free for
+// the next read only at the end, when `Step` may start it.
 void RouteStreamReactor::Ask() {
   const uint64_t id = request_.id();
   const bool report = request_.question_case() == v1::RouteStreamRequest::kReport;
@@ -36,6 +41,7 @@ void RouteStreamReactor::Ask() {
     if (report) {
       Forget(request_.report().decision_id());
     } else {
+      // Counted before asking: the answer counts it down.
       ++asked_;
     }
   }
@@ -64,6 +70,8 @@ void RouteStreamReactor::Ask() {
   Do(next);
 }
 
+// Any thread. Choices are noted in the order of answers; at the bound the oldest is forgotten, and
+// stays in flight until a report or its expiry if the stream breaks.
 void RouteStreamReactor::OnAnswer(uint64_t id, absl::StatusOr<v1::RouteResponse> answer) {
   v1::RouteStreamResponse response;
   response.set_id(id);
@@ -89,6 +97,8 @@ void RouteStreamReactor::OnAnswer(uint64_t id, absl::StatusOr<v1::RouteResponse>
   Do(next);
 }
 
+// The written answer is the first of `answers_`, which must not move while gRPC reads it: a deque
+// keeps the others in place.
 void RouteStreamReactor::OnWriteDone(bool ok) {
   Next next;
   {
@@ -111,11 +121,20 @@ void RouteStreamReactor::OnCancel() {
   Do(next);
 }
 
+// From the end, as most reports are on late choices.
 void RouteStreamReactor::Forget(uint64_t decision_id) {
   const auto found = std::find(choices_.rbegin(), choices_.rend(), decision_id);
   if (found != choices_.rend()) choices_.erase(std::next(found).base());
 }
 
+// Decides what is due:
+// 1. After a cancellation nothing more is written; the answer being written stays until
+//    `OnWriteDone`.
+// 2. The next answer is written, if none is.
+// 3. The next question is read while less than `kStreamOutstandingMax` are asked or wait to be
+//    written: a client that does not read its answers is not read from.
+// 4. When nothing is read any more, nothing is being written, and every question is answered, the
+//    stream finishes. Callbacks of questions hold `this`, hence the last condition.
 RouteStreamReactor::Next RouteStreamReactor::Step() {
   Next next;
   if (finished_) return next;
@@ -137,13 +156,15 @@ RouteStreamReactor::Next RouteStreamReactor::Step() {
   return next;
 }
 
-// After `Finish` this may be gone.
+// REQUIRES: no lock. After `Finish` this may be gone, so it comes last.
 void RouteStreamReactor::Do(const Next& next) {
   if (next.read) StartRead(&request_);
   if (next.write != nullptr) StartWrite(next.write);
   if (next.finish) Finish(next.cancelled ? grpc::Status::CANCELLED : grpc::Status::OK);
 }
 
+// A stream that was cancelled releases the choices that were not reported on; one that its caller
+// ended keeps them, since they were sent to their workers.
 void RouteStreamReactor::OnDone() {
   std::deque<uint64_t> left;
   {
@@ -154,6 +175,7 @@ void RouteStreamReactor::OnDone() {
   delete this;
 }
 
+// Called once, on any thread; `Finish` is its last access, as `OnDone` may delete this at once.
 void RouteReactor::Answer(absl::StatusOr<v1::RouteResponse> answer) {
   if (answer.ok()) {
     *response_ = *std::move(answer);
@@ -164,6 +186,7 @@ void RouteReactor::Answer(absl::StatusOr<v1::RouteResponse> answer) {
   Finish(ToGrpcStatus(answer.status()));
 }
 
+// gRPC calls `OnDone` after `OnCancel`, so a relaxed load sees it.
 void RouteReactor::OnDone() {
   if (cancelled_.load(std::memory_order_relaxed) && decision_id_ != 0)
     calls_->Release(decision_id_);

@@ -1,5 +1,5 @@
-// How are many questions asked and answered on one gRPC stream? And how does a single one leave no
-// choice behind when its caller goes away?
+// Many questions and answers on one gRPC stream, and a single one; neither leaves a choice behind
+// when its caller goes away.
 //
 //   StartRead ─▶ OnReadDone ─▶ RouteCalls::Ask ─▶ OnAnswer ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
 //       ╰──────────◀── while fewer than kStreamOutstandingMax are unanswered ──◀────────╯
@@ -49,7 +49,7 @@ class RouteStreamReactor
   void Ask();
   void OnAnswer(uint64_t id, absl::StatusOr<v1::RouteResponse> answer);
   void Forget(uint64_t decision_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is to be done next, once the lock is released.
+  // The operations to start once the lock is released.
   struct Next {
     bool read = false;
     const v1::RouteStreamResponse* write = nullptr;

@@ -1,5 +1,5 @@
-// Which body makes the engine run the very ids that were hashed? vLLM from 0.33 on takes the ids of
-// a chat in `kv_transfer_params` and neither renders nor tokenizes it again
+// Builds a body that makes the engine run the very ids that were hashed. vLLM from 0.33 on takes
+// the ids of a chat in `kv_transfer_params` and neither renders nor tokenizes it again
 // (renderers/online_renderer.py, `_reused_prompt_token_ids`).
 //
 // *Truth*: for chats of text whose ids were found equal to the engine's own; the caller knows that.

@@ -43,13 +43,13 @@ class ModelsEngine {
     MutexLock lock(&mutex_);
     refuses_ = true;
   }
-  // What made it, as its list says, and its answer to /server_info.
+  // The engine's name in its list, and its answer to /server_info.
   void SetOwner(const std::string& owner, const std::string& server_info = "{}") {
     MutexLock lock(&mutex_);
     owner_ = owner;
     server_info_ = server_info;
   }
-  // Of whatever it is asked at /tokenize.
+  // The answer to every question at /tokenize.
   void SetTokens(size_t count) {
     MutexLock lock(&mutex_);
     tokens_ = count;

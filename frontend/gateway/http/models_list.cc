@@ -1,3 +1,6 @@
+// The question to all engines, and the three operations on lists of models: merge, filter, find.
+// Entries are kept as minified JSON text and never interpreted beyond `id` and `parent`.
+
 #include "frontend/gateway/http/models_list.h"
 
 #include <simdjson.h>
@@ -18,15 +21,16 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-// Beyond those, entries are left out.
+// Entries beyond this number are left out.
 constexpr size_t kModelsMax = 100'000;
 
+// Empty: the field is missing or no text.
 std::string TextIn(const dom::object& object, std::string_view name) {
   std::string_view text;
   return object[name].get_string().get(text) == simdjson::SUCCESS ? std::string(text) : "";
 }
 
-// Calls `each` with the entries of a list of models that have an id. False: it is none.
+// Calls `each` with the entries of a list of models that have an id. False: `body` is no such list.
 template <typename Each>
 bool ForEachModel(std::string_view body, Each each) {
   dom::parser parser;
@@ -43,6 +47,7 @@ bool ForEachModel(std::string_view body, Each each) {
   return true;
 }
 
+// Entries are JSON already.
 std::string ListOf(const std::list<std::string>& models) {
   std::string list = R"({"object":"list","data":[)";
   bool first = true;
@@ -56,7 +61,8 @@ std::string ListOf(const std::list<std::string>& models) {
 void AskModels(boost::asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
                Duration timeout, EnginesAnswers callback, EnginesKey key) {
-  // In an order that is the same each time.
+  // In the same order each time, suspects last: the list of two questions then has the same order,
+  // and the bound cuts off suspects first.
   std::vector<KnownEngine> ordered = engines;
   std::sort(ordered.begin(), ordered.end(), [](const KnownEngine& a, const KnownEngine& b) {
     return std::tie(a.suspect, a.worker, a.url) < std::tie(b.suspect, b.worker, b.url);
@@ -88,6 +94,7 @@ std::string ModelsOf(const std::string& list,
   return ListOf(models);
 }
 
+// A linked list, so that a model can be inserted before an adapter that stands there already.
 std::optional<std::string> MergeModels(const std::vector<std::optional<std::string>>& bodies) {
   std::list<std::string> models;
   std::set<std::string> ids;

@@ -20,8 +20,8 @@ std::string List(const std::string& models) {
   return R"({"object":"list","data":[)" + models + "]}";
 }
 
-// Who takes the first, as `vllm bench serve` does without --model, asks the model and no adapter of
-// it.
+// A client that takes the first model, as `vllm bench serve` does without --model, asks the model
+// and no adapter of it.
 TEST(ModelsListTest, ModelsStandInTheEnginesOwnOrder) {
   EXPECT_EQ(Listed({R"({"id":"q"},{"id":"ad1","parent":"q"})"}),
             List(R"({"id":"q"},{"id":"ad1","parent":"q"})"));

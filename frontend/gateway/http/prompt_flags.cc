@@ -1,3 +1,7 @@
+// Flags of prompts and of the proxy, the checks of their texts, and the objects that are made of
+// them. Checks run twice: with the flags, for an error at start, and where the object is made, for
+// programs that set the fields themselves.
+
 #include "frontend/gateway/http/prompt_flags.h"
 
 #include <algorithm>
@@ -12,20 +16,23 @@
 namespace kvatlas {
 namespace {
 
-// Of a model's engines, those among which prompts are spread to be made tokens of.
+// The most engines of a model among which prompts are spread for tokenizing, and the most that are
+// looked at to find them.
 constexpr size_t kEnginesAskedMax = 64;
 constexpr size_t kEnginesLookedAtMax = 4096;
 
+// INVALID_ARGUMENT whose message begins with the flag.
 absl::Status Wrong(const char* flag, const absl::Status& why) {
   return absl::InvalidArgumentError(std::string(flag) + ": " + std::string(why.message()));
 }
 
-// Of a flag's list, which has no empty ones.
+// The elements of a flag's list, none of them empty.
 std::vector<std::string> Elements(const std::string& text) { return absl::StrSplit(text, ','); }
 
-// By model; those of "" are for all others.
+// Urls by model; those of "" are for all other models.
 using UrlsByModel = std::map<std::string, std::vector<std::string>>;
 
+// A model's name may hold '=', so the split is at the "=" before "http://".
 absl::StatusOr<UrlsByModel> ParseUrls(const std::vector<std::string>& entries) {
   UrlsByModel urls;
   for (const std::string& entry : entries) {
@@ -52,7 +59,7 @@ absl::StatusOr<ServedNames> ParseAdapters(const std::vector<std::string>& entrie
 }
 
 // The engines that the flags name, or else those that serve the model; suspects only where there
-// are no others.
+// are no others. An engine without a model comes from --engines and may serve any.
 std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& frontend,
                                  const std::string& model) {
   auto found = given.find(model);
@@ -66,7 +73,7 @@ std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& front
   return urls;
 }
 
-// Else only a header of every answer says it.
+// Without this line only a header of each answer says that there are no tokens.
 void WarnOfNoTokenizer(const TokenizeWays& ways) {
   for (const auto& [model, of_model] : ways) {
     if (of_model != std::vector<std::string>{"local"}) continue;
@@ -120,6 +127,12 @@ absl::StatusOr<ServedNames> AdaptersOf(const PromptFlags& flags) {
   return adapters;
 }
 
+// Builds the parts from the bottom up; each refers to those before it, and members are destroyed in
+// the opposite order:
+// 1. tokenizers that ask engines, by /tokenize and by /render;
+// 2. the choice among these and the local one (--tokenize);
+// 3. conventions and names of engines, which are asked in a thread of `EngineNames`;
+// 4. the router.
 absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(
     const PromptFlags& flags, const EngineReach& reach, Frontend* frontend, PromptTokenizer* local,
     std::function<std::vector<Domain>()> domains) {
@@ -137,6 +150,7 @@ absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(
   };
   remote.cache_bytes = flags.remote_cache_bytes;
   remote.engine.reach = reach;
+  // An engine that tokenizes longer than a prompt may wait is given up.
   remote.engine.head_timeout = flags.router.tokenize_deadline;
   parts->engine_ = std::make_unique<RemoteTokenizer>(remote);
   remote.way = RemoteWay::kRender;
@@ -222,6 +236,7 @@ absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& f
       return Wrong("--engines", bad);
     const absl::StatusOr<Address> at = Address::Parse(EngineUrl::Parse(url)->authority());
     const absl::StatusOr<Address> proxy = Address::Parse(flags.listen);
+    // A loop that can be seen at start; others are found by `kHopHeader`.
     if (at.ok() && proxy.ok() && LeadsTo(*at, *proxy))
       return absl::InvalidArgumentError("--engines: '" + entry +
                                         "' is this process itself (--proxy=" + flags.listen + ")");
@@ -231,6 +246,8 @@ absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& f
   return engines;
 }
 
+// Hosts that the operator names are reachable in any case, beside the ranges of --engine_addresses,
+// and only they get the key of --engine_api_key_file.
 absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& prompts) {
   absl::StatusOr<EngineAddresses> addresses = EngineAddresses::Parse(proxy.engine_addresses);
   if (!addresses.ok()) return addresses.status();

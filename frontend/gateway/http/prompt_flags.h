@@ -1,5 +1,5 @@
-// Text and chats as a part of a process: the flags that say who makes tokens of them, and what
-// these make.
+// Text and chats as a part of a process: the flags that choose the makers of their tokens, and the
+// objects that are built from these flags.
 //
 // *Threads*: one, but for what the parts do. *Lifetime*: everything it is given outlives it.
 //
@@ -49,7 +49,7 @@ struct PromptFlags {
   size_t remote_cache_bytes = RemoteTokenizerOptions().cache_bytes;
 };
 void AddPromptFlags(FlagSet& flags, PromptFlags* to);
-// --tokenize alone.
+// Only --tokenize.
 void AddTokenizeFlag(FlagSet& flags, std::vector<std::string>* to);
 
 // INVALID_ARGUMENT: --adapters.
@@ -87,8 +87,8 @@ struct ProxyFlags {
   ProxyOptions proxy;
 };
 void AddProxyFlags(FlagSet& flags, ProxyFlags* to);
-// Of these, what is passed on, how much of it, and how long is waited: for any program with a
-// proxy.
+// The flags of these that any program with a proxy has: which calls are passed on, how large they
+// may be, and how long is waited.
 void AddProxyLimitFlags(FlagSet& flags, ProxyOptions* proxy, std::vector<std::string>* paths);
 
 // For `FrontendOptions::engines`. INVALID_ARGUMENT: --engines.

@@ -1,3 +1,6 @@
+// The table of paths, the matching of patterns, and the little of MIME that a form's field `model`
+// needs. Lookups are linear in the table, some sixty entries.
+
 #include "frontend/gateway/http/proxied_paths.h"
 
 #include <algorithm>
@@ -12,7 +15,7 @@
 namespace kvatlas {
 namespace {
 
-// By the model that their body names.
+// Calls that go to an engine of the model that their body names.
 constexpr std::string_view kInference[] = {
     "POST /v1/chat/completions", "POST /v1/completions", "POST /v1/responses",
     "POST /v1/responses/*/cancel", "GET /v1/responses/*", "DELETE /v1/responses/*",
@@ -33,16 +36,18 @@ constexpr std::string_view kInference[] = {
     "POST /v1/classify", "POST /v1/tokenize", "POST /v1/detokenize", "POST /generate",
     "POST /encode", "POST /parse_function_call", "POST /separate_reasoning"};
 
-// Any engine says the same, or speaks for itself alone and tells no address, setting or key.
+// Calls to which any engine gives the same answer, or speaks for itself alone without an address, a
+// setting or a key.
 constexpr std::string_view kOfAnyEngine[] = {
     "GET /version",        "GET /ping",           "POST /ping",     "GET /load",
     "GET /tokenizer_info", "GET /get_model_info", "GET /model_info"};
 
-// What `proxy.cc` and `process_health.h` answer.
+// Paths that `proxy.cc` and `process_health.h` answer.
 constexpr std::string_view kOwn[] = {"/health", "/healthz", "/livez", "/ready", "/metrics"};
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
+// The first segment with its leading slash, which is taken off. REQUIRES: `*path` is not empty.
 std::string_view NextSegment(std::string_view* path) {
   const size_t end = std::min(path->find('/', 1), path->size());
   const std::string_view segment = path->substr(0, end);
@@ -50,6 +55,7 @@ std::string_view NextSegment(std::string_view* path) {
   return segment;
 }
 
+// Segment by segment; `/*` matches one segment that is not empty, so "/" at the end never does.
 bool Matches(std::string_view pattern, std::string_view path) {
   while (!pattern.empty() && !path.empty()) {
     const std::string_view wanted = NextSegment(&pattern), found = NextSegment(&path);
@@ -76,8 +82,8 @@ std::string TakeValue(std::string_view* rest) {
   return value;
 }
 
-// Of `; NAME=VALUE` or `; NAME="VALUE"`, the first of that name; a quoted value may hold anything,
-// `;` too.
+// The value of the first parameter of that name, `; NAME=VALUE` or `; NAME="VALUE"`; a quoted value
+// may hold anything, `;` too. Empty: there is none.
 std::string Parameter(std::string_view header, std::string_view name) {
   std::string_view rest = header.substr(std::min(header.find(';'), header.size()));
   while (!rest.empty()) {
@@ -96,6 +102,7 @@ std::string Parameter(std::string_view header, std::string_view name) {
 
 }  // namespace
 
+// "METHOD /path" of the tables above.
 ProxiedPaths::ProxiedPaths() {
   const auto add = [this](std::string_view call, bool inference) {
     const size_t space = call.find(' ');
@@ -121,6 +128,8 @@ absl::StatusOr<ProxiedPaths> ProxiedPaths::With(const std::vector<std::string>& 
           absl::StrCat("'", call, "': wanted is 'METHOD /PATH', such as 'GET /server_info'"));
     if (std::find(std::begin(kOwn), std::end(kOwn), path) != std::end(kOwn))
       return absl::InvalidArgumentError(absl::StrCat("'", call, "': the proxy answers it itself"));
+    // Not inference: with a body the model is still read from it, without one any engine takes it
+    // (`ProxiedRequest::ReadHead`).
     paths.patterns_.push_back({.method = method, .path = path, .inference = false});
   }
   return paths;
@@ -156,6 +165,9 @@ std::string ProxiedPaths::ToString() const {
   return text;
 }
 
+// RFC 2046: each part begins with "--" and the boundary, then headers, an empty line, and its
+// content up to the next line with the boundary. The search continues at the boundary that ended
+// the content, so each byte is looked at once. A part that is cut off ends the search.
 std::optional<std::string> MultipartModel(std::string_view content_type, std::string_view body) {
   constexpr std::string_view kForm = "multipart/form-data";
   if (!absl::StartsWithIgnoreCase(View(content_type), View(kForm))) return std::nullopt;

@@ -32,7 +32,7 @@ class ProxiedPaths {
   static absl::StatusOr<ProxiedPaths> With(const std::vector<std::string>& more);
 
   bool Allows(std::string_view method, std::string_view path) const;
-  // Of those, one whose body says which model it is for.
+  // Whether a call that is passed on is inference, so that its body says which model it is for.
   bool IsInference(std::string_view method, std::string_view path) const;
   // The methods that a path has, "GET, HEAD, DELETE"; empty: it is not passed on.
   std::string MethodsOf(std::string_view path) const;

@@ -1,3 +1,8 @@
+// One client request through the proxy, in the order of its life: reading the head, choosing an
+// engine, the try, its end. All of it runs on the thread of the connection (`io_`); work that grows
+// with the body goes to the router's threads and comes back (`Aside`, `ToThread`). Every
+// continuation checks `gone_`, since the client may leave at any of these points.
+
 #include "frontend/gateway/http/proxied_request.h"
 
 #include <algorithm>
@@ -29,14 +34,15 @@ namespace asio = boost::asio;
 // it over: tens of microseconds where its text was met before, else half a millisecond.
 constexpr size_t kInlineBytesMax = 32 << 10;
 
-// When a client should come again whose request no engine took: suspects are tried again soon.
+// The `retry-after` of a request that no engine took: suspects are tried again soon.
 constexpr Duration kNobodyTookItRetryAfter = std::chrono::seconds(1);
 
 constexpr std::string_view kModels = "/v1/models";
 constexpr std::string_view kResponses = "/v1/responses/";
-// Engines that are asked for a response of which this proxy does not know who made it.
+// The most engines that are asked for a response whose maker this proxy does not know.
 constexpr size_t kResponseEnginesMax = 64;
 
+// The engine of a try, as `ResponseMakers` keeps it.
 KnownEngine MakerOf(const UpstreamTry& by) {
   const CellWorker maker = by.destination();
   return {.domain = {},
@@ -54,6 +60,8 @@ ProxiedRequest::ProxiedRequest(ProxyParts* parts, std::shared_ptr<HttpExchange> 
 
 ProxiedRequest::~ProxiedRequest() { parts_->under_way.fetch_sub(1, std::memory_order_relaxed); }
 
+// The order of the refusals matters: an unknown path is 404 or 405 for every client, then the
+// policy decides, then loops are broken. Only then is anything asked of the fleet.
 void ProxiedRequest::Start() {
   exchange_->OnGone([self = shared_from_this()] { self->OnClientGone(); });
   ReadHead();
@@ -68,6 +76,8 @@ void ProxiedRequest::Start() {
   Choose();
 }
 
+// Rewrites `message_.body` on another thread; this thread does not touch it until the continuation
+// runs.
 void ProxiedRequest::PutSalt() {
   Aside(message_.body->size(), [this]() -> std::function<void()> {
     const absl::Status put = parts_->tenancy().PutSalt(tenant_, &message_.body).status();
@@ -75,8 +85,9 @@ void ProxiedRequest::PutSalt() {
   });
 }
 
-// A rank that the client names, in the header that counts before the body, is the one that serves
-// it. Runs where the body was read: a long one is not copied on an I/O thread.
+// Called by the router with the wishes of the body, before it chooses, on the thread that read the
+// body: a long one is not copied on an I/O thread. A rank that the client names, in the header that
+// counts before the body, is the one that serves it.
 void ProxiedRequest::OnWishes(const RequestWishes& wishes, RouteInput* input) {
   if (std::optional<std::string> without = WithoutFullReports(*message_.body))
     message_.body = std::make_shared<const std::string>(*std::move(without));
@@ -89,8 +100,9 @@ void ProxiedRequest::OnWishes(const RequestWishes& wishes, RouteInput* input) {
   by_maker_ = AllowMaker(input);
 }
 
-// What an engine has stored, no other one has, unless it answers otherwise: 404 is followed by
-// asking the others.
+// An engine's stored items are on that engine alone. `responses` and `stored` are learnt from
+// answers that passed here: an unknown id restricts nothing, and a 404 is followed by asking the
+// others.
 bool ProxiedRequest::AllowMaker(RouteInput* input) const {
   if (maker_failed_) return false;
   for (const std::string& id : stored_) {
@@ -103,6 +115,8 @@ bool ProxiedRequest::AllowMaker(RouteInput* input) const {
   return false;
 }
 
+// True: `then` follows once leaves were asked; false: there is nothing to wait for, or it was done
+// before. `work` keeps the I/O thread running while the callback is on its way.
 bool ProxiedRequest::MeetFirst(std::function<void(ProxiedRequest*)> then) {
   const auto& meet = parts_->options().meet_engines;
   if (meet == nullptr || std::exchange(met_, true)) return false;
@@ -115,6 +129,8 @@ bool ProxiedRequest::MeetFirst(std::function<void(ProxiedRequest*)> then) {
   });
 }
 
+// The list depends on the client's key: engines may show different models to different keys, so a
+// kept list is used for the same `asker` only.
 void ProxiedRequest::AskForModels() {
   if (parts_->Engines().empty() && MeetFirst(&ProxiedRequest::AskForModels)) return;
   // The engines' own key is for clients that are known here, as it is for requests.
@@ -131,6 +147,8 @@ void ProxiedRequest::AskForModels() {
       message_.vouched ? EnginesKey::kOwn : EnginesKey::kNone);
 }
 
+// Merging parses every answer, hence aside. When no engine gave a list, one engine's own answer is
+// passed on (`Choose`).
 void ProxiedRequest::OnModels(std::string asker, std::vector<std::optional<std::string>> bodies) {
   size_t bytes = 0;
   for (const std::optional<std::string>& body : bodies)
@@ -145,7 +163,7 @@ void ProxiedRequest::OnModels(std::string asker, std::vector<std::optional<std::
   });
 }
 
-// A name that the policy does not let this client use is one that is not there.
+// GET /v1/models, or /v1/models/ID. To a client a model that the policy forbids does not exist.
 void ProxiedRequest::AnswerModels(std::string list) {
   const Tenancy& tenancy = parts_->tenancy();
   const auto may_use = [this, &tenancy](const std::string& id) {
@@ -167,6 +185,9 @@ void ProxiedRequest::AnswerModels(std::string list) {
   });
 }
 
+// Runs `job` on a router thread and the function it returns on this one; small work runs here at
+// once. A full queue refuses the request (RESOURCE_EXHAUSTED). Not after `gone_`: the continuation
+// is dropped.
 void ProxiedRequest::Aside(size_t bytes, std::function<std::function<void()>()> job) {
   if (bytes <= kInlineBytesMax) return job()();
   const auto back = [self = shared_from_this(),
@@ -180,6 +201,15 @@ void ProxiedRequest::Aside(size_t bytes, std::function<std::function<void()>()> 
       [this, back](const absl::Status& why) { back([this, why] { Refuse(why); }); });
 }
 
+// Fills in all that the head decides:
+// 1. `message_`: the request as engines get it, without headers of the connection, our own ones,
+//    and a credential that was meant for us (`token_counted`).
+// 2. Hops: this process adds itself; a request that has it already, or `kHopsMax` others, goes
+//    round.
+// 3. Tenant and policy (`ReadTenant`), session.
+// 4. The kind of call: a list of models, something below a response, any engine, or by its model.
+// A form names its model in a part of its own (`MultipartModel`); a form without one goes to any
+// engine and needs the right to all models.
 void ProxiedRequest::ReadHead() {
   const HttpRequest& request = exchange_->request();
   const std::vector<std::string> hops = HopsOf(request.headers);
@@ -187,6 +217,7 @@ void ProxiedRequest::ReadHead() {
   message_.body = std::make_shared<const std::string>(exchange_->TakeBody());
   message_.method = exchange_->head_only() ? "HEAD" : request.method;
   message_.target = request.target;
+  // A client's `kPrefillerHeader` would choose the prefiller in our place: it goes nowhere.
   for (const auto& field : request.headers) {
     const bool ours = SameHeader(field.first, "host") ||
                       (request.token_counted && SameHeader(field.first, "authorization")) ||
@@ -219,6 +250,7 @@ void ProxiedRequest::ReadHead() {
   if (request.path.starts_with(kResponses)) {
     response_ = request.path.substr(kResponses.size());
     response_.resize(std::min(response_.find('/'), response_.size()));
+    // /v1/responses/render is a call of its own, not an id.
     if (response_ == "render") response_.clear();
   }
   any_engine_ = message_.method != "POST" || !response_.empty() ||
@@ -246,7 +278,9 @@ void ProxiedRequest::BeginSpan(const HttpRequest& request) {
   span_.Set("url.path", request.path);
 }
 
-// Of the credential; what the policy does not allow is refused before anything is asked.
+// The tenant of the credential; a request that the policy forbids is refused before anything is
+// asked. A call that leaves blocks in an engine's cache and has no place for a salt is refused for
+// a tenant with a salt, since its blocks would be visible to others.
 void ProxiedRequest::ReadTenant(const HttpRequest& request) {
   const Tenancy& tenancy = parts_->tenancy();
   std::string no_salt;
@@ -263,6 +297,8 @@ void ProxiedRequest::ReadTenant(const HttpRequest& request) {
 
 // ---- Choosing ----
 
+// Four ways to an engine: any of them; by the prompt of the body; by load for the model of a JSON
+// body; by load for the model of a form.
 void ProxiedRequest::Choose() {
   if (any_engine_) return ChooseAny();
   PromptRouter* const router = parts_->router();
@@ -276,6 +312,8 @@ void ProxiedRequest::Choose() {
   router->RouteByLoad(std::move(question), ToThread());
 }
 
+// No decision of the frontend: engines by turns, except that a response is asked for at its maker
+// first. `tried_engines_` excludes those that have failed.
 void ProxiedRequest::ChooseAny() {
   std::optional<KnownEngine> engine;
   if (tries_ == 0 && !response_.empty()) engine = parts_->responses.Of(response_);
@@ -288,6 +326,7 @@ void ProxiedRequest::ChooseAny() {
   TryAny(*std::move(engine));
 }
 
+// A choice with decision id 0: nothing is reported on it.
 void ProxiedRequest::TryAny(KnownEngine engine) {
   PromptRoute choice;
   choice.route.worker = std::move(engine.worker);
@@ -296,6 +335,8 @@ void ProxiedRequest::TryAny(KnownEngine engine) {
   Try(std::move(choice));
 }
 
+// Everything but the body. `end_follows` promises a report of the end in any case; `UpstreamTry`
+// keeps that promise, also when the client leaves.
 PromptQuestion ProxiedRequest::Question() {
   PromptQuestion question;
   question.input.domain.tenant = parts_->tenancy().PoolOf(tenant_);
@@ -313,6 +354,7 @@ PromptQuestion ProxiedRequest::Question() {
   question.may_use = parts_->tenancy().MayUseOf(exchange_->request().identity, tenant_);
   question.input.trace = span_.context();
   question.by_load_without_tokens = true;
+  // The engine may get the ids of a chat (`PromptRoute::forward`).
   question.forward_tokens = parts_->options().forward_token_ids == "auto";
   question.inline_bytes_max = kInlineBytesMax;
   question.on_caller = [io = io_](std::function<void()> job) {
@@ -333,11 +375,13 @@ PromptRouter::Callback ProxiedRequest::ToThread() {
   };
 }
 
+// A failed choice falls back in this order: without the maker of stored items; the reason why the
+// tried engines failed; engines of --engines by turns, which no leaf knows; the error itself.
 void ProxiedRequest::OnChoice(absl::StatusOr<PromptRoute> choice) {
-  // What it has stored is gone with it, as the others will say in their own words.
+  // The maker is gone, and its items with it; the other engines answer that in their own words.
   if (!choice.ok() && tried_.empty() && GiveUpMaker()) return Choose();
   if (!choice.ok()) {
-    // The fleet has no other worker: what is wrong is that those it has failed.
+    // The fleet has no other worker: the client learns why the tried ones failed. A 429 stays one.
     const bool nobody_else = !tried_.empty() && !absl::IsResourceExhausted(choice.status());
     if (nobody_else) return RefuseTried();
     // No leaf knows the engines that flags name: that must not keep requests from them.
@@ -349,7 +393,10 @@ void ProxiedRequest::OnChoice(absl::StatusOr<PromptRoute> choice) {
   Try(*std::move(choice));
 }
 
-// A choice that is not started is given back as abandoned.
+// Starts a try with this choice. Not started are: any, once the client has gone; one whose workers
+// were tried, since tried workers come last and so no other is left; one at an engine that was
+// tried under another worker's name, after which the next is chosen. The destructor of a try that
+// was not started abandons its choice.
 void ProxiedRequest::Try(PromptRoute choice) {
   auto next = std::make_shared<UpstreamTry>(parts_, io_, std::move(choice));
   if (gone_) return;
@@ -369,6 +416,7 @@ void ProxiedRequest::Try(PromptRoute choice) {
   started->Start(message_, span_.context(), shared_from_this());
 }
 
+// At most once true: `maker_failed_` stays set.
 bool ProxiedRequest::GiveUpMaker() {
   maker_failed_ = true;
   return std::exchange(by_maker_, false);
@@ -383,6 +431,7 @@ void ProxiedRequest::NoteTried(const CellWorker& worker, const std::string& reas
   absl::StrAppend(&tried_, tried_.empty() ? "" : ", ", worker.second.name, " (", reason, ")");
 }
 
+// The router keeps the tokens and answers of the earlier route, so that nothing is read again.
 void ProxiedRequest::ChooseAgain(const PromptRoute& earlier) {
   if (any_engine_) return ChooseAny();
   if (GiveUpMaker()) return Choose();
@@ -391,6 +440,8 @@ void ProxiedRequest::ChooseAgain(const PromptRoute& earlier) {
 
 // ---- The try ----
 
+// A response whose maker is unknown, or has lost it, is looked for at one engine after the other.
+// An engine without it has not failed, so the try does not count.
 bool ProxiedRequest::AskAnother() {
   tried_engines_.insert(try_->engine());
   if (tried_engines_.size() >= kResponseEnginesMax) return false;
@@ -403,7 +454,7 @@ bool ProxiedRequest::AskAnother() {
   return true;
 }
 
-// The first is the response's; the others are those of its items.
+// Ids in the answer: the first is the response's own, the others are those of its items.
 void ProxiedRequest::NoteIds(std::string_view piece) {
   for (const std::string& id : made_->Add(piece)) {
     ResponseMakers& makers = response_noted_ ? parts_->stored : parts_->responses;
@@ -412,7 +463,9 @@ void ProxiedRequest::NoteIds(std::string_view piece) {
   }
 }
 
-// The first piece that is there already goes out with the head, in one write.
+// The head of the answer. A 404 for a response asks the next engine. Otherwise an earlier refusal
+// is dropped, as this answer takes its place. The first piece, if it is there already, goes out
+// with the head in one write.
 void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
   if (head.status == 404 && !response_.empty() && AskAnother()) return;
   DropRefusal();
@@ -428,6 +481,8 @@ void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
   try_->Resume();
 }
 
+// `piece` is valid until `Resume`, which runs when the client's connection has taken the bytes: a
+// slow client slows the engine.
 void ProxiedRequest::OnPiece(std::string_view piece) {
   if (made_.has_value()) NoteIds(piece);
   if (!head_.has_value()) return exchange_->Write(piece, ToResume());
@@ -447,6 +502,8 @@ void ProxiedRequest::OnEnd() {
   exchange_->End();
 }
 
+// After the head the answer can only be cut. Work that may go on is not repeated elsewhere.
+// Otherwise another engine is tried.
 void ProxiedRequest::OnFailed(const TryFailure& failure) {
   const std::shared_ptr<UpstreamTry> failed = std::exchange(try_, nullptr);
   if (failure.answered) return exchange_->Cut();
@@ -454,7 +511,8 @@ void ProxiedRequest::OnFailed(const TryFailure& failure) {
   TryAnother(failure, *failed);
 }
 
-// Its answer waits unread at the engine's connection.
+// The refusing engine's answer waits unread at its connection, as the client's answer if no other
+// engine takes the request. Only the latest refusal is kept.
 void ProxiedRequest::OnRefusal(const TryFailure& failure) {
   DropRefusal();
   refusing_ = std::exchange(try_, nullptr);
@@ -467,6 +525,8 @@ void ProxiedRequest::DropRefusal() {
   if (refusing_ != nullptr) std::exchange(refusing_, nullptr)->Cancel();
 }
 
+// Notes the failure and chooses again, within `ProxyOptions::tries`. A 404 for stored items was not
+// counted as a try (`OnRefusal`), and its bound is `kResponseEnginesMax`.
 void ProxiedRequest::TryAnother(const TryFailure& failure, const UpstreamTry& failed) {
   // An engine that could not even be asked about its prefiller may still be asked with another one.
   if (failure.worker == failed.destination() && !failed.engine().empty())
@@ -479,14 +539,16 @@ void ProxiedRequest::TryAnother(const TryFailure& failure, const UpstreamTry& fa
 
 // ---- Its end ----
 
+// 503 with the reason of each tried worker. Refused by an engine: that engine's own answer
+// (`Refuse`).
 void ProxiedRequest::RefuseTried() {
   Refuse(WithRetryAfter(absl::UnavailableError("no engine took the request: " + tried_),
                         kNobodyTookItRetryAfter));
 }
 
-// What it may be generating, no other engine generates again: one request too long for our patience
-// would be so at each. The SDKs of OpenAI and Anthropic ask again after a 504, unless the answer
-// tells them not to.
+// 504 for a request that an engine may still be generating. No other engine generates it again: a
+// request too long for our patience would be so at each. The SDKs of OpenAI and Anthropic ask again
+// after a 504, unless the answer tells them not to.
 void ProxiedRequest::RefuseLate(const TryFailure& failure) {
   NoteTried(failure.worker, failure.reason);
   DropRefusal();
@@ -496,6 +558,7 @@ void ProxiedRequest::RefuseLate(const TryFailure& failure) {
          {{"x-should-retry", "false"}});
 }
 
+// An answer of our own, unless an engine's refusal waits: the client gets that one instead.
 void ProxiedRequest::Refuse(const absl::Status& why, const HttpHeaders& more) {
   if (gone_) return;
   if (refusing_ != nullptr) {
@@ -509,6 +572,7 @@ void ProxiedRequest::Refuse(const absl::Status& why, const HttpHeaders& more) {
   AnswerRefusal(std::move(response));
 }
 
+// 405 with `allow` where the path has another method, else 404 with the list of paths.
 void ProxiedRequest::RefusePath(const std::string& path) {
   const ProxiedPaths& paths = parts_->options().paths;
   // A model's name may have slashes.
@@ -527,7 +591,8 @@ void ProxiedRequest::RefusePath(const std::string& path) {
                  .headers = {{"allow", allow}}});
 }
 
-// 508 (RFC 5842): who asked takes it for an engine that is not there.
+// 508 (RFC 5842). A kvatlas proxy that sent it here treats the status as a refusal and asks another
+// engine.
 void ProxiedRequest::RefuseRound() {
   const std::string why =
       "the request has passed this kvatlas before: an engine's URL (--engine, --engines, or a "
@@ -544,6 +609,8 @@ void ProxiedRequest::AnswerRefusal(HttpResponse response) {
   exchange_->Answer(std::move(response));
 }
 
+// Called by the exchange. `Cancel` reports the try's choice and closes its connection to the
+// engine.
 void ProxiedRequest::OnClientGone() {
   gone_ = true;
   span_.Fail("the client has gone");

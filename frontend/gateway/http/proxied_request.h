@@ -1,5 +1,5 @@
-// What becomes of one request of a client? It owns the body, what a choice needs of it (tokens are
-// made once), and the engines that were tried; each try is an object of its own.
+// One request of a client. It owns the body, the results that a choice needs (tokens are made
+// once), and the engines that were tried; each try is an object of its own.
 //
 //   1. `Start`     reads the head: is it passed on, and by what is its engine chosen?
 //   2. `Choose`    asks the router; `OnChoice` comes back to the thread of the connection
@@ -60,21 +60,22 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void Aside(size_t bytes, std::function<std::function<void()>()> job);
   void BeginSpan(const HttpRequest& request);
   void ReadTenant(const HttpRequest& request);
-  // From the fleet's list; one engine's own answer where none of them lists any.
+  // Answers from the fleet's list, or passes on one engine's own answer where none of them lists
+  // any.
   void AskForModels();
-  // Engines that leaves know but no route has met yet are met first, once.
+  // Asks leaves once for engines that no route has met yet, before the request is refused.
   bool MeetFirst(std::function<void(ProxiedRequest*)> then);
   void OnModels(std::string asker, std::vector<std::optional<std::string>> bodies);
   void AnswerModels(std::string list);
   void Choose();
   void ChooseAny();
   void TryAny(KnownEngine engine);
-  // True: another engine is asked for the response that this one does not have.
+  // True: another engine is asked for the response that this engine does not have.
   bool AskAnother();
   void OnWishes(const RequestWishes& wishes, RouteInput* input);
   // True: only the worker that has what the body names is allowed.
   bool AllowMaker(RouteInput* input) const;
-  // True: it alone was asked. It is not again.
+  // True: the maker alone was asked. It will not be asked alone again.
   bool GiveUpMaker();
   void NoteIds(std::string_view piece);
   PromptQuestion Question();
@@ -84,7 +85,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void NoteTried(const CellWorker& worker, const std::string& reason);
   bool WasTried(const CellWorker& worker) const;
   HttpExchange::Done ToResume();
-  // After one that failed, or may not be tried.
+  // After an engine that failed, or may not be tried.
   void ChooseAgain(const PromptRoute& earlier);
   void TryAnother(const TryFailure& failure, const UpstreamTry& failed);
   void RefuseTried();
@@ -119,8 +120,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   Span span_;  // of the whole request
 
   std::shared_ptr<UpstreamTry> try_;
-  // Whose engine answered that it cannot take the request: the client's answer, unless another
-  // engine takes it.
+  // The try whose engine refused the request: its answer is the client's, unless another engine
+  // takes the request.
   std::shared_ptr<UpstreamTry> refusing_;
   std::optional<HttpHead> head_;  // goes out with the first piece
   uint32_t tries_ = 0;

@@ -1,3 +1,7 @@
+// The proxy's HTTP server and its routes. Every path that is not its own becomes a
+// `ProxiedRequest`, which works on the server's I/O threads; `ProxyParts` is what these requests
+// share.
+
 #include "frontend/gateway/http/proxy.h"
 
 #include <memory>
@@ -21,13 +25,15 @@
 namespace kvatlas {
 namespace {
 
-// Of a proxy that is told of no other.
+// The health of a proxy that is given none: serving.
 std::shared_ptr<const ProcessHealth> Serving() {
   auto health = std::make_shared<ProcessHealth>();
   health->Set(Health::kServing);
   return health;
 }
 
+// One pool thread is enough: proxied requests are streams, which run on the I/O threads. Headers
+// are kept, since they go on to engines.
 HttpServerOptions ServerOptions(const ProxyOptions& options) {
   HttpServerOptions server;
   server.listen = options.listen;
@@ -57,7 +63,7 @@ std::string PageFrom(std::string_view host, const std::string& page) {
   return IsLoopbackHost(at->host) && !IsLoopbackHost(asked->host) ? "" : page;
 }
 
-// A browser is sent to the page, others are told of it.
+// Redirects a browser to the page; other clients get a text that names it.
 HttpResponse Root(const std::string& page, const HttpRequest& request) {
   const std::string from = PageFrom(HeaderOf(request.headers, "host"), page);
   HttpResponse response{.content_type = "text/plain; charset=utf-8"};
@@ -75,11 +81,13 @@ HttpResponse Root(const std::string& page, const HttpRequest& request) {
 
 class Proxy::Impl {
  public:
+  // The wildcard route has the lowest precedence: `/health` and the others below win over it.
   Impl(const ProxyOptions& options, Frontend* frontend, PromptRouter* router, Metrics* metrics)
       : health_(options.health != nullptr ? options.health : Serving()),
         parts_(options, frontend, router, metrics),
         server_(ServerOptions(options)) {
-    // What `ProxiedPaths` does not name is refused by the request, in the words of an API.
+    // A path that `ProxiedPaths` does not name is refused by the request, in the form of an
+    // engine's API.
     server_.Handle({.method = "*",
                     .path = "/*",
                     .stream =
@@ -113,6 +121,8 @@ class Proxy::Impl {
   ~Impl() { Stop(); }
 
   HttpServer& server() { return server_; }
+  // The server first, which ends its threads and with them the requests; the pools hold connections
+  // on the server's contexts and must go before these.
   void Stop() {
     server_.Stop();
     parts_.ClosePools();

@@ -1,5 +1,5 @@
-// How does a fleet look like one engine? A listener in front of it: each request goes to the engine
-// chosen for its prompt, and the answer comes back as the engine gives it.
+// A listener that makes a fleet look like one engine: each request goes to the engine chosen for
+// its prompt, and the answer comes back as the engine gives it.
 //
 //   client ──POST /v1/chat/completions──▶ Proxy ──▶ PromptRouter ──▶ worker, its url
 //          ◀── the same bytes, as they come ──╯ ◀──────────────────── engine
@@ -24,21 +24,22 @@
 // `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the
 // workers that failed before it. An engine that fails before the first byte of its answer is
 // avoided for a while and the next one is asked; an engine is tried once at most, and nothing of a
-// request is written twice on a connection. One that has the request and is only too slow for us
-// may still be working on it: no other engine is asked, and the client gets 504. After the first
+// request is written twice on a connection. An engine that has the request and is only too slow for
+// us may still be working on it: no other engine is asked, and the client gets 504. After the first
 // byte of an answer its break is passed on, as a closed connection. When no leaf or hierarchy knows
 // a worker, engines that --engines names are asked by turns.
-// *Who is asked*: a worker's label `url` is whatever its announcer says, so only engines within
+// *Reach*: a worker's label `url` is whatever its announcer says, so only engines within
 // `EngineCallOptions::reach` get requests, with `authorization`, `proxy-authorization` and
 // `cookie`. One outside counts as failed, in the log and in a metric.
 // *Data-parallel ranks*: where the chosen worker has several, the engine is told which
-// (`kDataParallelRankHeader`) and the answer has `x-kvatlas-rank`. A client that says one, by that
-// header or in an SGLang body, is served by that one: only such ranks are chosen, and what is
-// promised is theirs. One that answers 400, as an engine with fewer ranks than it had does, is
-// asked once more without.
-// *Prefill here, decode there*: the request goes to who decodes, with the header
-// `x-prefiller-host-port` (`kPrefillerHeader`) that says who prefills; one that a client sends goes
-// nowhere. What such an engine says it had cached is not reported: it is the decoder's.
+// (`kDataParallelRankHeader`) and the answer has `x-kvatlas-rank`. A client that names a rank, by
+// that header or in an SGLang body, is served by that rank: only such ranks are chosen, and the
+// promised overlap is theirs. An engine that answers 400, as one with fewer ranks than it had does,
+// is asked once more without a rank.
+// *Prefill here, decode there*: the request goes to the decoder, with the header
+// `x-prefiller-host-port` (`kPrefillerHeader`) that names the prefiller; such a header of a client
+// is dropped. The cached tokens that such an engine reports are not passed on: they are the
+// decoder's.
 // *Threads*: `io_threads` of its own; a request stays on the thread of its connection, its engine's
 // connection included.
 // *Bounds*: a body of `body_bytes_max`, held whole since another engine may have to be asked; of an
@@ -95,15 +96,15 @@ struct ProxyOptions {
   // Before it is said that no engine is known (`EngineNames::Meet`): true: at once; else the call
   // follows. Null: nothing can be met.
   std::function<bool(std::function<void()>)> meet_engines = nullptr;
-  // What /livez and /ready answer; null: it lives and is ready while it listens.
+  // The state that /livez and /ready answer; null: it lives and is ready while it listens.
   std::shared_ptr<const ProcessHealth> health = nullptr;
-  // Where people look, for `GET /`; null: there is no such place.
+  // The address of the page for people, for `GET /`; null: there is none.
   std::function<std::string()> page = nullptr;
   std::string tenant;  // of requests without a header `x-kvatlas-tenant`
 };
 
-// Of a process that may use so much memory (0: as much as there is): a quarter of it, at most
-// `bodies_bytes_max`.
+// The bound of bodies for a process that may use so much memory (0: as much as there is): a quarter
+// of it, at most `bodies_bytes_max`.
 inline size_t BodiesWithin(uint64_t memory_bytes_max, size_t bodies_bytes_max) {
   if (memory_bytes_max == 0) return bodies_bytes_max;
   return std::min<uint64_t>(bodies_bytes_max, memory_bytes_max / 4);

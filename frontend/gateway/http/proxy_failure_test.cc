@@ -1,4 +1,4 @@
-// What becomes of requests whose engines fail, and whose clients leave or read slowly.
+// Requests whose engines fail, and whose clients leave or read slowly.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -414,7 +414,7 @@ TEST_F(ProxyTest, AClientThatLeavesAStreamEndsItAtTheEngine) {
 
 TEST_F(ProxyTest, ASlowReaderSlowsTheEngineAndGetsEverything) {
   constexpr size_t kPiece = 1 << 20;
-  // What the buffers of both connections may hold, and the proxy's one piece.
+  // The most that the buffers of both connections hold, and the proxy's one piece.
   const size_t buffered = 2 * (TcpSendBufferMax() + TcpReceiveBufferMax()) / kPiece + 2;
   const size_t pieces = 2 * buffered;
   std::atomic<size_t> sent = 0;

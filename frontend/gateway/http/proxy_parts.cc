@@ -1,3 +1,6 @@
+// State that outlives single requests: pools of connections, turns, failures, and the kept list of
+// models.
+
 #include "frontend/gateway/http/proxy_parts.h"
 
 #include <algorithm>
@@ -9,7 +12,7 @@
 namespace kvatlas {
 namespace {
 
-// Engines among which one is taken when any will do.
+// The most engines among which one is taken when any will do.
 constexpr size_t kAnyOfMax = 1024;
 constexpr size_t kFailingMax = 4096;
 
@@ -28,6 +31,8 @@ ProxyParts::ProxyParts(const ProxyOptions& options, Frontend* frontend, PromptRo
   });
 }
 
+// One pool per I/O thread, made at its first request. The map never shrinks before `ClosePools`, so
+// the pointer stays valid.
 EngineConnections* ProxyParts::PoolOf(boost::asio::io_context* io) {
   MutexLock lock(&pools_mutex_);
   std::unique_ptr<EngineConnections>& pool = pools_[io];
@@ -40,6 +45,8 @@ void ProxyParts::ClosePools() {
   pools_.clear();
 }
 
+// Called for every answer, so the common case (no engine fails) takes no lock. `any_failures_` may
+// be stale by one answer, which at worst delays the reset of a count by one.
 bool ProxyParts::FailsAgain(const std::string& engine, int status) {
   if (status != 500 && !any_failures_.load(std::memory_order_relaxed)) return false;
   MutexLock lock(&failures_mutex_);
@@ -53,6 +60,7 @@ bool ProxyParts::FailsAgain(const std::string& engine, int status) {
   return again;
 }
 
+// Suspects come last (`Frontend::Engines`), which `AnyEngine` relies on.
 std::vector<KnownEngine> ProxyParts::Engines() const {
   std::vector<KnownEngine> engines = frontend_->Engines(kAnyOfMax);
   if (!engines.empty()) return engines;
@@ -64,6 +72,8 @@ std::vector<KnownEngine> ProxyParts::Engines() const {
   return engines;
 }
 
+// One list is kept, that of the latest asker: fleets have few keys, and a miss costs one question
+// to the engines.
 std::string ProxyParts::KeptModels(const std::string& authorization) const {
   MutexLock lock(&models_mutex_);
   const bool fresh = Clock::Real().Now() - models_.since < options_.models_kept_for;
@@ -75,6 +85,8 @@ void ProxyParts::KeepModels(const std::string& authorization, std::string list) 
   models_ = {.authorization = authorization, .list = std::move(list), .since = Clock::Real().Now()};
 }
 
+// Urls that cannot be parsed are left out here, so that they do not cost a try. Suspects are only
+// used if all others were tried.
 std::optional<KnownEngine> ProxyParts::AnyEngine(const std::set<std::string>& tried) {
   std::vector<KnownEngine> engines = Engines();
   std::erase_if(engines, [&](const KnownEngine& engine) {

@@ -1,4 +1,4 @@
-// What do the requests of one proxy share? Options, frontend and router, connections to engines,
+// State that the requests of one proxy share: options, frontend and router, connections to engines,
 // and counters.
 //
 // *Threads*: any, but for an `EngineConnections`, which is of the thread of its context.
@@ -60,7 +60,7 @@ class ProxyParts {
   // be broken as a whole.
   bool FailsAgain(const std::string& engine, int status);
 
-  // Those that answers named, or else those that flags name.
+  // The engines that answers named, or else those that flags name; suspects last.
   std::vector<KnownEngine> Engines() const;
 
   // A list of models that is not too old; empty: none is kept for requests of this `authorization`.
@@ -77,7 +77,7 @@ class ProxyParts {
     Counter forwarded_tokens;
     Gauge under_way;
   };
-  // What this process is called in `kHopHeader`; random, so that nothing else has it.
+  // The name of this process in `kHopHeader`; random, so that no other process has it.
   const std::string hop;
   Counters counters;
   RouteMetrics route_metrics;
@@ -94,8 +94,8 @@ class ProxyParts {
   const Tenancy tenancy_;
   std::atomic<size_t> turn_{0};
   Mutex failures_mutex_;
-  // Of engines whose latest answer was 500. One that is gone stays until all are forgotten, beyond
-  // `kFailingMax`.
+  // Consecutive answers with 500 by engine (HOST:PORT). An engine that is gone keeps its entry
+  // until all are forgotten, beyond `kFailingMax`.
   absl::flat_hash_map<std::string, int> failures_ ABSL_GUARDED_BY(failures_mutex_);
   std::atomic<bool> any_failures_{false};
   struct Models {

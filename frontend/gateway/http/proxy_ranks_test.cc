@@ -82,7 +82,7 @@ TEST_F(ProxyRanksTest, AnEngineOfLaterRanksIsToldItsOwnNumber) {
               AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-rank: 3\r\n")));
   ASSERT_EQ(engine.asked().size(), 1u);
   EXPECT_THAT(engine.asked()[0], HasSubstr("x-data-parallel-rank: 1\r\n"));
-  // What a client says is the engine's own number, too.
+  // A rank that a client names is the engine's own number, too.
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, "X-Data-Parallel-Rank: 0\r\n")),
               AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-rank: 2\r\n")));
 }

@@ -1,4 +1,4 @@
-// What the proxy refuses, in which words, and what it does not send twice.
+// Requests that the proxy refuses, in which words, and requests that it does not send twice.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -160,7 +160,7 @@ inline TestEngine::Serve Says(std::string answer) {
   };
 }
 
-// What one thread tells another.
+// A value that one thread hands to another.
 class Gate {
  public:
   void Open() {

@@ -1,3 +1,5 @@
+// A bounded map with the oldest id dropped first, and a scanner for ids in a stream of JSON.
+
 #include "frontend/gateway/http/response_makers.h"
 
 #include <algorithm>
@@ -5,6 +7,8 @@
 
 namespace kvatlas {
 
+// A known id gets its new maker but keeps its age: `ids_` has each id once, and stays as long as
+// `makers_`.
 void ResponseMakers::Note(const std::string& id, KnownEngine engine) {
   MutexLock lock(&mutex_);
   if (!makers_.insert_or_assign(id, std::move(engine)).second) return;
@@ -21,6 +25,10 @@ std::optional<KnownEngine> ResponseMakers::Of(const std::string& id) const {
   return found->second;
 }
 
+// Scans for `"id"`, blanks or a colon, and a quoted value. `rest_` holds what may go on in the next
+// piece: the last bytes that may begin the name, or an id whose closing quote is not there yet, up
+// to `kResponseIdMax` bytes. A longer value is no id of ours and is skipped; so is a value that is
+// no text. O(bytes) in all.
 std::vector<std::string> ResponseIds::Add(std::string_view piece) {
   constexpr std::string_view kName = "\"id\"";
   rest_ += piece;
@@ -29,7 +37,7 @@ std::vector<std::string> ResponseIds::Add(std::string_view piece) {
   while (true) {
     const size_t name = text.find(kName);
     if (name == std::string_view::npos) {
-      // What may be the beginning of the next one's name.
+      // The last bytes may be the beginning of the next name.
       text.remove_prefix(text.size() - std::min(text.size(), kName.size() - 1));
       break;
     }

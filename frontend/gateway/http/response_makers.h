@@ -1,6 +1,6 @@
-// Which engine made this response, or has this item or conversation? `GET /v1/responses/ID` and
-// what else is below it are for that engine alone, and so is a `POST /v1/responses` that goes on
-// with what it has stored: vLLM and SGLang keep responses in their process.
+// Which engine made a response, or has an item or a conversation. `GET /v1/responses/ID` and the
+// paths below it are for that engine alone, and so is a `POST /v1/responses` that goes on with
+// items it has stored: vLLM and SGLang keep responses in their process.
 //
 // *Truth*: of responses that were made through this proxy. An engine that was started again has
 // none of its own.
@@ -40,10 +40,10 @@ class ResponseMakers {
 
 // Finds each `"id": "…"` of an answer of `POST /v1/responses` that comes in pieces, in whole or as
 // a stream of events: of the response, which engines write before any other, and of its items.
-// Within a text the quotes are escaped, so that what a model writes is none.
+// Within a text the quotes are escaped, so that a model cannot write one.
 class ResponseIds {
  public:
-  // Those that end in `piece`, in order.
+  // The ids that end in `piece`, in order.
   std::vector<std::string> Add(std::string_view piece);
 
  private:

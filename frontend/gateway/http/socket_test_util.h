@@ -47,7 +47,7 @@ class TestSocket {
   std::string ahead_;
 };
 
-// What an engine got last, for the thread of the test.
+// The last request that an engine got, for the thread of the test.
 class LastMessage {
  public:
   // False: the other side is gone; what came before stays.

@@ -1,3 +1,7 @@
+// One try at one engine. Exactly one of three things ends it: `OnEnd` (the whole answer was passed
+// on), `Fail` (the owner hears `OnFailed`), or `Cancel`. `reported_over_` keeps the reports to the
+// frontend consistent with that: after the report that ends the choice no other one goes out.
+
 #include "frontend/gateway/http/upstream_try.h"
 
 #include <algorithm>
@@ -15,9 +19,10 @@
 namespace kvatlas {
 namespace {
 
-// What a client is told; the log says which addresses.
+// The reason as clients read it, without an address; the log has the addresses.
 constexpr char kOutside[] = "its url leads outside --engine_addresses";
 
+// Never destroyed, since threads may log while the process ends.
 LogLimiter& FailedLimiter() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(1));
   return limiter;
@@ -28,13 +33,15 @@ LogLimiter& OutsideLimiter() {
   return limiter;
 }
 
+// UNAVAILABLE: nothing says where the worker's engine is.
 absl::StatusOr<EngineUrl> UrlOf(const HolderId& worker, const std::string& url) {
   if (!url.empty()) return EngineUrl::Parse(url);
   return absl::UnavailableError("worker " + worker.name +
                                 " has no label url, and no --engines says where it is");
 }
 
-// In the place of the client's own, where there is a context of ours.
+// Puts our trace context in the place of the client's. The client's `tracestate` belongs to the
+// trace of its own `traceparent`: it stays only where that trace goes on.
 void PutTraceparent(const TraceContext& context, HttpHeaders* headers) {
   if (!context.valid()) return;
   const std::optional<TraceContext> client = ParseTraceparent(HeaderOf(*headers, kTraceparent));
@@ -52,10 +59,12 @@ bool Has(const HttpHeaders& headers, const char* name) {
                      [&](const auto& field) { return SameHeader(field.first, name); });
 }
 
-// Its URL leads, maybe through others, back to this process (`kHopHeader`).
+// The status of a proxy that has seen the request before (`kHopHeader`): the engine's URL leads,
+// maybe through other proxies, back to this process.
 constexpr int kGoesRound = 508;
 
-// It says that it did nothing of the request, so that another engine may.
+// Statuses with which an engine says that it did nothing of the request, so that another engine
+// may.
 bool IsRefusal(int status) {
   return status == 429 || status == 502 || status == 503 || status == 504 || status == kGoesRound;
 }
@@ -72,19 +81,25 @@ UpstreamTry::UpstreamTry(ProxyParts* parts, boost::asio::io_context* io, PromptR
       choice_(std::move(choice)),
       url_(UrlOf(choice_.route.destination(), choice_.route.destination_url())) {}
 
+// A choice that was never started is abandoned here.
 UpstreamTry::~UpstreamTry() { Cancel(); }
 
 CellWorker UpstreamTry::destination() const {
   return {choice_.route.destination_cell(), choice_.route.destination()};
 }
 
+// 1. The headers are built. They fail if the prefiller's url is missing or outside of the reach.
+// 2. The chosen rank is put into a header, unless the client named one itself. Only then does a 400
+//    of the engine mean "no such rank" (`RefusesRank`).
+// 3. `Call` connects, writes and reads; the reach of the engine itself is checked there, for every
+//    address that its name resolves to.
 void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace,
                         std::shared_ptr<Owner> owner) {
   owner_ = std::move(owner);
   span_ = Tracer::OfProcess()->BeginChild("engine", SpanKind::kClient, trace);
   const RouteResult& route = choice_.route;
   absl::StatusOr<HttpHeaders> headers = EngineHeaders(message);
-  // Nothing is held against the worker that was to decode.
+  // The prefiller is at fault: the report accuses it alone, not the decoder.
   if (absl::IsPermissionDenied(headers.status()))
     return OnOutside({route.cell, route.worker}, route.url, headers.status(),
                      {.error = kOutside, .unreachable = true});
@@ -101,6 +116,8 @@ void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace
   Call(*std::move(headers));
 }
 
+// The callbacks hold this try, and so its owner, as long as the call runs. REQUIRES: `message_` is
+// set; it belongs to the owner.
 void UpstreamTry::Call(HttpHeaders headers) {
   const std::shared_ptr<UpstreamTry> self = shared_from_this();
   call_ = std::make_shared<EngineCall>(
@@ -119,7 +136,8 @@ void UpstreamTry::Call(HttpHeaders headers) {
   call->Start();
 }
 
-// The client's, or with the ids that were hashed, which the engine then need not make again.
+// The client's body, or the body with the ids that were hashed, which the engine then need not make
+// again. Not with a separate prefiller: two engines would have to agree on them.
 std::shared_ptr<const std::string> UpstreamTry::BodyOf(const ProxiedMessage& message) const {
   if (choice_.forward == nullptr || choice_.route.decode.has_value()) return message.body;
   auto with_tokens = BodyWithTokens(*message.body, *choice_.forward);
@@ -128,6 +146,8 @@ std::shared_ptr<const std::string> UpstreamTry::BodyOf(const ProxiedMessage& mes
   return with_tokens;
 }
 
+// `owner_` goes first: nothing is called from within. An answer that had begun counts as finished,
+// since the engine has worked for it.
 void UpstreamTry::Cancel() {
   owner_ = nullptr;
   span_.End();
@@ -135,8 +155,8 @@ void UpstreamTry::Cancel() {
   Report(status_ == 0 ? RouteReport{.abandoned = true} : RouteReport{.finished = true});
 }
 
-// The client's, with what we add: for an engine that decodes the address of the one that prefills,
-// the trace, the engine's key.
+// The client's headers and ours: the prefiller's address for an engine that decodes, the trace, and
+// the engine's key. PERMISSION_DENIED: the prefiller is outside of the reach.
 absl::StatusOr<HttpHeaders> UpstreamTry::EngineHeaders(const ProxiedMessage& message) const {
   const EngineReach& reach = parts_->options().engine.reach;
   HttpHeaders headers = message.headers;
@@ -151,8 +171,9 @@ absl::StatusOr<HttpHeaders> UpstreamTry::EngineHeaders(const ProxiedMessage& mes
   return headers;
 }
 
-// An engine that was started again with fewer ranks refuses those that it had: whichever it has
-// takes the request then.
+// Asks the same engine once more, without a rank. An engine that was restarted with fewer ranks
+// refuses those that it had; without a rank it takes the request with any. `names_rank_` is false
+// from then on, so a second 400 is passed on as the client's own mistake.
 void UpstreamTry::OnRankRefused() {
   const std::shared_ptr<UpstreamTry> self = shared_from_this();  // that the call held
   const std::shared_ptr<EngineCall> refused = std::exchange(call_, nullptr);
@@ -165,14 +186,18 @@ void UpstreamTry::OnRankRefused() {
   Call(*std::move(headers));
 }
 
+// Three kinds of answers: the rank is refused (again without), the request is refused (the owner
+// decides), or it is an answer for the client.
 void UpstreamTry::OnHead(EngineHead head) {
   if (RefusesRank(head.status)) return OnRankRefused();
   const bool not_there = head.status == 404 && message_->stored_elsewhere;
   not_there || IsRefusal(head.status) ? OnRefusal(std::move(head)) : PassHead(std::move(head));
 }
 
-// An engine that limits its rate is left to its own judgement; the others are not there for a
-// while.
+// The engine did nothing of the request. After 429 the choice is only given back: an engine that
+// limits its rate stays a candidate. After a 404 of something stored elsewhere nothing is wrong
+// with it either. After 502, 503, 504 and 508 it is avoided for a while. The answer stays unread
+// (`refusal_`), so that it can be passed on if no other engine takes the request.
 void UpstreamTry::OnRefusal(EngineHead head) {
   const CellWorker worker = destination();
   const std::string reason = absl::StrCat(
@@ -197,8 +222,12 @@ void UpstreamTry::OnRefusal(EngineHead head) {
   owner_->OnRefusal({.worker = worker, .reason = reason, .not_there = not_there});
 }
 
+// REQUIRES: `OnRefusal` came, and neither `PassOn` nor `Cancel` since.
 void UpstreamTry::PassOn() { PassHead(*std::exchange(refusal_, std::nullopt)); }
 
+// The point of no return: from here on the client gets this engine's answer. The figures of usage
+// are read unless the answer is compressed. A 5xx is not reported as accepted; `OnEnd` reports its
+// end with an error. An engine whose latest answers were all 500 is avoided (`FailsAgain`).
 void UpstreamTry::PassHead(EngineHead head) {
   parts_->counters.answered.Increment();
   choice_.route.routed = nullptr;  // no other engine is asked from now on
@@ -223,13 +252,15 @@ void UpstreamTry::OnPiece(std::string_view piece) {
   owner_->OnPiece(piece);
 }
 
+// Reports the end with the engine's figures. `served_by` without a name says that another rank than
+// the chosen one served it, so the prediction for the chosen one is not judged by the figures.
 void UpstreamTry::OnEnd() {
   RouteReport report{.finished = true};
   if (rank_refused_) report.served_by = HolderId{};  // another rank
   if (status_ >= 400) report.error = "the engine answered " + std::to_string(status_);
   const std::optional<OpenAiUsage> usage = usage_.has_value() ? usage_->Finish() : std::nullopt;
   if (usage.has_value() && one_prompt_) {
-    // What the decoding engine had cached, or was sent, says nothing of the one that prefilled.
+    // The decoder's figures say nothing of the engine that prefilled.
     if (!choice_.route.decode.has_value()) report.cached_tokens = usage->cached_tokens;
     report.prompt_tokens = usage->prompt_tokens;
   }
@@ -240,6 +271,12 @@ void UpstreamTry::OnEnd() {
   std::exchange(owner_, nullptr)->OnEnd();
 }
 
+// The call failed:
+// * outside of the reach: nothing was sent (`OnOutside`);
+// * after the head: the client's answer is broken, no other engine can be asked;
+// * by its deadline with something sent: `at_work`, the engine may still compute;
+// * else nothing was answered, and another engine may be asked.
+// `call_` is null if the try failed before it was made, in `Start`.
 void UpstreamTry::OnCallFailed(const absl::Status& why, bool answered) {
   const CellWorker worker = destination();
   if (absl::IsPermissionDenied(why))
@@ -258,11 +295,13 @@ void UpstreamTry::OnCallFailed(const absl::Status& why, bool answered) {
                 {.finished = true, .error = reason});
   }
   const bool at_work = absl::IsDeadlineExceeded(why) && call_ != nullptr && call_->sent();
-  // The worker that was to prefill was not asked: nothing is held against it.
+  // The prefiller was not asked, so the report does not accuse it.
   Fail({.worker = worker, .reason = reason, .at_work = at_work},
        {.error = reason, .decode_unreachable = true});
 }
 
+// Counted and logged per worker, apart from failures: the cause is a wrong label or flag, and stays
+// until that is corrected.
 void UpstreamTry::OnOutside(const CellWorker& worker, const std::string& url,
                             const absl::Status& why, const RouteReport& report) {
   parts_->counters.outside.Increment();
@@ -275,8 +314,8 @@ void UpstreamTry::OnOutside(const CellWorker& worker, const std::string& url,
   Fail({.worker = worker, .reason = kOutside}, report);
 }
 
-// The choice may be over already, and with it what it said of its worker: that is avoided by a call
-// of its own.
+// Ends the try as failed. The worker is avoided by a call of its own, since a report on a choice
+// that is over already (after `OnRefusal` and `PassOn`) would not be heard.
 void UpstreamTry::Fail(const TryFailure& failure, const RouteReport& report) {
   parts_->frontend()->Avoid(failure.worker.first, failure.worker.second);
   Report(report);
@@ -287,7 +326,8 @@ void UpstreamTry::Fail(const TryFailure& failure, const RouteReport& report) {
   std::exchange(owner_, nullptr)->OnFailed(failure);
 }
 
-// An engine that is itself such a proxy has said the same of its own choice.
+// Replaces every `x-kvatlas-` header: an engine that is itself a kvatlas proxy has set those of its
+// own choice. Decision id 0 (any engine) has no decision to show.
 void UpstreamTry::AddDecision(HttpHeaders* headers) const {
   std::erase_if(*headers, [](const auto& field) {
     return absl::StartsWithIgnoreCase(absl::string_view(field.first), "x-kvatlas-");
@@ -311,6 +351,8 @@ void UpstreamTry::AddDecision(HttpHeaders* headers) const {
   }
 }
 
+// Drops every report after the one that ended the choice, and all of a choice that the frontend did
+// not make.
 void UpstreamTry::Report(const RouteReport& report) {
   if (choice_.route.decision_id == 0 || reported_over_) return;
   reported_over_ = report.finished || report.abandoned;

@@ -1,12 +1,12 @@
-// What becomes of one try to have an engine answer a request? A choice, the call to its engine, and
-// every report on both to the frontend.
+// One try to have an engine answer a request: a choice, the call to its engine, and every report on
+// both to the frontend.
 //
 //   UpstreamTry(choice) ─▶ Start ─▶ OnHead ─▶ Resume ─▶ OnPiece ─▶ Resume … ─▶ OnEnd
 //                            ╰────────┴─────────────────┴──────▶ OnFailed        `answered`: after the head
 //
 // *Truth*: a choice is reported exactly once as over: finished, failed or, when the try ends before
 // an answer, abandoned. One that was never started is abandoned. An engine that failed is avoided
-// for a while (`suspects.h`).
+// for a while (`outlier_ejection.h`).
 // *Threads*: everything on the thread of `io`. The owner's methods are not called from within the
 // constructor, `Cancel` or the destructor, and may be from within `Start`.
 // *Lifetime*: kept by its call while that runs, as is its owner; the owner gives it up after
@@ -41,23 +41,23 @@ struct ProxiedMessage {
   std::string target;   // with the query
   HttpHeaders headers;  // without those of the connection
   std::shared_ptr<const std::string> body;
-  // This process knows who asks: an engine gets the key that it wants from us, unless the client
-  // sends one of its own.
+  // The client is authenticated here: the engine gets the key that it wants from us, unless the
+  // client sends one of its own.
   bool vouched = false;
   bool names_rank = false;  // the client says which rank is to serve it
-  bool one_prompt = true;   // what the engine says of its cache is of the prompt that was predicted
+  bool one_prompt = true;   // the engine's cache figures are of the prompt that was predicted
   bool stored_elsewhere =
-      false;  // it names what one engine has stored: 404 may mean that it is another one's
+      false;  // it names an item that one engine has stored: 404 may mean that another has it
 };
 
 struct TryFailure {
   CellWorker worker;   // that failed: the one that decodes, unless the other one cannot be used
   std::string reason;  // for clients: it names no address
   bool answered = false;
-  // It has got the request and may be working on it: we waited no longer. No other engine is to do
-  // the same work.
+  // The engine has the request and may be working on it, though its time is up. No other engine is
+  // to do the same work.
   bool at_work = false;
-  bool not_there = false;  // it answered 404 of what another engine may have
+  bool not_there = false;  // it answered 404 to an item that another engine may have
 };
 
 class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
@@ -88,7 +88,7 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   // HOST:PORT of the engine; empty: its url is missing or malformed, and `Start` fails.
   std::string engine() const { return url_.ok() ? url_->authority() : ""; }
 
-  // The engine is told of the `trace` that it works for, where that is valid.
+  // Sends the request. `trace`, where valid, is the parent of the engine's span.
   void Start(const ProxiedMessage& message, const TraceContext& trace,
              std::shared_ptr<Owner> owner);
   void Resume() {
