@@ -75,7 +75,7 @@ std::vector<std::string> CompletionsOf(const std::string& line) {
   } else if (given[0] == "policy") {
     candidates = {"check", "explain", "token"};
   } else if (given[0] == "pki") {
-    candidates = {"init", "issue"};
+    candidates = {"init", "issue", "curve", "record-key"};
   } else if (given[0] != "serve") {
     for (const ServiceRole role : kRoles) candidates.push_back(std::string(RoleName(role)) + "=");
     if (given[0] == "dump" || given[0] == "diff")

@@ -125,9 +125,10 @@ class Conversation {
     turn.worker = answer->Header("x-kvatlas-worker");
     // The header is missing when an engine is asked directly: 0 then.
     (void)absl::SimpleAtoi(answer->Header("x-kvatlas-overlap-blocks"), &turn.known_blocks);
-    turn.tokens = json["usage"]["prompt_tokens"].get<int64_t>();
-    turn.cached = json["usage"]["prompt_tokens_details"]["cached_tokens"].get<int64_t>();
-    answered_ = json["choices"][0]["message"];
+    using Pointer = Json::json_pointer;
+    turn.tokens = json.value(Pointer("/usage/prompt_tokens"), int64_t{0});
+    turn.cached = json.value(Pointer("/usage/prompt_tokens_details/cached_tokens"), int64_t{0});
+    answered_ = json.value(Pointer("/choices/0/message"), Json::object());
     return turn;
   }
 

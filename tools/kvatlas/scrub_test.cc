@@ -44,12 +44,14 @@ TEST(ScrubTest, FieldsOfJsonGoByTheirNames) {
   auto json = nlohmann::ordered_json::parse(
       R"({"epoch":"1764064000000000000","salt":"canary","salted":true,"tokens":[7],
           "list":[{"last_hash":"77","reason":"redis://u:canary@h"}],"blocks":"12345678901234567890",
-          "token":null})");
+          "token":null,"prompt_token_ids":[7],"input_ids":[7],"additional_salt":"canary",
+          "text":"canary","prompt_tokens":1})");
   Scrub(&json);
   EXPECT_EQ(
       json.dump(),
       R"({"epoch":"1764064000000000000","salt":"***","salted":true,"tokens":"***",)"
-      R"("list":[{"last_hash":"***","reason":"redis://u:***@h"}],"blocks":"<number>","token":null})");
+      R"("list":[{"last_hash":"***","reason":"redis://u:***@h"}],"blocks":"<number>","token":null,)"
+      R"("prompt_token_ids":"***","input_ids":"***","additional_salt":"***","text":"***","prompt_tokens":1})");
 }
 
 TEST(ScrubTest, ALineThatDoesNotEndIsCut) {

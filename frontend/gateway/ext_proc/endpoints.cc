@@ -165,7 +165,14 @@ void Endpoints::LearnNamed(const HolderId& worker, Named named) {
   if (named_.size() >= kEndpointsMax && !named_.contains(worker)) named_.clear();
   const auto address = address_of_.find(named.host);
   const bool is_known = address != address_of_.end();
-  if (is_known) PutLearnt(worker, Address{address->second, named.port}.ToString(), named.draining);
+  if (is_known) {
+    PutLearnt(worker, Address{address->second, named.port}.ToString(), named.draining);
+  } else if (const auto before = named_.find(worker);
+             before == named_.end() || before->second.host != named.host) {
+    // It is elsewhere now, and until the name is resolved nothing says where.
+    const auto known = by_worker_.find(worker);
+    if (known != by_worker_.end() && !known->second.configured) Drop(worker);
+  }
   named_[worker] = std::move(named);
   if (!is_known && on_new_name_ != nullptr) on_new_name_();
 }
