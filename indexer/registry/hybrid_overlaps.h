@@ -1,5 +1,5 @@
-// What can the holders of a domain reuse, some of which have hybrid models? Overlaps of the index,
-// less what side classes do not have.
+// Blocks that the holders of a domain can reuse, where some have hybrid models: overlaps of the
+// index, less what side classes do not have.
 //
 //   1. Versions of the hybrid holders.  2. What main classes hold, from the index.  3. What side
 //   classes leave of it (`Reusable`).  4. Versions again: where they differ, main and side blocks

@@ -1,4 +1,4 @@
-// What is on its way to each holder of a domain? Prompts that frontends have sent to workers, from
+// Blocks on their way to each holder of a domain: prompts that frontends have sent to workers, from
 // the choice until the engine's events show their blocks.
 //
 //   told ──▶ pending ──┬── the holder has stored the last block            confirmed
@@ -100,8 +100,8 @@ class PendingBlocks {
 
   explicit PendingBlocks(const PendingOptions& options) : options_(options) {}
 
-  // Who tells looks afterwards whether the holder has the last block already, since its events were
-  // faster, and says so by `Confirm`.
+  // The caller looks afterwards whether the holder has the last block already, since its events may
+  // have been faster, and calls `Confirm` then.
   void Tell(HolderIndex holder, uint64_t frontend, const Routed& routed, Time now);
   void Confirm(uint64_t frontend, uint64_t decision);
   // Unknown ones are ignored.

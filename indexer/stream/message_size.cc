@@ -1,3 +1,7 @@
+// The sizes are computed, not measured: transports in this process serialize nothing, and metrics
+// must not depend on the transport. Each `Size` mirrors one message of
+// `proto/kvatlas/v1`; `//indexer/transport:message_size_test` compares the two.
+
 #include "indexer/stream/message_size.h"
 
 #include <bit>
