@@ -1,5 +1,5 @@
-// Which waypoints does this process cover, and what of that has changed? Membership changes of one
-// domain's holders go in; what to announce and what to withdraw comes out.
+// The waypoints that this process covers, and the news about them. Membership changes of one
+// domain's holders go in; announcements and withdrawals come out.
 //
 //   changes of holders ─▶ holders per waypoint ─┬─ first one gets it ─▶ announce at the next `Take`
 //                                               └─ last one loses it ─▶ withdraw after `withdraw_delay`,
@@ -50,8 +50,8 @@
 
 namespace kvatlas {
 
-// What a waypoint of one cell costs a node of the level above, at most: its part of the index, with
-// the hash.
+// Bytes that a waypoint of one cell costs a node of the level above, at most: its part of the
+// index, with the hash.
 inline constexpr uint64_t kCoverageBytesPerWaypoint = 64;
 
 struct CoverageOptions {

@@ -1,5 +1,5 @@
-// How does a parent learn what this process covers? Per domain, the waypoints of its `Coverage`
-// become a resident set and a stream of holdings, to one or several parents.
+// Reports to parents what this process covers. Per domain, the waypoints of its `Coverage` become a
+// resident set and a stream of holdings, to one or several parents.
 //
 //   Coverage ─ Tick ─┬─▶ resident set ──▶ SenderPump ─▶ parent 1
 //   (domain)         │   of shard a   └─▶ SenderPump ─▶ parent 2, its replica

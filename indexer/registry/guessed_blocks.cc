@@ -94,7 +94,7 @@ uint32_t GuessedBlocks::Depth(const Domain& domain, const HolderId& worker,
 }
 
 // Less than half of the guess: the engine has evicted much, or was restarted. A smaller difference
-// is noise, such as a block that is still being computed.
+// changes nothing.
 void GuessedBlocks::Served(const Domain& domain, const HolderId& worker, uint32_t guessed,
                            uint32_t served) {
   const auto found = pools_.find({domain, worker});

@@ -35,8 +35,8 @@ Applied HolderHandle::Apply(std::span<const Event> events) {
 
 // A clear of the store's tiers is dropped (`ShareStore`). Blocks of the store's tiers go to its
 // holder in the external tier, side blocks of them nowhere; the store counts as heard. All blocks
-// count as changed, whatever the store had: this engine's copy of them is new either way, and
-// `GoesOn` must not end here.
+// count as changed: what other engines have announced to the store says nothing about this one's
+// names, so `GoesOn` must not end here.
 Applied HolderHandle::ApplyToStore(const Event& event) {
   if (const Cleared* const cleared = std::get_if<Cleared>(&event)) {
     const Event own = Cleared{.tiers = cleared->tiers & ~store_tiers_};

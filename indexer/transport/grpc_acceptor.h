@@ -1,5 +1,5 @@
-// How do streams of holdings arrive over the network? The `Holdings` service in front of a
-// `StreamAcceptor`: one session per call.
+// Receives streams of holdings over the network: the `Holdings` service in front of a
+// `StreamAcceptor`, one session per call.
 //
 //   call ─▶ headers at once ─▶ messages, typed and checked (`wire.h`) ─▶ ReceiverSession
 //                replies, from any thread ─▶ queue per connection ─▶ call

@@ -1,5 +1,5 @@
-// How does a leaf hear its workers through Redis? It finds the logs of its cell, reads them all,
-// and feeds each into a session of its acceptor, as README.md has it.
+// Hears a leaf's workers through Redis: finds the logs of its cell, reads them all, and feeds each
+// into a session of its acceptor, as README.md describes it.
 //
 //   logs ══ XREAD, one per shard ══▶ RedisClient ─▶ reader's thread ─▶ ReceiverSession per stream ─▶ StreamReceiver
 //      ◀══ acks, needs, refusals ══════════════════════╯

@@ -1,4 +1,4 @@
-// How does a `RedisReader` work? Its state, and who does what: a part of it.
+// The state of a `RedisReader` and the division of its work; private to it.
 //
 //   redis_reader.cc         its thread, finding and opening streams (1, 2), what sessions reply
 //   redis_reader_follow.cc  reading logs (3), replay and snapshots (4, 5), heartbeats (6)
@@ -56,8 +56,7 @@ inline std::optional<RedisEntryId> RedisIdOf(const RedisReply& entry) {
 }
 
 // Everything without a guard belongs to the reader's thread, which works off `tasks_`. Answers of
-// Redis come as tasks;
-// one that belongs to an earlier life of its stream (`life`) is dropped.
+// Redis come as tasks; one that belongs to an earlier life of its stream (`life`) is dropped.
 class RedisReader::Impl {
  public:
   Impl(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
