@@ -1,6 +1,7 @@
 // Two directions: events into the set, less what has no effect (`Store`, `Remove`, `Clear`), and
 // the set back into runs for a snapshot (`AsRuns`). The set stores parents alone, so runs are found
-// from their ends: `TailsOf` sorts all blocks of a tier by depth, `AppendRunsOf` walks up from each.
+// from their ends: `TailsOf` sorts all blocks of a tier by depth, `AppendRunsOf` walks up from
+// each.
 
 #include "indexer/stream/resident_set.h"
 

@@ -1,5 +1,5 @@
-// Totals are gauges and counters of `Metrics`; everything with labels is text made at each scrape, so
-// that series of domains and holders that are gone end by themselves.
+// Totals are gauges and counters of `Metrics`; everything with labels is text made at each scrape,
+// so that series of domains and holders that are gone end by themselves.
 
 #include "indexer/transport/holder_metrics.h"
 

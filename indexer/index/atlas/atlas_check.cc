@@ -1,5 +1,4 @@
-// What does an atlas hold, and is it sound? Contents, figures, and the check of everything that the
-// others rely on.
+// Contents and figures of an atlas, and the check of everything that the other files rely on.
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,8 @@
-// What is asked of an atlas? All holders, tiers, the compact form: each is one walk (`walker.h`)
-// with another way to write down who drops out where.
+// Questions to an atlas: all holders, tiers, the compact form. Each is one walk (`walker.h`) with
+// another way to write down which holders drop out where. An `Emit` has
+//   Word(mask, depth, i, bits)   holders `bits` of word i drop out at `depth`, for mask `mask`
+//   Reset()                      what was emitted is void: the walk begins again
+//   Drop(i, bits)                the same for some holders, at the end of a walk by holder
 
 #include <algorithm>
 #include <bit>
@@ -14,12 +17,14 @@ namespace {
 // How often a walk is tried before it is done by holder.
 constexpr int kWalks = 4;
 
+// One a thread and not one an index: queries of several indexes on a thread follow one another.
 WalkMemory& ThreadMemory() {
   static thread_local WalkMemory memory;
   return memory;
 }
 
-// Into a vector of overlaps, some hundred at once: it looks at its room once for all of them.
+// Appends to a vector of overlaps, through a buffer on the stack: one check of the vector's room
+// for hundreds of holders, and a full word without a look at single bits.
 class ListEmit {
  public:
   explicit ListEmit(std::vector<Overlap>* overlaps)
@@ -67,7 +72,8 @@ class ListEmit {
   Overlap found_[kRoom];
 };
 
-// Into steps. They are few; those of partial holders come out of order.
+// Fills steps. Depths come in growing order but for those of partial holders, so a place is looked
+// for from the end.
 class StepEmit {
  public:
   StepEmit(uint32_t words, OverlapSteps* steps) : steps_(*steps) {
@@ -102,7 +108,7 @@ class StepEmit {
   OverlapSteps& steps_;
 };
 
-// Into a row a holder: what was asked for, then every tier.
+// Fills a row a holder: the depth for the tiers asked for together, then for every tier by itself.
 class TierEmit {
  public:
   explicit TierEmit(uint32_t holders) : holders_((holders + 63) / 64 * 64) { Reset(); }
@@ -134,6 +140,7 @@ class TierEmit {
 
 }  // namespace
 
+// R3 and R4: a few walks by version, each void if anything changed; then one by holder (R5).
 template <typename Emit>
 void AtlasIndex::Find(const OverlapQuery& query, std::span<const TierMask> masks,
                       Emit* emit) const {
@@ -164,6 +171,7 @@ void AtlasIndex::FindSteps(const OverlapQuery& query, OverlapSteps* steps) const
   Find(query, std::span(&query.tiers, 1), &emit);
 }
 
+// All five masks in one walk, so that they are of one instant.
 void AtlasIndex::FindTierOverlaps(const OverlapQuery& query,
                                   std::vector<TierOverlap>* overlaps) const {
   EpochGuard guard;

@@ -1,6 +1,6 @@
-// How do runs change their shape? They are split where many holders end, rewritten when they shrink
-// or outgrow their words, and merged when what divided them is gone. All of it replaces runs by new
-// ones (W5).
+// Changes of runs' shapes. They are split where many holders end, rewritten when they shrink or
+// outgrow their words, and merged when what divided them is gone. All of it replaces runs by new
+// ones (W5): `Prepare` builds them, `Redirect` turns the table, `DropRun` retires the old one.
 
 #include <algorithm>
 #include <new>
@@ -27,6 +27,8 @@ constexpr uint32_t kGapToCut = 8;
 
 // ---- A run's memory ----
 
+// As many blocks as fit into the size class that `blocks` need, with the bits of dead ones, whose
+// number grows with the capacity.
 uint32_t AtlasIndex::CapacityFor(uint32_t blocks) const {
   const size_t bytes = Heap::RoundUpRun(RunBytes(blocks));
   uint32_t capacity = static_cast<uint32_t>(std::min<size_t>(
@@ -55,6 +57,7 @@ Ref AtlasIndex::NewRun(uint32_t blocks, Position start, uint64_t parent) {
   return ref;
 }
 
+// Not alive first, so that lists that still name the run find nothing (`LocateListed`).
 void AtlasIndex::DropRun(Ref ref, bool seen) {
   Run* const run = RunAt(ref);
   KVATLAS_ASSERT(run->alive);

@@ -1,4 +1,4 @@
-// What is a run? Up to 256 consecutive blocks of one sequence, kept together, and who holds which
+// A run: up to 256 consecutive blocks of one sequence, kept together, and which holders have which
 // of them.
 //
 //       ┌─────────────┬───┬────┬────┬────┬────┬────┬──────┐
@@ -132,7 +132,7 @@ struct Offsets {
   friend bool operator==(const Offsets&, const Offsets&) = default;
 };
 
-// What `Run::holders` says: a section, or one holder that has all in one tier, or nothing.
+// A word of `Run::holders`: a section, or one holder that has all in one tier, or nothing.
 using Holders = uint32_t;
 inline constexpr Holders kSectionBit = uint32_t{1} << 31;
 inline constexpr int kHolderBits = 28;

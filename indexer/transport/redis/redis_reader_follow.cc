@@ -18,7 +18,7 @@
 namespace kvatlas {
 namespace {
 
-// How long a round waits for news; in turns (`Read`) it does not wait.
+// How long a round waits for entries; a round in turns (`Read`) hardly waits.
 constexpr Duration kBlock = std::chrono::seconds(1);
 constexpr Duration kWantFor = std::chrono::seconds(5);  // a need is repeated every second
 constexpr Duration kBlockInTurns = std::chrono::milliseconds(1);
@@ -64,7 +64,7 @@ void RedisReader::Impl::Follow(Stream* stream, const RedisEntryId& position) {
 // 1. All streams of the shard that are followed, each from its position.
 // 2. Where a reply was too large, fewer entries a stream; where even one of each is too large, some
 //    streams in turns, the others being `left_out`.
-// 3. One XREAD. A round in turns does not block, so that the others come soon.
+// 3. One XREAD. A round in turns hardly waits, so that the others come soon.
 void RedisReader::Impl::Read(uint32_t index) {
   Shard& shard = shards_[index];
   const uint64_t round = ++shard.round;
