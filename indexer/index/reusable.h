@@ -1,4 +1,4 @@
-// How many leading blocks of a prompt can holders of hybrid models reuse?
+// Leading blocks of a prompt that holders of hybrid models can reuse.
 //
 //   main overlap of each holder, from the index ─▶ Reusable ◀─ rows of side blocks, from the `SideIndex`
 //                                                     │

@@ -1,4 +1,4 @@
-// Which holders hold which side blocks of hybrid models (`cache_class.h`)?
+// The holders of side blocks of hybrid models (`cache_class.h`).
 //
 //   name ─▶ row of a `BucketTable` [ class, holders 4 ] ─▶ one holder with its tiers, or a `HolderSet` in the pool
 //
@@ -149,7 +149,7 @@ class SideIndex {
   static uint32_t Pack(HolderIndex holder, TierMask tiers) {
     return Raw(holder) << kTiers | tiers.bits();
   }
-  // What a row has, its class included.
+  // The content of a row, its class included.
   uint32_t HoldersAt(size_t row) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     uint32_t holders;
     std::memcpy(&holders, rows_.Payload(row), sizeof(holders));
