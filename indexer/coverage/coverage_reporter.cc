@@ -173,7 +173,7 @@ class CoverageReporter::Stream {
     Time until;
   };
 
-  // ---- Who is told ----
+  // ---- Shards and parents ----
 
   // 1. Everything announced so far is collected from all shards (`Announced`).
   // 2. Each shard of the map, old or new, is given its part of that (`Tell`).
@@ -255,9 +255,9 @@ class CoverageReporter::Stream {
     parent.pump->Start();
   }
 
-  // Ends the oldest former map if its time has come, or if there are too many. What no other map
-  // keeps is withdrawn from each shard. Leaving parents get their goodbye with the last former map,
-  // and shards without parents go.
+  // Ends the oldest former map if its time has come, or if there are too many. Each shard withdraws
+  // what no other map gives it. Leaving parents get their goodbye with the last former map, and
+  // shards without parents go.
   void EndOverlap() {
     const Time now = options_.clock->Now();
     if (former_.empty() || (now < former_.front().until && former_.size() <= kFormerMapsMax))
@@ -306,7 +306,7 @@ class CoverageReporter::Stream {
             .instance_id = options_.instance_id};
   }
 
-  // ---- What they are told ----
+  // ---- News for them ----
 
   static bool Keeps(const ShardMap& map, const std::string& shard, uint32_t ordinal,
                     SequenceHash waypoint) {
@@ -388,7 +388,7 @@ class CoverageReporter::Stream {
     for (const auto& shard : shards_) Tell(*shard, due, load);
   }
 
-  // ---- What is said of it ----
+  // ---- Statistics and refusals ----
 
   // UNAVAILABLE (a parent that stops or has not begun) is not reported: nothing has to be mended
   // for it.

@@ -1,4 +1,4 @@
-// What did an event really change? Runs of blocks that a holder got or lost, for those that keep
+// The real changes of an event. Runs of blocks that a holder got or lost, for those that keep
 // count: coverage, digests, observers. An index appends to it while it applies an event; the caller
 // reads it when `Apply` has returned, outside of the index and its locks.
 //

@@ -136,8 +136,8 @@ class ShardedIndex : public Index {
     }
   }
 
-  // Of a set of holders those in shard `s`, by their numbers there. At least a word, for an empty
-  // set means all.
+  // The members of a set of holders that are in shard `s`, by their numbers there. At least a word,
+  // since an empty set means all.
   std::vector<uint64_t> OnlyIn(std::span<const uint64_t> only, uint32_t s) const {
     std::vector<uint64_t> inside(only.size() / count() + 1);
     for (uint32_t word = 0; word < only.size(); ++word) {

@@ -1,4 +1,4 @@
-// May this hello, or this name, come in? What can be refused without knowing the domain. A part of
+// Checks hellos and names. What can be refused without knowing the domain. A part of
 // `HolderRegistry`.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_HELLO_CHECKS_H_

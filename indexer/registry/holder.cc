@@ -223,7 +223,7 @@ void Holder::ShowTrust(Trust trust, Time now) {
   Publish();
 }
 
-// The index leaves the holder out first, then the observer is told that all of it is lost: coverage
+// The index leaves the holder out first, then the observer hears that all of it is lost: coverage
 // never claims a block that queries cannot see.
 void Holder::Mask() {
   masked_ = true;
@@ -610,7 +610,7 @@ std::shared_ptr<const PeerQuotas::Charge> Holder::charge() const {
   return view_.charge;
 }
 
-// What it took before is given back after the lock.
+// The earlier charge is destroyed after the lock is given up: it takes the quotas' own.
 void Holder::SetCharge(std::shared_ptr<const PeerQuotas::Charge> charge) {
   MutexLock lock(&view_mutex_);
   view_.charge.swap(charge);

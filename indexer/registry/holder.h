@@ -10,7 +10,7 @@
 //
 // *Threads*: any. `mutex_` serialises messages, ticks and sweeps; `view_mutex_`, taken last and
 // briefly, guards what others see. Queries take neither.
-// *Truth*: the domain's observer is told of exactly what is visible: nothing of a masked holder.
+// *Truth*: the domain's observer sees exactly what queries see: nothing of a masked holder.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_HOLDER_H_
 #define KVATLAS_INDEXER_REGISTRY_HOLDER_H_
@@ -44,7 +44,7 @@
 
 namespace kvatlas {
 
-// What a domain counts over all its holders.
+// Counters of a domain over all its holders.
 struct DomainCounters {
   std::atomic<uint64_t> blocks_stored{0};
   std::atomic<uint64_t> blocks_removed{0};
@@ -226,8 +226,8 @@ class Holder : private HoldingsSink {
   std::optional<Time> transport_lost_since_ ABSL_GUARDED_BY(mutex_);
   bool restoring_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // What queries read of every holder that they report, in two lines and without a lock. Of `view_`
-  // it is a copy:
+  // The fields that queries read of every holder that they report, in two cache lines and without a
+  // lock; a copy of `view_`:
   //   1. `Publish` makes `version` odd, writes, and makes it even again.
   //   2. `Read` takes what it reads if the version was even and is the same afterwards, else looks
   //      again, a few times, and then at `view_`. Each of its loads acquires, so that the second

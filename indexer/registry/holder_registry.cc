@@ -78,9 +78,9 @@ HolderRegistryOptions WithOneClock(HolderRegistryOptions options) {
 
 }  // namespace
 
-// What all sessions and calls share. A domain is found without any lock but `mutex`; it is made
-// under `making_mutex`, so that two hellos of a new domain make one index. A `DomainPtr` keeps a
-// dropped domain alive for those that still use it: they find it closed (UNAVAILABLE) and look
+// The state shared by all sessions and calls. A domain is found without any lock but `mutex`; it is
+// made under `making_mutex`, so that two hellos of a new domain make one index. A `DomainPtr` keeps
+// a dropped domain alive for those that still use it: they find it closed (UNAVAILABLE) and look
 // again.
 struct HolderRegistry::State {
   explicit State(HolderRegistryOptions given)

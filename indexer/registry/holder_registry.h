@@ -95,7 +95,7 @@ struct HolderInfo {
   HolderId id;
   std::string address;  // where the holder itself answers queries; may be empty
   std::vector<std::pair<std::string, std::string>> labels;
-  // Of id and labels, 0 without labels; means something within this process only.
+  // A version of id and labels, 0 without labels; valid within this process only.
   uint64_t labels_version = 0;
 };
 
@@ -164,7 +164,7 @@ struct DomainStats {
   PendingStats pending = {};
 };
 
-// A session whose prompts frontends told of.
+// A session of which frontends told prompts.
 struct SessionAnswer {
   uint64_t session = 0;  // `SessionHash`
   Domain domain = {};
@@ -190,7 +190,7 @@ struct RegistryStats {
   uint64_t domains_forgotten = 0;  // for want of holders
 };
 
-// What a holder holds: a consistent cut.
+// The contents of a holder: a consistent cut.
 struct HolderDump {
   std::shared_ptr<const HolderInfo> holder;
   std::vector<Stored>

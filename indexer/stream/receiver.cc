@@ -207,7 +207,7 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   highest_number_seen = 0;
   last_heard = now;
   if (applied + 1 < hello.first_kept) StartRepair(Repair::kSnapshot, now);
-  // What comes first is old. Holdings are exact only once the sender's latest batch is applied.
+  // The first batches are old. Holdings are exact only once the sender's latest batch is applied.
   if (applied < hello.last_sent) {
     StartRepair(Repair::kReplay, now);
     repaired_at = std::max(repaired_at, hello.last_sent);
@@ -331,7 +331,8 @@ void StreamReceiver::State::On(const Goodbye&, Time now, Out*) {
 // 1. A part of a snapshot from before `applied`, or of the one that was just finished, is
 //    acknowledged, so that the sender stops. A part older than the snapshot on its way is ignored.
 // 2. Parts come in order (`TakePart`) and within bounds (`WithinBounds`).
-// 3. What a part names is stored at once and taken off the list `unnamed`: memory holds the blocks
+// 3. Blocks that a part names are stored at once and taken off the list `unnamed`: memory holds the
+//    blocks
 //    once, and queries see them before the last part.
 // 4. After the last part what was not named is removed (`RemoveUnnamed`), and the digests are
 //    compared (`FinishSnapshot`).

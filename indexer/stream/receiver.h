@@ -59,7 +59,7 @@ struct ReceiverOptions {
   Duration lease_ttl = std::chrono::seconds(10);       // silence after which the holder is masked
   Duration shed_retry =
       std::chrono::seconds(60);  // between snapshots asked for because of shedding
-  // Of this holder; the sink refuses a run that could go beyond. 0: no limit.
+  // Most blocks of the holder; the sink refuses a run that could go beyond. 0: no limit.
   uint64_t blocks_max = 0;
   // Most blocks that a snapshot may name, a block counting once for each tier. With a `blocks_max`
   // the limit is derived from that instead (`SnapshotBlocksMax`).
@@ -98,8 +98,8 @@ struct ReceiverPosition {
   Epoch epoch = 0;
   uint64_t instance_id = 0;
   BatchNumber applied = 0;
-  // What is held is what the sender held after `applied`; else some of it is in doubt, and only a
-  // snapshot helps.
+  // True if the contents are exactly what the sender held after `applied`; else some are in doubt,
+  // and only a snapshot helps.
   bool whole = true;
   bool sender_degraded = false;  // `Batch::degraded` of the last one applied
 

@@ -311,8 +311,8 @@ absl::Status StreamSender::OnMessage(const ReceiverMessage& message, Time now) {
   return std::visit([&](const auto& typed) { return state_->On(typed, now); }, message);
 }
 
-// The welcome acknowledges everything before `next`. What follows, `Poll` finds from the state: the
-// batches from `next` on, or an owed snapshot where the window no longer reaches back that far.
+// The welcome acknowledges everything before `next`. `Poll` then finds from the state what to send:
+// the batches from `next` on, or an owed snapshot where the window no longer reaches back that far.
 absl::Status StreamSender::State::On(const Welcome& welcome, Time) {
   if (!welcome.snapshot && welcome.next > high_sent + 1) {
     return absl::InvalidArgumentError("next: batch " + std::to_string(welcome.next) +

@@ -175,8 +175,8 @@ void SenderPump::OnMessage(ReceiverMessage message) {
 
 void SenderPump::OnWritable() { Flush(); }
 
-// All that was appended before this call is acknowledged, and no snapshot is owed. What is appended
-// meanwhile is not waited for.
+// Waits until everything appended before this call is acknowledged and no snapshot is owed. Events
+// appended meanwhile are not waited for.
 bool SenderPump::WaitAtRest(Duration timeout) {
   const Time until = Clock::Real().Now() + timeout;
   Flush();

@@ -41,7 +41,7 @@ namespace kvatlas {
 
 struct GrpcAcceptorOptions {
   size_t replies_max = 64;  // waiting on one connection
-  // What a hello claims is checked with the identity of its call: a holder of this cell, or
+  // The claims of a hello are checked with the identity of its call: a holder of this cell, or
   // coverage of a cell.
   Verb verb = Verb::kPublish;
   std::string cell = {};                         // of this leaf, for workers' hellos

@@ -210,7 +210,7 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
 
   // 1. The next queued message is written under the same pin; else a half-close that waited for the
   //    queue follows; else the pin goes.
-  // 2. `Writable` is told at half of the buffer, not at the first free place: one wake-up serves
+  // 2. `Writable` comes at half of the buffer, not at the first free place: one wake-up serves
   //    many messages.
   // 3. A failed write closes the call; reading goes on, so that its status arrives.
   void OnWriteDone(bool ok) override {
@@ -469,7 +469,8 @@ void GrpcLink::Reset() { core_->CancelCall(); }
 // 1. No call is started any more; an alarm that waits is cancelled.
 // 2. With `flush_for` the call is half-closed: the server ends it once all is written, or the time
 //    is over.
-// 3. What is left is cancelled, and `WaitIdle` waits for its end: no observer is called after it.
+// 3. A call that is left is cancelled, and `WaitIdle` waits for its end: no observer is called
+//    after it.
 // 4. The channel ends here, on the owner's thread: the rest of `Core` may go on a thread of gRPC's,
 //    and gRPC 1.51 joins its callback threads where its last channel ends; one of them cannot join
 //    itself.

@@ -33,8 +33,8 @@
 
 namespace kvatlas {
 
-// Of models, tenants, workers, cells, replicas. Labels and the other texts of a hello:
-// `stream/validate.h`.
+// The longest names of models, tenants, workers, cells and replicas. Labels and the other texts of
+// a hello: `stream/validate.h`.
 inline constexpr size_t kNameBytesMax = kHelloTextBytesMax;
 inline constexpr size_t kReasonBytesMax = 4096;
 

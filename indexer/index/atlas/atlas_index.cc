@@ -265,7 +265,7 @@ void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, cons
   changed.ForEach([&](uint32_t offset) { sum += DigestTermOf(HashAt(*run, offset)); });
   uint64_t gone = changed.Count();  // holdings that began or ended
   const uint64_t count = gone;
-  // What it has in other tiers, too: seldom anything.
+  // Blocks that it has in other tiers as well: seldom any.
   const TierMask others = Members::TiersOf(heap_.get(), *run) & ~TierMask(write.tier);
   if (!others.empty()) {
     Offsets elsewhere[kTiers];

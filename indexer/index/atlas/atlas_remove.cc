@@ -2,12 +2,12 @@
 //
 //   1. `Remove` gathers the blocks that lie in one run: engines evict tails first, so the next name
 //      is looked for to the left of the last one, then to its right, before the table is asked.
-//   2. `Withdraw` takes them from the holder. What no other holder has dies (`Kill`): out of the
-//      table, and a bit for each, or a shorter run; what others have is a bit for each that this
-//      holder has part of the run from now on (`Take`). Where no holder has anything of it any
-//      more, the run is freed. `WithdrawOne` does the same for the usual hole.
-//   3. What has become much too large for what is left in it is replaced by a smaller one
-//     (`MaybeFit`).
+//   2. `Withdraw` takes them from the holder. Blocks that no other holder has die (`Kill`): out of
+//      the table, and a bit for each, or a shorter run. Blocks that others have cost a bit each:
+//      this holder has part of the run from now on (`Take`). A run of which no holder has anything
+//      is freed. `WithdrawOne` does the same for the usual hole.
+//   3. A run that has become much too large for its blocks is replaced by a smaller one
+//      (`MaybeFit`).
 
 #include <algorithm>
 
@@ -50,7 +50,7 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
     ++i;
     if (found.word == 0) continue;
     at = PlaceOf(found.word);
-    // Those beside it.
+    // Blocks beside it that the event names next.
     const uint32_t len = at.run->len.load(std::memory_order_relaxed);
     uint32_t offset = at.offset;
     offsets = {};
@@ -147,7 +147,7 @@ size_t AtlasIndex::ClearSome(HolderState* holder, size_t blocks_max, ChangeLog* 
 // Takes what the holder has of a run in its list; returns how many blocks.
 uint32_t AtlasIndex::ClearRun(HolderState* holder, Ref ref, TierMask tiers, ChangeLog* changes) {
   uint32_t taken = 0;
-  // A block goes from all tiers at once, and is told of once.
+  // A block goes from all tiers at once, and is logged once.
   Place at;
   if (!LocateListed(ref, &at)) return 0;
   std::vector<Holding> before;

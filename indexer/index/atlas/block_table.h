@@ -156,7 +156,7 @@ class BlockTable {
   // Erases block i, which is in the table with `words[i]`.
   void EraseMany(std::span<const SequenceHash> blocks, std::span<const Ref> words);
 
-  // What the table looks like; exact when no writer is inside.
+  // The table's shape; exact when no writer is inside.
   struct Shape {
     uint64_t entries = 0;
     uint64_t slots = 0;

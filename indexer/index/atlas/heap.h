@@ -150,8 +150,8 @@ class Heap {
 
   Heap(char* region, uint32_t pages_max, uint64_t retained_bytes);
 
-  // Of a page for runs, by bits: 63…32 2^32 over the object's size, rounded up; 31…16 objects ever
-  // given out; 15…0 the size in words. 0: another page.
+  // The shape of a page for runs, by bits: 63…32 2^32 over the object's size, rounded up; 31…16
+  // objects ever given out; 15…0 the size in words. 0: another page.
   static uint32_t NumberIn(uint64_t shape, uint32_t word) {
     return static_cast<uint32_t>((shape >> 32) * word >> 32);
   }

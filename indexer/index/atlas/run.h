@@ -16,9 +16,9 @@
 // the next run is: the next block is found by its name (`block_table.h`), so a run has any number
 // of children, at any offset, and they cost it nothing.
 //
-// *Threads*: one writer, and readers beside it: see "How atlas is read" in `atlas_index.h`. What is
-// not atomic is the writer's own, or does not change while a reader can find the run. The first 8
-// bytes of a run that was freed stay as they are until it is a run again (`heap.h`).
+// *Threads*: one writer, and readers beside it: see "How atlas is read" in `atlas_index.h`. Fields
+// that are not atomic are the writer's own, or do not change while a reader can find the run. The
+// first 8 bytes of a run that was freed stay as they are until it is a run again (`heap.h`).
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
@@ -161,7 +161,7 @@ struct Run {
   Position start;   // position of the first block
   uint16_t capacity;
   bool holes;  // some are dead
-  // Of at most 32 blocks the bits of the dead are here.
+  // The bits of dead blocks, for a capacity of at most 32.
   uint32_t dead_few;
   std::atomic<Holders> holders[kInlineHolders];
 

@@ -1,4 +1,4 @@
-// How does a message lie in Redis? Version, checksum and the message as protobuf, and back.
+// The form of a message in Redis: version, checksum and the message as protobuf, and back.
 //
 // *Format*: byte 0: version (1). Bytes 1 to 8: XXH3-64 of the rest, seeded with the entry's id,
 // little-endian. Rest: `kvatlas.v1.SenderMessage`. Another version is refused; fields that a reader
@@ -26,7 +26,7 @@ namespace kvatlas {
 
 inline constexpr char kRedisEntryField[] = "m";
 
-// What an entry is signed with, and for.
+// The keys with which an entry is signed, and the place for which.
 struct RedisSeal {
   RecordKeys* keys = nullptr;  // null: a checksum alone
   std::string_view cell = {};

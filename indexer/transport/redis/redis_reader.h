@@ -5,8 +5,7 @@
 //      ◀══ acks, needs, refusals ══════════════════════╯
 //
 // *Truth*: a receiver gets every batch of an epoch in order, whatever the reader missed: what the
-// log does not have is healed by a snapshot. What it applied is told back once per round of
-// reading.
+// log does not have is healed by a snapshot. Progress is told back once per round of reading.
 // *Threads*: its own, for everything but sockets; `Stats` from any. Replies of sessions may come
 // from any.
 // *Cost*: per round a command per shard, with a key per stream. Entries are copied three times.

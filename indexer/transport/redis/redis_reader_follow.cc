@@ -200,9 +200,10 @@ absl::StatusOr<SenderMessage> RedisReader::Impl::Decode(std::string_view bytes,
   return message;
 }
 
-// Feeds the entries of one log, in order. What cannot be read, or stands under another number, is
-// skipped and counted; the receiver sees a gap. It ends early if the session ends, or if the stream
-// is to look elsewhere: `position` then is the last entry looked at, and the rest is read again.
+// Feeds the entries of one log, in order. Entries that cannot be read, or stand under another
+// number, are skipped and counted; the receiver sees a gap. It ends early if the session ends, or
+// if the stream is to look elsewhere: `position` then is the last entry looked at, and the rest is
+// read again.
 void RedisReader::Impl::TakeEntries(Stream* stream, const RedisReply& entries) {
   const uint64_t life = stream->life;
   stream->heard = clock_->Now();

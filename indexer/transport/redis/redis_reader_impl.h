@@ -167,7 +167,7 @@ class RedisReader::Impl {
   void On(Stream* stream, const ReceiverMessage& message);
   void SendAcks();
 
-  // Of an entry of that stream. Signatures that are not ours are counted.
+  // Decodes an entry of that stream. Signatures that are not ours are counted.
   absl::StatusOr<SenderMessage> Decode(std::string_view bytes, const RedisEntryId& id,
                                        std::string_view stream, bool snapshot = false);
 
@@ -181,7 +181,7 @@ class RedisReader::Impl {
     change(stats_);
   }
 
-  // Is the hello one that the policy allows to a worker of its name in this cell? Audited.
+  // OK if the policy allows the hello to a worker of its name in this cell. Audited.
   absl::Status Allowed(const Hello& hello);
   std::shared_ptr<const Identity> IdentityOf(const Hello& hello) const;
 
@@ -216,7 +216,7 @@ class RedisReader::Impl {
   Mutex mutex_;
   CondVar work_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  // What sessions replied, by life; of acks only the last.
+  // Replies of sessions by life; only the last of their acks.
   std::unordered_map<uint64_t, BatchNumber> acks_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<uint64_t, ReceiverMessage>> replies_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
