@@ -70,9 +70,9 @@ class Reusable {
     std::vector<uint64_t> rows;
     std::vector<uint8_t> known;
     size_t ahead = 1;  // rows to read at once: more with each time
-    // Of the last prefix asked for in `Accept`: rows of the blocks [low, end) were combined by AND,
-    // in two parts, so that a shorter prefix costs the rows that are new in it: `below` for [low,
-    // split), and for each block b in [split, end) row b of `above` for [split, b].
+    // State of the last prefix asked for in `Accept`: rows of the blocks [low, end) were combined
+    // by AND, in two parts, so that a shorter prefix costs the rows that are new in it: `below` for
+    // [low, split), and for each block b in [split, end) row b of `above` for [split, b].
     size_t low = SIZE_MAX, split = SIZE_MAX;
     std::vector<uint64_t> below, above;
   };

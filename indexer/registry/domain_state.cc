@@ -406,8 +406,8 @@ void DomainState::AddLoadable(const OverlapQuery& query, const std::shared_ptr<c
   std::erase_if(answer->holders,
                 [&](const HolderOverlap& overlap) { return stores->IsStore(Raw(overlap.number)); });
   if (query.blocks.empty() || !query.tiers.Has(Tier::kExternal)) return;
-  // What the main class holds, not what is reusable: chunks are rounded afterwards, with the part
-  // of the store included (`LoadableOf`).
+  // The main class's blocks, not the reusable ones: chunks are rounded afterwards, with the part of
+  // the store included (`LoadableOf`).
   std::vector<uint32_t> own(table->size(), 0);
   const size_t plain = overlaps.size() - hybrids.size();
   for (size_t i = 0; i < overlaps.size(); ++i)
@@ -482,9 +482,9 @@ void DomainState::FindReaches(std::span<const SequenceHash> blocks, size_t holde
 // 2. The index answers in steps (`FindSteps`): one set of holders a depth.
 // 3. From the deepest step on, its holders are taken in the order of load: the set is translated
 //    into ranks, and the lowest ranks come first. Holders newer than the order come last.
-// 4. What is left goes to the least loaded holders that reach nothing (`seen` excludes the others).
-// `best_asked_` keeps the order being made; the first question after a pause gets nothing and is
-// answered by `FindOverlaps`.
+// 4. The places left go to the least loaded holders that reach nothing (`seen` excludes the
+//    others). `best_asked_` keeps the order being made; the first question after a pause gets
+//    nothing and is answered by `FindOverlaps`.
 std::optional<OverlapAnswer> DomainState::FindBest(const OverlapQuery& query, size_t best,
                                                    Time now) const {
   static thread_local OverlapSteps steps;

@@ -119,8 +119,8 @@ class DomainState {
   void AddLoadable(const OverlapQuery& query, const std::shared_ptr<const Table>& table,
                    std::span<const Overlap> overlaps, std::span<const HybridOverlap> hybrids,
                    Time now, OverlapAnswer* answer) const;
-  // Blocks that a worker of a store can load. Of its main class it has `own` blocks itself and
-  // `reached` together with the store.
+  // Blocks that a worker of a store can load. Its main class has `own` blocks itself and `reached`
+  // together with the store.
   uint32_t LoadableOf(const Holder& worker, const OverlapQuery& query, uint32_t own,
                       uint32_t reached) const;
   // The stores of this table; null: no holder is a store.

@@ -102,7 +102,7 @@ struct HolderInfo {
 struct HolderOverlap {
   const HolderInfo* holder = nullptr;  // never null in an answer, and as long there as the answer
   // Leading blocks that the holder can reuse: what every class of its cache accepts (`reusable.h`).
-  // Of holders with full attention alone the same as `held`.
+  // For holders with full attention alone the same as `held`.
   uint32_t blocks = 0;
   uint32_t held = 0;  // leading blocks of the main class
   Trust trust = Trust::kExact;
@@ -286,9 +286,9 @@ class HolderRegistry : public StreamAcceptor {
   void AddPending(const Domain& domain, std::span<const SequenceHash> blocks, uint64_t frontend,
                   uint64_t session, OverlapAnswer* answer) const;
 
-  // Of all domains, the latest of each first and at most `max` of each; of `session` alone unless
-  // it is 0. *Cost*: at most `PendingBlocks::kSessionSamples` questions of one block for each
-  // session.
+  // Sessions of all domains, the latest of each first and at most `max` of each; `session` alone
+  // unless it is 0. *Cost*: at most `PendingBlocks::kSessionSamples` questions of one block for
+  // each session.
   std::vector<SessionAnswer> Sessions(uint64_t session, size_t max) const;
 
   // Memory of what is pending, all domains together. *Cost*: a lock for each domain.

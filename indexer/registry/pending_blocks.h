@@ -106,8 +106,7 @@ class PendingBlocks {
   void Confirm(uint64_t frontend, uint64_t decision);
   // Unknown ones are ignored.
   void End(uint64_t frontend, const RouteOver& over, Time now);
-  // The frontend is no more: what it sent is not waited for. What its sessions left at holders
-  // stays.
+  // The frontend is gone: its prompts are not waited for. Its sessions stay remembered.
   void Leave(uint64_t frontend);
 
   bool any() const { return any_.load(std::memory_order_relaxed); }

@@ -79,8 +79,8 @@ struct Ack {
 };
 
 // The receiver misses something: `snapshot`, else everything from batch `next`. With `snapshot`,
-// `next` is one more than the highest number that it was told of on this connection (0: it does not
-// say): a snapshot of a number below did not arrive whole.
+// `next` is one more than the highest number that the receiver has seen on this connection (0: it
+// does not say): a snapshot of a number below did not arrive whole.
 struct Need {
   BatchNumber next = 0;
   bool snapshot = false;

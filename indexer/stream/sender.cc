@@ -338,7 +338,7 @@ absl::Status StreamSender::State::On(const Welcome& welcome, Time) {
 // 1. INVALID_ARGUMENT: never right; the sender is finished (`status`).
 // 2. FAILED_PRECONDITION with an epoch: another incarnation has the stream. A refusal of an older
 //    hello of ours is ignored. A sender that was never welcomed, that meets its own earlier epoch,
-//    or that is told that the other one lapsed, raises its epoch (`RaiseEpoch`); any other waits
+//    or that hears that the other one lapsed, raises its epoch (`RaiseEpoch`); any other waits
 //    (`Replaced`).
 // 3. Anything else is tried again after 2, 4, … 32 s with the default `hello_timeout`. Without an
 //    epoch FAILED_PRECONDITION may mean a clock that is wrong: `BringBackEpoch`.

@@ -65,10 +65,11 @@ struct SenderOptions {
   Duration digest_quiet_every = std::chrono::seconds(60);
   Duration heartbeat_every = std::chrono::milliseconds(3333);  // a third of the receiver's lease
   Duration hello_timeout = std::chrono::seconds(2);  // without an answer the hello is repeated
-  // A snapshot that was sent and is not acknowledged answers a receiver that asks for one:
-  // receivers that have much to do ask more than once for what waits at their door. Not one that
-  // was told of a number behind it, since it is lost then; and one that does not say what it was
-  // told of (`Need::next`) only for so long, twice as long after each in a row.
+  // A snapshot that was sent and is not acknowledged answers a receiver that asks for one: busy
+  // receivers ask more than once for a snapshot that waits in their queue. It does not answer a
+  // receiver that has seen a number at or behind it, since it is lost then. For a receiver that
+  // does not say what it has seen (`Need::next` 0) it does so for this long only, doubled after
+  // each in a row.
   Duration snapshot_again_after = std::chrono::seconds(5);
   // Waiting time of a sender that was replaced, until its next hello: a quarter more or less by
   // instance id, doubled after each in a row up to the second.

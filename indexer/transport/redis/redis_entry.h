@@ -7,7 +7,7 @@
 // snapshot, and its id.
 // *Truth*: what `Decode` returns is within all bounds (`wire.h`), was written whole and for this
 // id. With keys it was written by one of us, for this stream, and by its worker where workers have
-// keys of their own; without, anyone who may write to Redis may have.
+// keys of their own; without, any process that may write to Redis may have.
 // *Threads*: pure functions. *Cost*: 8 bytes a block and about 40 an entry, 64 with keys; a copy of
 // the hashes each way.
 

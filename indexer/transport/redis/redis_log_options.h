@@ -18,7 +18,7 @@ inline constexpr uint32_t kRedisShardsMax = 1024;
 struct RedisLogOptions {
   RedisOptions redis;
   std::string cell = "cell";
-  uint32_t shards = 1;  // the same for everybody who uses the cell
+  uint32_t shards = 1;  // the same for all processes of the cell
 
   // Bounds of a stream's log, as its sender keeps it. The first that is reached trims it.
   uint64_t log_entries_max = 1 << 16;

@@ -159,8 +159,8 @@ void RedisReader::Impl::AskOf(const Stream& stream, RedisArgs args,
 
 // A command whose answer matters to nothing but the statistics.
 void RedisReader::Impl::Tell(RedisArgs args) {
-  // XADD alone counts: `OnRedis` is told of a lost connection, and a full Redis still takes
-  // commands that need no memory.
+  // XADD alone counts: `OnRedis` hears of a lost connection, and a full Redis still takes commands
+  // that need no memory.
   const auto note = [this, adds = args.front() == "XADD"](const Reply& reply) {
     if (!adds || absl::IsUnavailable(reply.status())) return;
     Count([&](RedisReaderStats& stats) { stats.writes = reply.status(); });
@@ -477,7 +477,7 @@ absl::Status RedisReader::Impl::Allowed(const Hello& hello) {
                           /*audit_allowed=*/true);
 }
 
-// Ends the session and tries again after `hello_retry`. `why` is told to the sender, unless it is
+// Ends the session and tries again after `hello_retry`. `why` goes to the sender, unless it is
 // empty.
 void RedisReader::Impl::Refused(Stream* stream, const std::string& why) {
   if (!why.empty()) {
