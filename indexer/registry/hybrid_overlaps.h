@@ -4,8 +4,8 @@
 //   1. Versions of the hybrid holders.
 //   2. Overlaps of main classes, from the index.
 //   3. The part of them that side classes allow (`Reusable`).
-// 4. Versions again: where they differ, main and side blocks may be of different instants: from 1,
-//      a few times.
+//   4. Versions again: where they differ, main and side blocks may be of different instants: from
+//      1, a few times.
 //
 // *Truth*: at most what was true at some instant during the call, but for holders marked `written`,
 // which changed at every try.
