@@ -371,7 +371,7 @@ bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* t
 
 bool Coverage::Full() const { return budgeted() && stats_.held >= waypoints_max_; }
 
-// Summed anew from all holders: a running sum of `tokens_per_s` would drift.
+// Summed anew from all holders. *Cost*: O(holders), only after a change.
 std::optional<Load> Coverage::TakeLoad() {
   MutexLock lock(&mutex_);
   if (!load_changed_) return std::nullopt;

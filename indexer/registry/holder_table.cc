@@ -19,8 +19,8 @@ void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAn
   static const HolderOverlap kEmpty;
   HolderOverlap& described = *answer->holders.insert(answer->holders.end(), kEmpty);
   if (!entry.holder->Describe(asked, &described)) return answer->holders.pop_back();
-  // The holder said hello since the table was taken: its info is newer than the table's, which
-  // `answer->keeps` does not hold. It is fetched and kept by itself.
+  // The holder said hello since the table was taken, so its info is newer than the one that the
+  // table keeps alive: the answer keeps this one as well.
   if (described.holder != entry.info.get()) {
     std::shared_ptr<const HolderInfo> info = entry.holder->info();
     described.holder = info.get();

@@ -46,6 +46,7 @@ size_t Size(const Load& load) {
          UintField(load.workers);
 }
 
+// A tier without blocks is written as an empty message, since tiers are told apart by their place.
 size_t Size(const Digest& digest) {
   size_t bytes = 0;
   for (const Digest::OfTier& tier : digest.tiers) {
@@ -65,6 +66,7 @@ size_t Size(const CacheLayout& layout) {
   return bytes;
 }
 
+// An optional message that is there is written even if it is empty.
 template <typename T>
 size_t OptionalField(const std::optional<T>& value) {
   return value.has_value() ? MessageField(Size(*value)) : 0;

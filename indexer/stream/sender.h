@@ -21,8 +21,8 @@
 // parent): then each is fed the same events.
 // *Threads*: none; the caller serialises.
 // *Bounds*: at most `window_batches` are kept for replay and unsent together. When `Append` finds
-// the window full of unacknowledged batches, the oldest unsent events are dropped, the numbers
-// burnt, and a snapshot is owed: nothing blocks and nothing grows.
+// the window full of unacknowledged batches, the window is dropped, its numbers are burnt, and a
+// snapshot is owed: nothing blocks and nothing grows.
 
 #ifndef KVATLAS_INDEXER_STREAM_SENDER_H_
 #define KVATLAS_INDEXER_STREAM_SENDER_H_

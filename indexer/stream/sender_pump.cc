@@ -147,6 +147,8 @@ void SenderPump::OnUnreachable(const absl::Status& why) {
   state_->ended = why;
 }
 
+// `lost` is for `TakeLost`: a loss counts only if the stream was welcomed. A reason stays in
+// `ended` until the next end, for `Progress`.
 void SenderPump::OnDisconnected(const absl::Status& why) {
   MutexLock lock(&state_->mutex);
   state_->ended = why;

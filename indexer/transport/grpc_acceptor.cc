@@ -246,8 +246,8 @@ class GrpcAcceptor::Connection : public Reactor {
     if (!outbox_->ending()) StartRead(&bounded_);
   }
 
-  // 1. A message with too many parts was cut while it was parsed (`BoundedMessage`), before it took
-  //    much memory.
+  // 1. A message of too many parts was counted and not read (`BoundedMessage`): read, it would take
+  //    many times its bytes.
   // 2. Bounds (`FromProto`), a hello's claims (`CheckHello`), the quota of blocks.
   // 3. The session.
   absl::Status Handle() {
@@ -314,7 +314,7 @@ class GrpcAcceptor::Connection : public Reactor {
 
   void OnCancel() override { outbox_->Abandon(absl::CancelledError("the sender went away")); }
 
-  // `call_` first: its destructor waits for a `Cut` under way, and none begins after it.
+  // `call_` first: `Cut` is not called once it is destroyed.
   void OnDone() override {
     call_ = nullptr;  // from now on it is not cut
     session_ = nullptr;
@@ -339,8 +339,8 @@ class GrpcAcceptor::Connection : public Reactor {
   Incoming bounded_{.into = &incoming_};
 };
 
-// The generated service with another request type, `Incoming`, which bounds a message while it is
-// parsed. Method 0 is `Stream`, the only one.
+// The generated service with another request type, `Incoming`, by which messages of too many parts
+// are not read. Method 0 is `Stream`, the only one.
 class GrpcAcceptor::Service : public v1::Holdings::Service {
  public:
   explicit Service(std::shared_ptr<Core> core) {

@@ -355,8 +355,8 @@ void GrpcLink::Core::CancelCall() {
 // 1. The notice is queued. If another thread delivers, it will take it.
 // 2. `connected` changes as its notice is delivered, not when it is queued: `PinConnected` refuses
 //    writes of an observer that has not heard of its connection yet.
-// 3. A call that ends before it was connected is `OnUnreachable`, one after it `OnDisconnected`;
-//    after `Stop` began neither is started again.
+// 3. A call that ends before it was connected is `OnUnreachable`, one that ends later
+//    `OnDisconnected`. After `Stop` began no call follows.
 // 4. After the end of a call the next one is scheduled (`ScheduleCall`).
 void GrpcLink::Core::Notify(Notice notice) {
   mutex.Lock();

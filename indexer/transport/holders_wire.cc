@@ -57,6 +57,7 @@ void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   if (holder.pending.counts.told > 0) FillPending(holder.pending, stats->mutable_pending());
 }
 
+// Counts since the start include holders that are gone (`DomainStats`).
 void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
   ToProto(domain.domain, stats->mutable_domain());
   stats->set_block_size(domain.block_size);
@@ -120,6 +121,7 @@ void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
   }
 }
 
+// Nothing for a process that told no facts, such as a test.
 void FillProcess(v1::StatsResponse* response) {
   const ProcessFacts facts = FactsOfProcess();
   if (facts.program.empty()) return;

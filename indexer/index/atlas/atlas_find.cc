@@ -48,6 +48,7 @@ class ListEmit {
     size_ = 0;
     overlaps_.resize(first_);
   }
+  // Rare: only holders that were written during a walk by holder.
   void Drop(uint32_t i, uint64_t bits) {
     Flush();
     overlaps_.erase(
@@ -64,6 +65,7 @@ class ListEmit {
   }
 
  private:
+  // Holders that are buffered: a word of 64 must fit behind what is there.
   static constexpr size_t kRoom = 512;
 
   std::vector<Overlap>& overlaps_;
@@ -94,6 +96,7 @@ class StepEmit {
   }
 
  private:
+  // The step of this depth, made where there is none: words of later steps move up.
   size_t StepAt(uint32_t depth) {
     size_t step = steps_.depths.size();
     while (step > 0 && steps_.depths[step - 1] > depth) --step;
@@ -122,6 +125,7 @@ class TierEmit {
     for (; bits != 0; bits &= bits - 1)
       rows_[(i * 64 + static_cast<uint32_t>(std::countr_zero(bits))) * kColumns] = 0;
   }
+  // Rows without a depth for the tiers asked for are in no answer, whatever single tiers have.
   void AppendTo(std::vector<TierOverlap>* overlaps) const {
     for (uint32_t holder = 0; holder < holders_; ++holder) {
       const uint32_t* row = &rows_[size_t{holder} * kColumns];

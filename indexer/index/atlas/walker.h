@@ -140,8 +140,8 @@ class AtlasIndex::Walker {
   //    bucket is on its way.
   // 4. Holders are asked after the hashes (`Pass`), and by holder the run must be as it was (R5).
   // 5. On from behind the matched blocks. At the end the candidates that are left have all of it.
-  // False: a version was odd (by version), or a run had changed while it was looked at (by holder,
-  // `unsteady_at_` says where).
+  // False: a version was odd (by version), a run had changed while it was looked at (by holder), or
+  // a block had moved `kMovesByWalk` times; `unsteady_at_` says where.
   bool Walk(bool by_version) {
     const std::span<const SequenceHash> blocks = blocks_;
     uint32_t depth = 0;
