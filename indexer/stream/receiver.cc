@@ -332,8 +332,7 @@ void StreamReceiver::State::On(const Goodbye&, Time now, Out*) {
 //    acknowledged, so that the sender stops. A part older than the snapshot on its way is ignored.
 // 2. Parts come in order (`TakePart`) and within bounds (`WithinBounds`).
 // 3. Blocks that a part names are stored at once and taken off the list `unnamed`: memory holds the
-//    blocks
-//    once, and queries see them before the last part.
+//    blocks once, and queries see them before the last part.
 // 4. After the last part what was not named is removed (`RemoveUnnamed`), and the digests are
 //    compared (`FinishSnapshot`).
 // Meanwhile the trust is degraded (`BeginSnapshot` starts a repair), since both old and new are
