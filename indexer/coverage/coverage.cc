@@ -1,3 +1,12 @@
+// The life of a waypoint's entry: made by its first holder (`Gained`); queued in `to_announce_`, or
+// ranked with a budget; announced by `Take`; without holders for `withdraw_delay` it is withdrawn
+// and erased. An entry that was never announced is erased with its last holder, or when its turn in
+// `to_announce_` comes.
+//
+// With a budget every entry is in exactly one of `announced_` and `waiting_`, and in `warm_` while
+// it has holders and is not cold. The sets are ordered by fields of the entry: `Delist` comes
+// before each change of such a field and `AddToRanking` after it.
+
 #include "indexer/coverage/coverage.h"
 
 #include <algorithm>
@@ -32,6 +41,11 @@ Coverage::Coverage(const WaypointSchedule* schedule, const CoverageOptions& opti
       allowance_(std::max(options.updates_per_s, kUpdatesPerSecondMin)),
       allowance_at_(clock->Now()) {}
 
+// 1. A run matters only where its tiers begin or end to count as routed.
+// 2. The waypoints in it follow from its position alone (two divisions); most runs have none, and
+//    end here without the lock.
+// 3. Each one is gained or lost by one holder.
+// 4. With a budget the end of the run is remembered, for the run that goes on from it.
 void Coverage::OnChanged(HolderIndex, const ChangeLog::Part& changes, const Stored* stored) {
   for (size_t i = 0; i < changes.size(); ++i) {
     const ChangeLog::Run run = changes[i];
@@ -60,13 +74,18 @@ void Coverage::OnChanged(HolderIndex, const ChangeLog::Part& changes, const Stor
 
 SequenceHash Coverage::Before(SequenceHash block, uint32_t ordinal, const Stored* run) const {
   if (run == nullptr || ordinal == 0) return kNoParent;
-  // Positions wrap around when they are before the run; then they are beyond its end.
+  // Unsigned: a position before the run wraps around and is beyond its end. `before < at` excludes
+  // an earlier waypoint that wrapped.
   const Position at = schedule_.PositionOf(ordinal) - run->position;
   const Position before = schedule_.PositionOf(ordinal - 1) - run->position;
   const size_t blocks = run->blocks.size();
   return at < blocks && before < at && run->blocks[at] == block ? run->blocks[before] : kNoParent;
 }
 
+// Notes, under the last block of the run, the last waypoint up to there: in the run, or known from
+// the run before it. The next run's first waypoint then knows which one is before it (`Gained`),
+// and `Touch` can keep the whole path warm. The oldest of `kEndsMax` is forgotten: paths then end
+// there, and their beginnings cool by themselves.
 void Coverage::RememberRunTail(const Stored& run) {
   const Position position = run.position + static_cast<Position>(run.blocks.size()) - 1;
   const uint32_t waypoints = schedule_.WaypointsIn(position + 1);
@@ -87,6 +106,9 @@ void Coverage::RememberRunTail(const Stored& run) {
   ends_by_age_.pop_front();
 }
 
+// One holder more. The first one makes the waypoint news, unless it is still announced: then a
+// withdrawal that waits in `lost_` is outdated, and nothing was ever gone. Its ranking changes with
+// its kind (2 to 0), hence `Delist` first.
 void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before, const Stored* run,
                       Time now) {
   Entry& entry = waypoints_[block];
@@ -109,10 +131,11 @@ void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before,
     }
     if (budgeted()) AddToRanking(block, entry);
   }
-  // Else a withdrawal on its way is outdated by this.
   if (budgeted()) Touch(block, now);
 }
 
+// One holder less. After the last one an announced waypoint waits in `lost_`; with a budget it is
+// ranked as lost at once, so that it makes room for others before its withdrawal.
 void Coverage::Dropped(SequenceHash block, Time now) {
   const auto it = waypoints_.find(block);
   if (it == waypoints_.end() || it->second.holders == 0) return;  // only a bug of the caller's
@@ -137,6 +160,7 @@ void Coverage::Dropped(SequenceHash block, Time now) {
 
 // ---- The budget ----
 
+// Without the name, unlike `operator<`: equal waypoints must not displace each other in turns.
 bool Coverage::Rank::Better(const Rank& other) const {
   return std::tuple(kind, ordinal, -written_at.count()) <
          std::tuple(other.kind, other.ordinal, -other.written_at.count());
@@ -164,6 +188,9 @@ void Coverage::Delist(SequenceHash block, const Entry& entry) {
   warm_.erase({entry.written_at, block});
 }
 
+// The waypoint and those before it are in use now: they become warm again with this time. The walk
+// ends at one that was written as late already, since it was walked from there, at one without
+// holders, and after `kWarmedMax`.
 void Coverage::Touch(SequenceHash block, Time now) {
   for (int i = 0; i < kWarmedMax && block != kNoParent; ++i) {
     const auto it = waypoints_.find(block);
@@ -180,6 +207,8 @@ void Coverage::Touch(SequenceHash block, Time now) {
   }
 }
 
+// Warm waypoints that were unwritten for `cold_after` become cold; `warm_` has the longest
+// unwritten first, so only these are looked at.
 void Coverage::Age(Time now) {
   while (!warm_.empty() && now - warm_.begin()->first >= options_.cold_after) {
     const SequenceHash block = warm_.begin()->second;
@@ -194,6 +223,10 @@ bool Coverage::WouldAnnounce() const {
   return !waiting_.empty() && (!Full() || waiting_.begin()->Better(*announced_.rbegin()));
 }
 
+// While the best waiting waypoint is better than the worst announced one, or there is room:
+// announces it, and withdraws the worst one if the budget is full. Such an exchange is two updates
+// and is made only if both may leave, since a half of it would lose a waypoint for nothing. A
+// displaced one that has holders waits again.
 size_t Coverage::TakeBest(size_t waypoints_max, std::vector<Event>* events,
                           std::vector<Event>* removed) {
   Removed displaced{.tier = Tier::kDevice, .blocks = {}};
@@ -224,6 +257,8 @@ size_t Coverage::TakeBest(size_t waypoints_max, std::vector<Event>* events,
   return taken;
 }
 
+// A token bucket of one second's size: unused updates are kept for at most a second. At least 2 a
+// second, or an exchange could never leave.
 size_t Coverage::Allowed(size_t waypoints_max, Time now) {
   if (options_.updates_per_s == 0) return waypoints_max;
   const double per_s = std::max(options_.updates_per_s, kUpdatesPerSecondMin);
@@ -264,6 +299,8 @@ std::vector<Event> Coverage::Take(size_t waypoints_max) {
   return events;
 }
 
+// `lost_` is in order of time. An entry of it is outdated if the waypoint has holders again, was
+// displaced, or was lost again later (`lost_at` differs).
 size_t Coverage::TakeWithdrawals(size_t waypoints_max, Time now, std::vector<Event>* events) {
   Removed removed{.tier = Tier::kDevice, .blocks = {}};
   while (!lost_.empty() && removed.blocks.size() < waypoints_max) {
@@ -285,6 +322,8 @@ size_t Coverage::TakeWithdrawals(size_t waypoints_max, Time now, std::vector<Eve
   return taken;
 }
 
+// Without a budget, in the order in which they became covered. Waypoints that lost all holders
+// meanwhile are dropped without counting.
 size_t Coverage::TakeAnnouncements(size_t waypoints_max, std::vector<Event>* events) {
   size_t taken = 0;
   Tails tails;
@@ -296,6 +335,8 @@ size_t Coverage::TakeAnnouncements(size_t waypoints_max, std::vector<Event>* eve
   return taken;
 }
 
+// Appends one waypoint to the events. A waypoint whose predecessor is the last of a run in this
+// call goes on with that run; `tails` has the ends of these runs.
 bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* tails) {
   const auto it = waypoints_.find(block);
   if (it == waypoints_.end()) return false;
@@ -330,6 +371,7 @@ bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* t
 
 bool Coverage::Full() const { return budgeted() && stats_.held >= waypoints_max_; }
 
+// Summed anew from all holders. *Cost*: O(holders), only after a change.
 std::optional<Load> Coverage::TakeLoad() {
   MutexLock lock(&mutex_);
   if (!load_changed_) return std::nullopt;
@@ -339,12 +381,16 @@ std::optional<Load> Coverage::TakeLoad() {
   return sum;
 }
 
+// Without a budget more announced than covered means that withdrawals wait. With one, lost
+// waypoints are the worst announced ones, so the last entry tells.
 bool Coverage::AtRest() const {
   MutexLock lock(&mutex_);
   if (!budgeted()) return to_announce_.empty() && stats_.held <= stats_.covered;
   return !WouldAnnounce() && (announced_.empty() || announced_.rbegin()->kind != 2);
 }
 
+// With a budget time alone may change the order: when the next waypoint cools, a waiting one may be
+// better. The rate limit is not looked at, so the time may be too early.
 std::optional<Time> Coverage::NextDue() const {
   MutexLock lock(&mutex_);
   if (!to_announce_.empty() || WouldAnnounce()) return clock_.Now();

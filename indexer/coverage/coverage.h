@@ -1,5 +1,5 @@
-// Which waypoints does this process cover, and what of that has changed? Membership changes of one
-// domain's holders go in; what to announce and what to withdraw comes out.
+// The waypoints that this process covers, and the news about them. Membership changes of one
+// domain's holders go in; announcements and withdrawals come out.
 //
 //   changes of holders ─▶ holders per waypoint ─┬─ first one gets it ─▶ announce at the next `Take`
 //                                               └─ last one loses it ─▶ withdraw after `withdraw_delay`,
@@ -8,9 +8,9 @@
 // *Place*: a leaf feeds it with worker ranks' blocks; a hierarchy node that reports to a further
 // parent feeds it with cells' waypoints, whose positions are ordinals, under a schedule over
 // ordinals.
-// *Truth*: a waypoint is covered when some holder has its block in a routed tier. What was
-// announced and not withdrawn is what was covered at the last `Take`, plus what was lost less than
-// `withdraw_delay` ago, less what the budget refused.
+// *Truth*: a waypoint is covered when some holder has its block in a routed tier. The waypoints
+// announced and not withdrawn are those covered at the last `Take`, plus those lost less than
+// `withdraw_delay` ago, less those that the budget refused.
 // *Budget*: of what is covered, the best `waypoints_max` are announced at every `Take`, and better
 // ones displace worse ones at once. Worst first:
 //   1. what no holder has any more, and only awaits its withdrawal
@@ -50,8 +50,8 @@
 
 namespace kvatlas {
 
-// What a waypoint of one cell costs a node of the level above, at most: its part of the index, with
-// the hash.
+// Bytes that a waypoint of one cell costs a node of the level above, at most: its part of the
+// index, with the hash.
 inline constexpr uint64_t kCoverageBytesPerWaypoint = 64;
 
 struct CoverageOptions {
@@ -76,14 +76,14 @@ class Coverage : public DomainObserver {
   // `schedule` and `clock` outlive it.
   Coverage(const WaypointSchedule* schedule, const CoverageOptions& options, const Clock* clock);
 
-  // From `stored` it learns which waypoint is before one in it. Quick; calls nothing.
+  // `stored` tells which waypoint is before one in it. Quick; calls nothing.
   void OnChanged(HolderIndex holder, const ChangeLog::Part& changes, const Stored* stored) override;
 
   // The load of a holder; nothing: it is gone.
   void OnLoad(HolderIndex holder, const std::optional<Load>& load) override;
 
-  // What is due now, at most `waypoints_max` waypoints of it: stored events at ordinals, then
-  // removed events. Empty when nothing is. Waypoints known to follow one another are one run: 8
+  // The news that are due, of at most `waypoints_max` waypoints: stored events at ordinals, then
+  // removed events. Empty when nothing is due. Waypoints known to follow one another are one run: 8
   // bytes each on the wire, not 16.
   std::vector<Event> Take(size_t waypoints_max);
 

@@ -1,3 +1,10 @@
+// `Stream` is one domain: its coverage, a resident set for each shard of the level above, and a
+// pump for each parent. `State` has all streams and the map of parents in force.
+//
+// *Threads*: streams are ticked and stopped by one thread, which alone changes shards, parents and
+// maps of a stream; `Stats` reads them under `taking_mutex_`. Lock order: `taking_mutex_`, a
+// shard's `mutex`, a pump's own. Coverage is fed by ingest threads under its own lock.
+
 #include "indexer/coverage/coverage_reporter.h"
 
 #include <algorithm>
@@ -18,10 +25,11 @@
 namespace kvatlas {
 namespace {
 
-// For what a stream that is replaced has yet to say.
+// Flushing time of a stream that ends, for its goodbye: `Tick` waits for it.
 constexpr Duration kGoodbyeTime = std::chrono::milliseconds(100);
 constexpr Duration kWatchEvery = std::chrono::milliseconds(200);
-// Maps of parents that still count beside the one in force; the oldest goes when another comes.
+// Former maps of parents that still count. With more the oldest goes before its time, so that a map
+// that changes all the time does not make shards keep everything.
 constexpr size_t kFormerMapsMax = 4;
 
 // Blocks of prefill ahead of a request at the average worker.
@@ -31,7 +39,8 @@ double QueuedPrefillBlocksPerWorker(const Load& load) {
          std::max<uint32_t>(load.workers, 1);
 }
 
-// Counts what goes through a link.
+// Counts the bytes that a link takes, as serialized whatever the link does with them
+// (`HoldingsBytes`).
 class CountingLink : public SenderLink {
  public:
   // `bytes` outlives it.
@@ -77,6 +86,11 @@ class CoverageReporter::Stream {
   bool ended() const { return ended_; }
   int users = 1;  // of `coverage()`; the reporter's mutex guards it
 
+  // 1. A replaced stream says goodbye, once.
+  // 2. A new map of parents is adopted (`Adopt`), former ones whose time has come end
+  //    (`EndOverlap`).
+  // 3. News of the coverage go into the shards' resident sets and pumps (`Append`).
+  // 4. The pumps write what is due, and refusals are reported.
   void Tick(const std::shared_ptr<const ShardMap>& map) {
     if (replaced_.load()) {
       if (!ended_) Stop(options_.clock->Now() + kGoodbyeTime);
@@ -159,12 +173,16 @@ class CoverageReporter::Stream {
     Time until;
   };
 
-  // ---- Who is told ----
+  // ---- Shards and parents ----
 
-  // 1. What was announced so far, to whomever. 2. Each shard of the map, old or new, is given its
-  //   part of that.
-  // 3. New parents are sent all that their shard has. 4. Those that the map does not name leave
-  // after the overlap, those that it names for another shard at once.
+  // 1. Everything announced so far is collected from all shards (`Announced`).
+  // 2. Each shard of the map, old or new, is given its part of that (`Tell`).
+  // 3. New parents are sent all that their shard has (`Join`).
+  // 4. Parents that the map does not name leave after the overlap (`EndOverlap`); those that it
+  //    names for another shard leave the old one at once.
+  // Meanwhile a shard keeps what either map gives it, so a question that goes by the older map
+  // finds what that promises. The new streams share one epoch, above those of earlier streams: a
+  // parent that gets a second stream of this cell takes the newer one.
   void Adopt(const std::shared_ptr<const ShardMap>& map) {
     const ResidentSet all = Announced();
     const Epoch epoch = epochs_.fetch_add(1);
@@ -182,6 +200,7 @@ class CoverageReporter::Stream {
     }
   }
 
+  // Shards may overlap: the set has each waypoint once.
   ResidentSet Announced() const {
     ResidentSet all;
     for (const auto& shard : shards_) {
@@ -199,7 +218,8 @@ class CoverageReporter::Stream {
     return *shards_.back();
   }
 
-  // There is one stream to an address: it cannot leave one shard later than it joins another.
+  // One stream per address and domain: a parent that changes shards leaves the old one now, without
+  // a goodbye, since that would make the parent forget the cell that it is about to hear again.
   void LeaveOthers(const Shard& shard, const std::string& address) {
     for (const auto& other : shards_) {
       if (other.get() == &shard) continue;
@@ -211,6 +231,8 @@ class CoverageReporter::Stream {
     }
   }
 
+  // A parent that was leaving and is named again keeps its stream. A new one gets everything that
+  // its shard has before the pump starts, so that its first batch or snapshot is complete.
   void Join(Shard& shard, const std::string& address, Epoch epoch) {
     LeaveOthers(shard, address);
     for (const auto& parent : shard.parents) {
@@ -233,8 +255,9 @@ class CoverageReporter::Stream {
     parent.pump->Start();
   }
 
-  // Former maps whose time has come no longer count: what is only theirs is withdrawn, and who is
-  // only theirs leaves.
+  // Ends the oldest former map if its time has come, or if there are too many. Each shard withdraws
+  // what no other map gives it. Leaving parents get their goodbye with the last former map, and
+  // shards without parents go.
   void EndOverlap() {
     const Time now = options_.clock->Now();
     if (former_.empty() || (now < former_.front().until && former_.size() <= kFormerMapsMax))
@@ -253,6 +276,7 @@ class CoverageReporter::Stream {
     std::erase_if(shards_, [](const auto& shard) { return shard->parents.empty(); });
   }
 
+  // Waypoints that the shard has and that no map in force gives it. O(waypoints of the shard).
   std::vector<SequenceHash> Surplus(Shard& shard) {
     std::vector<SequenceHash> surplus;
     MutexLock lock(&shard.mutex);
@@ -282,7 +306,7 @@ class CoverageReporter::Stream {
             .instance_id = options_.instance_id};
   }
 
-  // ---- What they are told ----
+  // ---- News for them ----
 
   static bool Keeps(const ShardMap& map, const std::string& shard, uint32_t ordinal,
                     SequenceHash waypoint) {
@@ -291,7 +315,7 @@ class CoverageReporter::Stream {
     return false;
   }
 
-  // By the map, or one that was in force lately.
+  // By the map in force or a former one that still counts.
   bool Keeps(const std::string& shard, uint32_t ordinal, SequenceHash waypoint) const {
     return Keeps(*map_, shard, ordinal, waypoint) ||
            std::any_of(former_.begin(), former_.end(), [&](const Former& former) {
@@ -299,8 +323,8 @@ class CoverageReporter::Stream {
            });
   }
 
-  // The parts of a stored run that the shard keeps; anything else whole: who has not heard of it
-  // ignores it.
+  // The parts of a stored run that the shard keeps. A removal goes whole to every shard: the
+  // resident set drops what the shard does not have. A level that is not split keeps everything.
   std::vector<Event> PartOf(const Shard& shard, const Event& event) const {
     const Stored* run = std::get_if<Stored>(&event);
     if (run == nullptr || (!map_->split() && former_.empty())) return {event};
@@ -319,6 +343,8 @@ class CoverageReporter::Stream {
     return parts;
   }
 
+  // Set and pumps change under the shard's mutex: a pump that captures a snapshot meanwhile sees
+  // both or neither.
   void Tell(Shard& shard, const std::vector<Event>& due, const std::optional<Load>& load) {
     MutexLock lock(&shard.mutex);
     std::vector<Event> changes;
@@ -334,7 +360,9 @@ class CoverageReporter::Stream {
     Tell(shard, std::vector<Event>{std::move(event)}, load);
   }
 
-  // The load to tell now, if any.
+  // The load to send now, if any. It waits until it matters: a step of `load_step` blocks of
+  // prefill per worker, or another number of workers, is sent after `load_every`, anything else
+  // after `load_refresh`. The first one is sent at once.
   std::optional<Load> LoadDue() {
     if (std::optional<Load> load = coverage_.TakeLoad(); load.has_value()) load_ = load;
     if (load_ == load_told_) return std::nullopt;
@@ -350,6 +378,8 @@ class CoverageReporter::Stream {
     return load_told_ = load_;
   }
 
+  // One `Take` feeds all shards: what it returned is not in the coverage any more, so it must reach
+  // the sets before the mutex is given up (`AddStats`).
   void Append() {
     MutexLock taking(&taking_mutex_);
     const std::vector<Event> due = coverage_.Take(options_.waypoints_per_tick);
@@ -358,9 +388,10 @@ class CoverageReporter::Stream {
     for (const auto& shard : shards_) Tell(*shard, due, load);
   }
 
-  // ---- What is said of it ----
+  // ---- Statistics and refusals ----
 
-  // One that stops, or has not begun, is asked again soon: nothing is to be mended.
+  // UNAVAILABLE (a parent that stops or has not begun) is not reported: nothing has to be mended
+  // for it.
   void TellRefusal(const Parent& parent) const {
     if (options_.on_refused == nullptr) return;
     const absl::Status why = parent.pump->WhyRefused();
@@ -423,7 +454,8 @@ struct CoverageReporter::State {
     return streams;
   }
 
-  // Those of domains that are gone, once they have said goodbye. By `Tick`.
+  // Removes the streams of domains that are gone, once they have said goodbye. By `Tick`. A stream
+  // that was replaced by another block size stays while its coverage is still fed (`users`).
   void RemoveEnded() {
     std::vector<std::shared_ptr<Stream>> ended;  // to be destroyed without the lock
     MutexLock lock(&mutex);
@@ -433,7 +465,8 @@ struct CoverageReporter::State {
                   [](const auto& stream) { return stream->users == 0 && stream->ended(); });
   }
 
-  // Says how parents are. By `Tick`.
+  // Logs how parents are reached, by address over all domains (`ConnectionWatch`). By `Tick`, five
+  // times a second at most.
   void WatchParents() {
     const Time now = options.clock->Now();
     if (watch_at.has_value() && now < *watch_at) return;
@@ -484,6 +517,9 @@ absl::Status CoverageReporter::SetParents(ShardMap parents) {
   return absl::OkStatus();
 }
 
+// The registry adds a domain for each index that it makes, and may add one again before it has
+// removed the earlier: equal block sizes share a stream and are counted (`users`). Another block
+// size replaces the stream, whose coverage lives until it is removed.
 Coverage* CoverageReporter::AddDomain(const Domain& domain, uint32_t block_size) {
   if (!state_->KeepsCoverage()) return nullptr;
   MutexLock lock(&state_->mutex);

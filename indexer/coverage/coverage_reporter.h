@@ -1,5 +1,5 @@
-// How does a parent learn what this process covers? Per domain, the waypoints of its `Coverage`
-// become a resident set and a stream of holdings, to one or several parents.
+// Reports to parents what this process covers. Per domain, the waypoints of its `Coverage` become a
+// resident set and a stream of holdings, to one or several parents.
 //
 //   Coverage ─ Tick ─┬─▶ resident set ──▶ SenderPump ─▶ parent 1
 //   (domain)         │   of shard a   └─▶ SenderPump ─▶ parent 2, its replica
@@ -9,14 +9,14 @@
 // To a parent this process is one holder (a cell with its replica), and a block's position is the
 // ordinal of its waypoint. A level that is not split is one shard.
 //
-// *Place*: a leaf has one, and a hierarchy node that has parents of its own. What carries the
-// streams is handed in.
+// *Place*: a leaf has one, and a hierarchy node that has parents of its own. The links are made by
+// the owner (`make_link`).
 // *Truth*: every parent of a shard gets the same events, those of the shard's part; a parent that
 // was away is repaired from the resident set. When the parents change (`SetParents`), each new one
-// is sent all of its part; what a shard has no longer to know is withdrawn after `parents_overlap`,
-// and parents that are gone are told goodbye then: so that who still asks by the map before finds
-// what that promises.
-// In the log: how each parent is reached (`connection_watch.h`), all domains together.
+// is sent all of its part; waypoints that a shard no longer has to know are withdrawn after
+// `parents_overlap`, and parents that left get their goodbye then: a question that still goes by
+// the earlier map finds what that promises. In the log: how each parent is reached
+// (`connection_watch.h`), all domains together.
 // *Threads*: any thread may call everything but `Tick` and `Stop`, which one thread calls.
 // *Bounds*: `CoverageOptions::waypoints_max`; at most `waypoints_per_tick` leave per tick and
 // domain; a parent that does not keep up costs its pump's window and then gets a snapshot.

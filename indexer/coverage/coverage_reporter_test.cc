@@ -173,7 +173,7 @@ class CoverageReporterTest : public testing::Test {
     }
   }
 
-  // What the parent knows of the cell: waypoints and their ordinals.
+  // The waypoints that the parent knows of the cell, with their ordinals.
   std::map<SequenceHash, Position> Known(int parent, const Domain& domain = kLlama) {
     std::map<SequenceHash, Position> known;
     const auto dump = registries_[parent]->Dump(domain, {"cell-a", 0, "r1"});

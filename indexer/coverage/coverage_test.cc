@@ -197,7 +197,7 @@ TEST_F(CoverageTest, TheColdGoesBeforeTheDeep) {
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{110}, 3}}));
 }
 
-// A head is never written again, but it is where those look who continue behind it.
+// A head is never written again, but prompts that continue behind it are looked for there.
 TEST_F(CoverageTest, AHeadIsWarmWhileItsTailIsWritten) {
   Coverage coverage(&schedule_, Options(1), &clock_);
   const Stored first{.tier = Tier::kDevice,
@@ -378,7 +378,7 @@ TEST_F(CoverageRunTest, WhatWasAnnouncedBeforeIsNotContinued) {
             std::vector<Event>{Announced(1, {SequenceHash{103}, SequenceHash{107}})});
 }
 
-// Of a sender that gives one block two positions.
+// A sender gives one block two positions.
 TEST_F(CoverageRunTest, ARunThatContradictsItsPositionsIsNotJoined) {
   Coverage coverage(&schedule_, Options(), &clock_);
   const Stored first = Run(0, 4), second = Run(4, 12);
@@ -469,7 +469,7 @@ class BudgetTwin {
     return {kind, ordinals_[waypoint], -written.count()};
   }
 
-  // What the best are worth, given what was announced before.
+  // The worth of the best waypoints, given what was announced before.
   std::vector<Worth> Best(const std::set<SequenceHash>& announced, Time now) {
     std::vector<Worth> best;
     for (const auto& [waypoint, ordinal] : ordinals_) {

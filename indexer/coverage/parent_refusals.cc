@@ -9,6 +9,8 @@
 
 namespace kvatlas {
 
+// Families are built from the parents of one `Stats` call. A refusal counts whether it is for good
+// (`status`) or for now (`refusal`).
 void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
                          std::string* text) {
   MetricFamilies families;
@@ -33,6 +35,7 @@ void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::str
 }
 
 void LogRefusal(std::string_view flag, const ParentRefusal& refusal) {
+  // By parent and domain, so that one refused parent does not hide another.
   static LogLimiter& limiter = *new LogLimiter(std::chrono::minutes(1));
   LogEvery(limiter, refusal.parent + " " + ToString(refusal.domain), LogLevel::kWarning,
            "a parent refuses what is reported",

@@ -1,5 +1,5 @@
-// Which parents are reached, and which refuse what this process reports? As metrics, and in the
-// log.
+// Parents that are reached, and parents that refuse what this process reports: as metrics and in
+// the log.
 //
 //   kvatlas_leaf_parent_connected{domain="llama",parent="10.0.0.1:7420"} 1
 //   kvatlas_leaf_parent_refuses{domain="llama",parent="10.0.0.1:7420"} 1

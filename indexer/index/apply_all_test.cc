@@ -1,5 +1,5 @@
-// Are events that are applied together what they are one by one? Random events of two holders, in
-// groups, beside the same events alone.
+// Events that are applied together have the effect of the same events one by one: random events of
+// two holders, in groups and alone.
 
 #include <algorithm>
 #include <memory>

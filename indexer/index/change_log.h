@@ -1,11 +1,11 @@
-// What did an event really change? Runs of blocks that a holder got or lost, for those that keep
+// The real changes of an event. Runs of blocks that a holder got or lost, for those that keep
 // count: coverage, digests, observers. An index appends to it while it applies an event; the caller
 // reads it when `Apply` has returned, outside of the index and its locks.
 //
 //   run        blocks at consecutive positions whose tiers changed alike, in the order of the changes; where blocks were
 //              removed one by one not always of one sequence
 //
-// Of events that are applied together the index says where each one's changes end (`EndEvent`).
+// With several events in one log the index marks where each one's changes end (`EndEvent`).
 //
 // *Truth*: in order; all of it together leads from what the holder had before to what it has after.
 // *Cost*: 8 bytes a block and 24 a run; a run is copied at once. Memory is kept for the next event,
@@ -40,7 +40,7 @@ class ChangeLog {
   };
 
   void Clear() {
-    // What one huge event took is not kept for ever.
+    // The memory of one huge event is not kept for ever.
     if (blocks_.capacity() > kKeptBlocks) blocks_ = {};
     if (runs_.capacity() > kKeptBlocks) runs_ = {};
     runs_.clear();
@@ -48,7 +48,7 @@ class ChangeLog {
     ends_.clear();
   }
 
-  // What is added from now on is another event's.
+  // Changes added from now on belong to the next event.
   void EndEvent() { ends_.push_back(runs_.size()); }
 
   // Appends a block: to the last run where it goes on there.

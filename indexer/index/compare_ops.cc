@@ -1,3 +1,7 @@
+// `Twins` plays operations on both structures and compares; `FirstDifference` plays a list of them;
+// `Shrink` leaves out what the difference does not need. Every comparison is a text, empty where
+// both agree, so that the first difference is also the message.
+
 #include "indexer/index/compare_ops.h"
 
 #include <algorithm>
@@ -9,6 +13,7 @@
 namespace kvatlas {
 namespace {
 
+// A change of one block as both logs tell it, for the comparison.
 struct Change {
   HolderIndex holder;
   SequenceHash block;
@@ -19,7 +24,7 @@ struct Change {
   friend bool operator==(const Change&, const Change&) = default;
 };
 
-// Orders and prints what the two are compared by.
+// Keys by which items are ordered and printed: all their fields.
 
 auto KeyOf(const Overlap& each) { return std::tuple(Raw(each.holder), each.blocks); }
 auto KeyOf(const TierOverlap& each) {
@@ -115,7 +120,7 @@ class Twins {
     tested_ = make(index_options);
   }
 
-  // What differs, or empty.
+  // Plays the operation on both; returns the difference, or nothing.
   std::string Play(const Op& op);
   std::string CompareState() const;
 
@@ -220,7 +225,8 @@ std::string Twins::Apply(HolderIndex holder, const Event& event) {
   return Differ("changes {block holder position before after}", expected, actual);
 }
 
-// What is swept first is the structure's own: the reference is told to forget the same.
+// The order of a sweep is the structure's own: the reference removes the blocks that the tested one
+// swept.
 std::string Twins::Sweep(const Op& op) {
   const HolderIndex holder{op.holder};
   if (!options_.whole) {
@@ -335,6 +341,8 @@ std::string Twins::CompareSteps(const OverlapQuery& query) const {
   return wrong.empty() ? Differ("steps {holder blocks}", expected, actual) : wrong;
 }
 
+// Everything that both can tell of their state. Numbers beyond the holders are asked for as well:
+// they hold nothing.
 std::string Twins::CompareState() const {
   const absl::Status check = tested_->Check();
   if (!check.ok()) return "check: " + check.ToString();
@@ -379,6 +387,7 @@ bool LeaveOut(std::vector<Item>* items, size_t length, const StillDiffers& still
   return shorter;
 }
 
+// Tries of one shrinking: each plays all operations that are left.
 constexpr size_t kTriesMax = 20'000;
 
 }  // namespace
@@ -395,6 +404,8 @@ std::string FirstDifference(const MakeTested& make, const std::vector<Op>& ops,
   return "";
 }
 
+// By halves, then single operations while that helps, then blocks of each operation, and operations
+// once more.
 std::vector<Op> Shrink(const MakeTested& make, std::vector<Op> ops, const RandomOptions& options) {
   size_t tries = kTriesMax;
   const auto still_differs = [&] { return !FirstDifference(make, ops, options).empty(); };

@@ -1,5 +1,5 @@
-// Do two structures give the same answers to the same calls? The comparison with the reference
-// after every call, and the shortest calls that still differ.
+// Compares a structure with the reference after every call of a list, and finds the shortest list
+// of calls that still differs.
 //
 // *Truth*: after each call both answer for the prompts it touched; from time to time everything is
 // compared: holdings with places and tiers, digests, counts, `Check()`.

@@ -1,5 +1,5 @@
-// What must every structure answer, and what do some get wrong? A table of cases, each a script of
-// events and questions.
+// Answers that every structure must give, and those that some get wrong: a table of cases, each a
+// script of events and questions.
 //
 // *Format*: statements between semicolons, words between blanks. Holders 0, 1, 2 and 3 exist at the
 // beginning.

@@ -21,7 +21,7 @@ namespace {
 
 using Words = std::vector<std::string_view>;
 
-// What stands between any of `marks`, without what is empty.
+// The texts between any of `marks`, without empty ones.
 Words Split(std::string_view text, std::string_view marks) {
   Words words;
   while (!text.empty()) {
@@ -116,7 +116,7 @@ Blocks BlocksOf(std::string_view text) {
   return blocks;
 }
 
-// What `kind` has to answer: what stands behind the bar where it is named, else what stands before
+// The answer that `kind` has to give: the one behind the bar where it is named, else the one before
 // the first bar.
 std::string ExpectedOf(std::string_view answers, std::string_view kind) {
   std::string expected;
@@ -268,15 +268,14 @@ void ConformanceCaseTest::RunStatement(std::string_view statement) {
     }
   }
   if (verb == "goes") {
-    // No observer is told of its blocks.
+    // Its blocks are reported to no observer.
     std::erase_if(sink_.changes,
                   [&](const Change& change) { return std::get<0>(change) == Raw(holder); });
     heard_ = sink_.changes.size();
   }
 }
 
-// What the changes add up to is what is held, the digest is of that, and all is as the reference
-// has it.
+// The changes add up to the holdings, the digest is of these, and all is as the reference has it.
 void ConformanceCaseTest::ExpectContents() {
   std::map<std::pair<uint32_t, uint64_t>, int> told;
   for (const auto& [holder, block, position, before, after] : sink_.changes) {

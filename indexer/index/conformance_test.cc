@@ -1,5 +1,5 @@
-// What does every structure owe its callers? Here is what a script (conformance_cases.h) cannot
-// say; the sizes at which the field's indexes break are in weaknesses_test.cc.
+// The promises of every structure to its callers, as far as a script (conformance_cases.h) cannot
+// express them; the sizes at which the field's indexes break are in weaknesses_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -477,7 +477,7 @@ TEST_P(WholeKindTest, HoldingsSayTheirPlaceWhichIsForgottenWithTheLastHolder) {
       ElementsAre(Holding{.block = six, .position = 4, .parent = five, .tiers = Tier::kHost}));
   Do(a, Removed{.blocks = {six}});
   Do(b, Removed{.tier = Tier::kHost, .blocks = {six}});
-  // A hash that everybody lost may come back anywhere.
+  // A hash that all holders lost may come back anywhere.
   Do(b, Stored{.tier = Tier::kHost, .position = 9, .parent = SequenceHash{8}, .blocks = {six}});
   EXPECT_THAT(index_->HoldingsOf(b),
               ElementsAre(Holding{

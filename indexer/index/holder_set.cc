@@ -1,3 +1,7 @@
+// `capacity_` says which form a set has: kInline, kDense, or the size of the sorted array. The form
+// changes in `SetMember` and `SetDense` alone, by the two rules `DenseIsSmaller` and
+// `SortedIsMuchSmaller`.
+
 #include "indexer/index/holder_set.h"
 
 #include <algorithm>
@@ -39,6 +43,7 @@ TierMask HolderSet::Get(HolderIndex holder) const {
   return at < count_ && HolderOf(members()[at]) == raw ? TiersOf(members()[at]) : TierMask();
 }
 
+// A mask of no tier takes the holder out, in either form.
 void HolderSet::Set(HolderIndex holder, TierMask tiers) {
   if (is_dense()) {
     SetDense(Raw(holder), tiers);
@@ -71,6 +76,7 @@ uint32_t HolderSet::LowerBound(uint32_t holder) const {
   return static_cast<uint32_t>(std::lower_bound(all, all + count_, Pack(holder, TierMask())) - all);
 }
 
+// Members are sorted by holder, so the last one tells how many words a dense form would have.
 void HolderSet::SetMember(uint32_t holder, TierMask tiers) {
   const uint32_t at = LowerBound(holder);
   const bool is_in = at < count_ && HolderOf(members()[at]) == holder;
@@ -93,6 +99,8 @@ void HolderSet::Insert(uint32_t at, Member member) {
   ++count_;
 }
 
+// The array shrinks by half when it is a quarter full: a holder that comes and goes does not make
+// it grow and shrink in turns.
 void HolderSet::Erase(uint32_t at) {
   Member* all = members();
   std::copy(all + at + 1, all + count_, all + at);
@@ -100,6 +108,8 @@ void HolderSet::Erase(uint32_t at) {
   if (capacity_ != kInline && count_ <= capacity_ / 4) Resize(capacity_ / 2);
 }
 
+// Moves the members to an array of another size, or back into the object. The array's pointer lies
+// where inline members lie, hence the copy in between.
 void HolderSet::Resize(uint32_t capacity) {
   Member* const old = capacity_ == kInline ? nullptr : array_;
   if (capacity <= kInlineMembers) {
@@ -143,6 +153,8 @@ void HolderSet::BecomeDense() {
   capacity_ = kDense;
 }
 
+// `dense_` and `array_` share their place: the dense form is kept by a pointer of its own until
+// everything is read.
 void HolderSet::BecomeSorted() {
   Dense* const dense = dense_;
   const uint32_t capacity = std::bit_ceil(std::max(count_, kInlineMembers * 2));
@@ -170,6 +182,7 @@ TierMask HolderSet::Dense::Get(uint32_t holder) const {
   return mask;
 }
 
+// Grows to the largest number ever set. A tier has no bits before its first member.
 void HolderSet::Dense::Set(uint32_t holder, TierMask mask) {
   if (holder / 64 >= words) {
     words = holder / 64 + 1;

@@ -1,5 +1,5 @@
-// Who holds this block, and in which tiers? A set of holders with a tier mask each, small when few
-// hold and a bit per holder when many do.
+// The holders of a block: a set of holders with a tier mask each, small when few hold and a bit per
+// holder when many do.
 //
 //   inline   up to 2 holders in the object's own 16 bytes
 //   sorted   a sorted array of (holder, mask), 4 bytes a holder

@@ -9,7 +9,7 @@
 namespace kvatlas {
 namespace {
 
-// What `ForEachWord` and `WordReader` should say, from the slow twin.
+// The words that `ForEachWord` and `WordReader` should give, from the slow twin.
 std::map<uint32_t, uint64_t> Words(const std::map<uint32_t, TierMask>& twin, TierMask tiers) {
   std::map<uint32_t, uint64_t> words;
   for (const auto& [holder, mask] : twin) {

@@ -4,7 +4,8 @@
 
 namespace kvatlas {
 
-// What every structure can do, because it can `FindOverlaps`.
+// Defaults of the interface, built on `Apply` and `FindOverlaps`: right for every structure, fast
+// for none.
 
 Applied Index::ApplyAll(HolderIndex holder, std::span<const Event> events, ChangeLog* changes) {
   return ApplyInOrder(events, [&](const Event& event, uint64_t* changed) {
@@ -16,6 +17,7 @@ Applied Index::ApplyAll(HolderIndex holder, std::span<const Event> events, Chang
   });
 }
 
+// All at once, so nothing is ever left.
 bool Index::Sweep(HolderIndex holder, size_t, ChangeLog* changes) {
   Apply(holder, Cleared{}, changes).IgnoreError();
   return false;
@@ -25,6 +27,8 @@ void Index::Maintain(size_t) {}
 
 bool Index::MayHold(SequenceHash) const { return true; }
 
+// One question for all tiers together, which decides which holders are in the answer, then one for
+// each tier.
 void Index::FindTierOverlaps(const OverlapQuery& query, std::vector<TierOverlap>* overlaps) const {
   std::vector<Overlap> found;
   FindOverlaps(query, &found);
@@ -42,12 +46,14 @@ void Index::FindTierOverlaps(const OverlapQuery& query, std::vector<TierOverlap>
       const auto at = std::lower_bound(
           overlaps->begin() + first, overlaps->end(), each.holder,
           [](const TierOverlap& a, HolderIndex holder) { return a.holder < holder; });
-      // A tier that was not asked for answers for those who are in the answer, no others.
+      // Every tier is asked, also those beyond `query.tiers`, but only for holders that are in the
+      // answer.
       if (at != overlaps->end() && at->holder == each.holder) at->by_tier[tier] = each.blocks;
     }
   }
 }
 
+// Sorted by depth: each new depth begins a step.
 OverlapSteps StepsOf(std::vector<Overlap> overlaps) {
   std::sort(overlaps.begin(), overlaps.end(), [](const Overlap& a, const Overlap& b) {
     return a.blocks != b.blocks ? a.blocks < b.blocks : a.holder < b.holder;

@@ -45,7 +45,7 @@ Blocks EverySecond(const Blocks& prompt, size_t from) {
   return some;
 }
 
-// Those that are right beside writers, holes or not.
+// Kinds that are right beside writers, with holes or without.
 std::vector<IndexKind> ConcurrentKinds() { return KindsThatClaim(kHoles | kPlaces); }
 
 class IndexConcurrentTest : public ::testing::TestWithParam<IndexKind> {

@@ -93,7 +93,7 @@ class Sequences {
   std::array<SequenceHash, kBlocks> hashes_;
 };
 
-// What can be asked: a path, in any tier, on the device, or in the host's memory.
+// A view is a question: a path, in any tier, on the device, or in the host's memory.
 constexpr int kMasks = 3;
 constexpr int kViews = kPaths * kMasks;
 constexpr std::array<TierMask, kMasks> kMaskOf = {TierMask::All(), TierMask(Tier::kDevice),
@@ -127,7 +127,7 @@ class Writer {
   void StoreRun(int path, size_t from, size_t to, Tier tier);
   void RemoveBlock(int path, size_t at, Tier tier);
 
-  // What the index must say once there is no writer.
+  // The holdings that the index must report once there is no writer.
   std::map<uint64_t, TierMask> Held() const;
 
   HolderIndex holder{0};
@@ -359,7 +359,7 @@ class History {
   // One thread for each of `bodies`, each called `rounds` times; readers ask until all are done.
   void Run(int rounds, const std::vector<std::function<void(int round)>>& bodies, int readers);
 
-  // What is wrong with the first answer that is wrong, or empty.
+  // The first wrong answer and what is wrong with it, or empty.
   std::string Judge() const;
   // The same at rest, holdings and digests included.
   std::string JudgeAtRest() const;
@@ -475,7 +475,7 @@ TEST_P(IndexHistoryTest, RandomWritersOfTheSameRuns) {
   EXPECT_EQ(history_.Judge(), "");
 }
 
-// Those that are not written are exact all the time, whatever others do to the runs they share.
+// Holders that are not written are exact all the time, whatever others do to the runs they share.
 TEST_P(IndexHistoryTest, QuietHoldersAreExactWhileOthersSplitAndMergeTheirRuns) {
   for (size_t depth : {48, 32, 17, 5}) {
     for (int path = 0; path < kPaths; ++path)
@@ -492,8 +492,7 @@ TEST_P(IndexHistoryTest, QuietHoldersAreExactWhileOthersSplitAndMergeTheirRuns) 
     Writer* const writer = history_.AddWriter();
     bodies.push_back([writer](int) { writer->Write(); });
   }
-  // One that evicts and restores every other block, one that moves its tail, with upkeep in
-  // between.
+  // One writer evicts and restores every other block, one moves its tail, with upkeep in between.
   Writer* const every_other = history_.AddWriter();
   bodies.push_back([every_other](int round) {
     const size_t at = static_cast<size_t>(round) * 2 % kDepth;

@@ -197,9 +197,9 @@ TEST_P(IndexRandomTest, AWideTrie) {
 // ---- Those that are not exact ----
 
 struct Habits {
-  // What a holder stores follows something that it holds, and it loses tails first.
+  // Stores follow blocks that the holder has, and it loses tails first.
   bool keeps_prefixes = false;
-  // What a holder stores follows something that it holds.
+  // Stores follow blocks that the holder has.
   bool stores_after_held = false;
   bool one_tier = false;
   bool with_locals = true;
@@ -264,7 +264,7 @@ class Twins {
     if (asks_some) query.only = only;
     tested_->FindOverlaps(query, &found.first);
     reference_->FindOverlaps(query, &found.second);
-    // Of the reference's, because it need not know `only`.
+    // Filtered here, since the reference need not know `only`.
     std::erase_if(found.second, [&](const Overlap& each) {
       return asks_some && (only[0] >> Raw(each.holder) & 1) == 0;
     });

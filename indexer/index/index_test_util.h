@@ -1,4 +1,4 @@
-// What do the tests of all structures share? Sequences as small numbers, one structure with its
+// Shared by the tests of all structures: sequences as small numbers, one structure with its
 // holders, and what each kind claims.
 //
 // *Contents* are small numbers that stand for local hashes: {1, 2, 3} is a prompt of three blocks,
@@ -151,7 +151,7 @@ inline Digest DigestOf(const std::vector<Holding>& holdings) {
 
 // ---- One structure ----
 
-// What was logged of changes, of all holders.
+// The logged changes of all holders.
 struct Recorder {
   // Calls write(&log), and records what it logs as the holder's.
   template <typename Write>

@@ -18,7 +18,7 @@ class Chooser {
   Op Next();
 
  private:
-  // What a holder stored lately: the places where removals and questions meet something.
+  // The latest stores of a holder: places where removals and questions meet something.
   struct Recently {
     uint32_t tier = 0;
     Numbers blocks;

@@ -1,6 +1,5 @@
-// Which calls does a random test make? Stores of runs that begin anywhere, removals in every order,
-// holders that come, go and are masked, clears, sweeps, and questions of every kind, over a
-// `RandomTrie`.
+// The calls of a random test: stores of runs that begin anywhere, removals in every order, holders
+// that come, go and are masked, clears, sweeps, and questions of every kind, over a `RandomTrie`.
 //
 // Example:
 //   const RandomOptions options = {.trie = {.blocks = 12}, .holders = 3};

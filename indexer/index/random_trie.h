@@ -1,6 +1,6 @@
-// Which sequences exist in a random test? A random trie of blocks, each a small number with one
-// parent and one position, so that whatever is drawn from it keeps to what a sequence hash means
-// (`index.h`, *Names*).
+// The sequences of a random test: a random trie of blocks, each a small number with one parent and
+// one position, so that whatever is drawn from it keeps to what a sequence hash means (`index.h`,
+// *Names*).
 //
 // Numbers from `size()` on are foreign: blocks that are never stored, for prompts that leave the
 // trie.
@@ -55,12 +55,12 @@ class RandomTrie {
 
   uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
 
-  // Of any block of the trie.
+  // For any block of the trie.
   uint32_t parent(uint32_t block) const { return nodes_[block].parent; }
   Position position(uint32_t block) const { return nodes_[block].position; }
   SequenceHash parent_hash(uint32_t block) const;
 
-  // Of foreign blocks too.
+  // For foreign blocks as well.
   SequenceHash hash(uint32_t block) const;
   LocalHash local(uint32_t block) const;
   std::vector<SequenceHash> hashes(std::span<const uint32_t> blocks) const;

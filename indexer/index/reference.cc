@@ -1,3 +1,7 @@
+// Two maps under one mutex: blocks by hash, and for each holder the tiers of each block that it
+// has. Nothing here is clever, since the other structures are compared with it: each method is the
+// definition in `index.h` written down. It counts `blocks_max` and knows no bound of bytes.
+
 #include "indexer/index/reference.h"
 
 #include <map>
@@ -30,6 +34,8 @@ class ReferenceIndex : public Index {
     bool masked = false;
     std::map<SequenceHash, TierMask> held;
   };
+  // A block that some holder has; erased with its last holder. Position and parent are those of the
+  // first store.
   struct Block {
     Position position = 0;
     SequenceHash parent = kNoParent;
@@ -53,6 +59,7 @@ class ReferenceIndex : public Index {
   uint64_t refused_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// The smallest free number: numbers are in order, so it is where the count first differs.
 absl::StatusOr<HolderIndex> ReferenceIndex::AddHolder() {
   MutexLock lock(&mutex_);
   if (holders_.size() >= options_.holders_max)
@@ -85,6 +92,7 @@ absl::Status ReferenceIndex::Apply(HolderIndex holder, const Event& event, Chang
   return absl::OkStatus();
 }
 
+// Block by block, up to the first that a bound refuses. A known block is stored even at the bound.
 absl::Status ReferenceIndex::Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) {
   for (size_t i = 0; i < stored.blocks.size(); ++i) {
     const SequenceHash hash = stored.blocks[i];
@@ -108,6 +116,7 @@ absl::Status ReferenceIndex::Store(HolderIndex holder, const Stored& stored, Cha
   return absl::OkStatus();
 }
 
+// Takes the block out of some tiers, and logs it once for all of them.
 void ReferenceIndex::Remove(HolderIndex holder, TierMask tiers, SequenceHash hash,
                             ChangeLog* changes) {
   std::map<SequenceHash, TierMask>& held = holders_[holder].held;
@@ -124,6 +133,7 @@ void ReferenceIndex::Remove(HolderIndex holder, TierMask tiers, SequenceHash has
   if (changes != nullptr) changes->Add(hash, position, before, after);
 }
 
+// Over a copy, since `Remove` erases from the map.
 void ReferenceIndex::Clear(HolderIndex holder, TierMask tiers, ChangeLog* changes) {
   const std::map<SequenceHash, TierMask> held = holders_[holder].held;
   for (const auto& [hash, unused] : held) Remove(holder, tiers, hash, changes);
@@ -135,6 +145,7 @@ void ReferenceIndex::SetMasked(HolderIndex holder, bool masked) {
   if (found != holders_.end()) found->second.masked = masked;
 }
 
+// The definition of an overlap.
 uint32_t ReferenceIndex::OverlapOf(const Holder& holder, const OverlapQuery& query) {
   uint32_t depth = 0;
   for (SequenceHash hash : query.blocks) {

@@ -1,4 +1,4 @@
-// What is the right answer? The slow structure that every other one is compared with.
+// The right answer to every question. The slow structure that every other one is compared with.
 //
 //   holder → { block → tiers }        block → { position, parent, number of holders }
 //

@@ -1,3 +1,10 @@
+// Two ways to the same answer. `FindAllAtOnce` works on sets of holders, a word for 64, from the
+// deepest length down: right where the order of the engine's steps does not matter. Else
+// `FindStepByStep` does for each holder what the engine does. `Find` chooses.
+//
+// Lengths are tokens, or units of the alignment where they are called units: prefixes end only at
+// multiples of it.
+
 #include "indexer/index/reusable.h"
 
 #include <algorithm>
@@ -11,20 +18,23 @@ namespace {
 
 uint64_t RoundDown(uint64_t value, uint64_t unit) { return value - value % unit; }
 
-// Blocks that end at a boundary and must be held for it.
+// Number of blocks before a boundary that cover a window, at least one; one more where the engine
+// drops the last (`drop`).
 uint64_t BlocksOfWindow(const CacheClass& side, bool drop) {
   const uint64_t blocks = (uint64_t{side.window_tokens} + side.block_size - 1) / side.block_size;
   return std::max<uint64_t>(1, blocks + drop);
 }
 
-// Of a class that is no chunk: blocks before a boundary that must be held, as far as there are so
-// many.
+// Number of blocks before a boundary that must be held, for a class that is no chunk; fewer near
+// the beginning of the prompt.
 uint64_t BlocksBefore(const CacheClass& side) {
   return side.kind == CacheKind::kWindow ? BlocksOfWindow(side, false) : 1;
 }
 
 }  // namespace
 
+// The twin is the next end at or behind `end` at which a main and a side block end together
+// (`SideName`). A prompt that ends before it has no name for the block.
 std::optional<SequenceHash> Reusable::NameAt(const CacheClass& side,
                                              std::span<const SequenceHash> blocks,
                                              uint32_t block_size, uint64_t end) {
@@ -43,6 +53,8 @@ uint64_t Reusable::FirstNeeded(const CacheClass& side, uint64_t length) {
   return end - std::min(end, BlocksBefore(side));
 }
 
+// Prepares the sides of a layout for one prompt. Vectors only grow; rows are marked unknown and
+// read when they are first needed.
 void Reusable::Open(const CacheLayout& layout) {
   sides_used_ = layout.sides.size();
   if (sides_.size() < sides_used_) sides_.resize(sides_used_);
@@ -64,6 +76,9 @@ void Reusable::Open(const CacheLayout& layout) {
   }
 }
 
+// Walks go from deep to shallow, so some rows before the wanted one are read with it: one more time
+// as many at each call, up to `kNamesAtOnce`. Blocks behind the last common end have no name and no
+// holder.
 void Reusable::ReadRows(Side* side, size_t block) {
   uint64_t* const rows = side->rows.data();
   if (block >= side->named) {
@@ -84,7 +99,12 @@ void Reusable::ReadRows(Side* side, size_t block) {
 
 // ---- All holders at once ----
 
-// The AND of a window that slides down, as a queue of two stacks.
+// Holders among `among` that have every block of the class that a prefix of `units` needs: the AND
+// of the rows [first, end). The window slides down from call to call. As a queue made of two
+// stacks: `above` has, for each block b of [split, end), the AND of [split, b], so that the upper
+// end may fall; `below` has the AND of [low, split) and takes new rows at the lower end. When the
+// end falls to `split`, the whole window becomes the new `above`. So each row is read and combined
+// twice at most.
 bool Reusable::Accept(Side* side, uint64_t units, const uint64_t* among, uint64_t* accepted) {
   const uint64_t end = units * side->per_unit;
   const uint64_t first = side->of.kind == CacheKind::kChunk
@@ -126,8 +146,12 @@ void Reusable::Join(const OverlapSteps& held, size_t step, std::span<const uint6
     pending_[word] |= more[word] & holders[word];
 }
 
-// From the deepest length down, in units of the alignment: the holders that reach it join those
-// that wait, and those that every class accepts leave.
+// From the deepest length down, in units of the alignment:
+// 1. Holders whose main class reaches the length join those that wait (`pending_`).
+// 2. Each class in turn takes out those that it does not accept (`Accept`).
+// 3. Holders that all classes accept are done at this length and leave.
+// With none waiting, the next length is where the next holders join. At the end those still waiting
+// can reuse nothing.
 void Reusable::FindAllAtOnce(const OverlapSteps& held, std::span<const uint64_t> holders,
                              std::vector<Overlap>* found) {
   const auto unit = static_cast<uint32_t>(alignment_ / block_size_);  // blocks
@@ -161,12 +185,17 @@ void Reusable::FindAllAtOnce(const OverlapSteps& held, std::span<const uint64_t>
 
 // ---- Step by step, as the engine does it ----
 
+// Drops a block where the engine does, then rounds down to the alignment.
 uint64_t Reusable::FindOfMain(uint64_t held, uint64_t length_max, bool drop) const {
   uint64_t length = RoundDown(std::min(held, length_max), block_size_);
   if (drop && length > 0) length -= std::min(alignment_, block_size_);
   return RoundDown(length, alignment_);
 }
 
+// The largest length that one class of one holder accepts, by kind: a state needs its one block, a
+// chunk the blocks from its beginning on, a window a run of blocks. The window's search goes from
+// the end to the beginning, as vLLM's; a run that reaches the beginning of the prompt needs no full
+// window.
 uint64_t Reusable::FindOfSide(Side* side, uint32_t holder, uint64_t length_max, bool drop) {
   const uint64_t size = side->of.block_size;
   uint64_t block = length_max / size;
@@ -194,14 +223,16 @@ uint64_t Reusable::FindOfSide(Side* side, uint32_t holder, uint64_t length_max, 
       break;
     }
   }
-  // What is left of a run stands at the head.
+  // No full window: a run that reaches the beginning of the prompt counts.
   if (found == 0) found = RoundDown(run * size, alignment_) / size;
   if (drop && found > 0) found = RoundDown((found - 1) * size, alignment_) / size;
   return found * size;
 }
 
 // vLLM's loop: each class in turn shortens the length, until none does. A class that drops its last
-// block is given one more to match, once for each length.
+// block is given one more to match, once for each length: `verified` has a bit for each class that
+// had it, and is cleared when another class shortens the length. The main class is searched once,
+// since its answer only gets cut.
 uint64_t Reusable::FindStepByStep(const CacheLayout& layout, uint32_t holder, uint64_t held) {
   const size_t classes = sides_used_ + layout.has_main;
   const bool simple = layout.has_main && sides_used_ == 1;
@@ -245,6 +276,8 @@ uint64_t Reusable::FindStepByStep(const CacheLayout& layout, uint32_t holder, ui
   }
 }
 
+// A layout without a main class starts from the whole prompt for all of `holders`. Where the
+// alignment is no multiple of the domain's blocks nothing can be reused.
 void Reusable::Find(const CacheLayout& layout, std::span<const SequenceHash> blocks,
                     uint32_t block_size, TierMask tiers, const SideIndex::Reader& sides,
                     const OverlapSteps& held, std::span<const uint64_t> holders,

@@ -1,4 +1,4 @@
-// How many leading blocks of a prompt can holders of hybrid models reuse?
+// Leading blocks of a prompt that holders of hybrid models can reuse.
 //
 //   main overlap of each holder, from the index ─▶ Reusable ◀─ rows of side blocks, from the `SideIndex`
 //                                                     │
@@ -38,10 +38,10 @@ namespace kvatlas {
 
 class Reusable {
  public:
-  // Of those of `holders` (h is bit h % 64 of word h / 64), all of this layout: what they can reuse
-  // of the prompt `blocks`, more tokens following it, is appended to `found`, in no particular
-  // order, with 0 blocks where that is nothing. `held`: what their main class holds; who is in none
-  // of it has no entry. Where the layout has no main class, `held` is not looked at, and all of
+  // Appends to `found` how much of the prompt `blocks`, which more tokens follow, each of `holders`
+  // can reuse (h is bit h % 64 of word h / 64), in no particular order, 0 blocks included. All of
+  // them have this layout. `held`: what their main class holds; a holder that is in no step of it
+  // gets no entry. Where the layout has no main class, `held` is not looked at, and all of
   // `holders` have an entry. `block_size`: of the domain, tokens.
   void Find(const CacheLayout& layout, std::span<const SequenceHash> blocks, uint32_t block_size,
             TierMask tiers, const SideIndex::Reader& sides, const OverlapSteps& held,
@@ -70,9 +70,9 @@ class Reusable {
     std::vector<uint64_t> rows;
     std::vector<uint8_t> known;
     size_t ahead = 1;  // rows to read at once: more with each time
-    // Of the last prefix asked for in `Accept`: rows of the blocks [low, end) were combined by AND,
-    // in two parts, so that a shorter prefix costs the rows that are new in it: `below` for [low,
-    // split), and for each block b in [split, end) row b of `above` for [split, b].
+    // State of the last prefix asked for in `Accept`: rows of the blocks [low, end) were combined
+    // by AND, in two parts, so that a shorter prefix costs the rows that are new in it: `below` for
+    // [low, split), and for each block b in [split, end) row b of `above` for [split, b].
     size_t low = SIZE_MAX, split = SIZE_MAX;
     std::vector<uint64_t> below, above;
   };
@@ -94,8 +94,8 @@ class Reusable {
   bool Has(Side* side, size_t block, uint32_t holder) {
     return (Row(side, block)[holder / 64] >> (holder % 64) & 1) != 0;
   }
-  // Of the holders in `among`, those whose class accepts so many units of the alignment; false:
-  // none. REQUIRES: less at each call.
+  // Writes those of `among` whose class accepts so many units of the alignment; false: none does.
+  // REQUIRES: less at each call.
   bool Accept(Side* side, uint64_t units, const uint64_t* among, uint64_t* accepted);
   // Takes those of `holders` that hold the prefixes of this step into `pending_`.
   void Join(const OverlapSteps& held, size_t step, std::span<const uint64_t> holders);

@@ -1,3 +1,7 @@
+// Holder h is in shard h mod N under number h / N, so both directions are arithmetic and no map is
+// kept. Every call goes to one shard but for questions, upkeep and figures, which go to all in
+// turn.
+
 #include "indexer/index/sharded_index.h"
 
 #include <algorithm>
@@ -39,6 +43,7 @@ class ShardedIndex : public Index {
     return HolderIndex{number};
   }
 
+  // The mutex orders numbers only; calls that name a holder do not take it.
   void RemoveHolder(HolderIndex holder) override {
     MutexLock lock(&mutex_);
     if (Raw(holder) >= next_ || free_.contains(Raw(holder))) return;
@@ -58,6 +63,7 @@ class ShardedIndex : public Index {
   bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override {
     return ShardOf(holder)->Sweep(Inside(holder), blocks_max, changes);
   }
+  // The steps are shared, so that a tick costs as much as in one index.
   void Maintain(size_t steps) override {
     for (const auto& shard : shards_) shard->Maintain(std::max<size_t>(steps / count(), 1));
   }
@@ -85,6 +91,8 @@ class ShardedIndex : public Index {
     return ShardOf(holder)->DigestOf(Inside(holder));
   }
 
+  // A block in several shards counts in each. Shards of one kind have the same figures of shape, in
+  // the same order.
   IndexStats Stats() const override {
     IndexStats sum = shards_[0]->Stats();
     for (size_t i = 1; i < shards_.size(); ++i) {
@@ -128,8 +136,8 @@ class ShardedIndex : public Index {
     }
   }
 
-  // Of a set of holders those in shard `s`, by their numbers there. At least a word, for an empty
-  // set means all.
+  // The members of a set of holders that are in shard `s`, by their numbers there. At least a word,
+  // since an empty set means all.
   std::vector<uint64_t> OnlyIn(std::span<const uint64_t> only, uint32_t s) const {
     std::vector<uint64_t> inside(only.size() / count() + 1);
     for (uint32_t word = 0; word < only.size(); ++word) {
@@ -160,6 +168,7 @@ std::unique_ptr<Index> MakeShardedIndex(
     return bound == 0 ? 0 : std::max<uint64_t>(bound / count, 1);
   };
   IndexOptions of_shard = options;
+  // Rounded up: the total is checked in `AddHolder`. Bounds of at least 1, since 0 means no limit.
   of_shard.holders_max = (options.holders_max + count - 1) / count;
   of_shard.blocks_max = part(options.blocks_max);
   of_shard.bytes_max = part(options.bytes_max);

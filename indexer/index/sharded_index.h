@@ -1,5 +1,5 @@
 // Several indexes of one kind that answer as one: holder h is in shard h mod N, under number h / N.
-// What holders overlap does not depend on other holders, so answers are the same; each shard has a
+// A holder's overlap does not depend on other holders, so answers are the same; each shard has a
 // writer of its own.
 //
 // *When*: several streams apply at once, on several cores, and wait for the one writer of an index.

@@ -1,4 +1,4 @@
-// Do several indexes answer as one? Beside one index, under random calls.
+// Several indexes answer as one: compared with one index, under random calls.
 
 #include "indexer/index/sharded_index.h"
 

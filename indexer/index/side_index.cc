@@ -1,3 +1,10 @@
+// A row has 32 bits (`kShared`, class, holder with tiers, or number in the pool). With one holder
+// everything is in the row; the second one moves both to a `HolderSet` in the pool (`SetTiers`),
+// and the last but one that goes brings the other back. Rows without holders are erased.
+//
+// Writers work in pieces of `kNamesPerLock` names, prefetched together; walks over everything
+// (`Step`) in pieces of `kNamesPerStep`, with a cursor that stays valid while rows come and go.
+
 #include "indexer/index/side_index.h"
 
 #include <algorithm>
@@ -17,6 +24,8 @@ static_assert(SideIndex::kNamesPerLock <= BucketTable::kPrefetchMax);
 
 // ---- Holders of a row ----
 
+// Free places are reused, last freed first. `pool_bytes_` counts objects and what they have on the
+// heap.
 uint32_t SideIndex::AddToPool(HolderSet set) {
   pool_bytes_ += set.HeapBytes();
   if (pool_free_.empty()) {
@@ -43,6 +52,10 @@ TierMask SideIndex::TiersOf(uint32_t holders, HolderIndex holder) const {
              : TierMask();
 }
 
+// Sets the tiers of one holder in a row that exists.
+// 1. The row's only holder: changed in place, or the row goes with it.
+// 2. Another holder beside it: both go to the pool.
+// 3. A row in the pool: the set changes, and a set of one comes back into the row.
 void SideIndex::SetTiers(size_t row, HolderIndex holder, TierMask before, TierMask after) {
   if (before.empty()) ++counts_.holdings;
   if (after.empty()) --counts_.holdings;
@@ -64,7 +77,7 @@ void SideIndex::SetTiers(size_t row, HolderIndex holder, TierMask before, TierMa
   set.Set(holder, after);
   pool_bytes_ += set.HeapBytes();
   if (set.size() != 1) return;
-  // The last one stands in the row again.
+  // One holder is left: it is kept in the row again.
   uint32_t packed = 0;
   set.ForEachWord(TierMask::All(), [&](uint32_t word, uint64_t bits) {
     const HolderIndex last{word * 64 + static_cast<uint32_t>(std::countr_zero(bits))};
@@ -74,6 +87,8 @@ void SideIndex::SetTiers(size_t row, HolderIndex holder, TierMask before, TierMa
   FreeOfPool(holders);
 }
 
+// Classes get numbers in the order in which they are first stored, and keep them. Beyond
+// `kClassesMax` names have no class: they are held and found all the same.
 uint32_t SideIndex::ClassBits(const CacheClass* of) {
   if (of == nullptr) return 0;
   const uint64_t tag = SideTag(*of);
@@ -92,6 +107,8 @@ void SideIndex::Prefetch(std::span<const SequenceHash> names) const {
 
 // ---- Writes ----
 
+// A name that was stored without a class gets one with the first store that has it. Each name
+// checks the bounds: those before the refused one are stored, those behind it are not.
 absl::Status SideIndex::Store(HolderIndex holder, Tier tier, std::span<const SequenceHash> names,
                               const CacheClass* of, const Changed& changed) {
   if (Raw(holder) >= kHoldersEnd) return absl::ResourceExhaustedError("too many holders");
@@ -146,6 +163,9 @@ void SideIndex::Remove(HolderIndex holder, Tier tier, std::span<const SequenceHa
   }
 }
 
+// Looks under the shared lock and removes under the exclusive one: a name that another call has
+// removed in between is passed over. The holder's own calls are serialised, so nothing is added
+// behind the cursor.
 void SideIndex::Clear(HolderIndex holder, TierMask tiers, const Changed& changed) {
   std::vector<Found> found;
   std::vector<SequenceHash> names;
@@ -160,6 +180,8 @@ void SideIndex::Clear(HolderIndex holder, TierMask tiers, const Changed& changed
   }
 }
 
+// Chunks of versions are made at the first write of one of their holders. Holders beyond all chunks
+// have no version: it reads as 0, never written.
 void SideIndex::Bump(HolderIndex holder) {
   const uint32_t chunk = Raw(holder) / kVersionsPerChunk;
   if (chunk >= kVersionChunks) return;
@@ -180,6 +202,8 @@ void SideIndex::Bump(HolderIndex holder) {
 
 // ---- Reads ----
 
+// From the cursor on through whole buckets, until enough names were looked at. False: the end was
+// reached.
 bool SideIndex::Step(HolderIndex holder, TierMask tiers, uint64_t* cursor,
                      std::vector<Found>* found) const {
   found->clear();
@@ -221,6 +245,8 @@ TierMask SideIndex::Get(HolderIndex holder, SequenceHash name) const {
   return row == BucketTable::kNone ? TierMask() : TiersOf(HoldersAt(row), holder);
 }
 
+// Two passes: the first finds all rows and fetches the sets of those in the pool, the second reads
+// them, so that the misses overlap.
 void SideIndex::Reader::Rows(std::span<const SequenceHash> names, TierMask tiers, size_t words,
                              uint64_t* rows) const {
   static_assert(kNamesAtOnce <= kNamesPerLock);

@@ -1,4 +1,4 @@
-// Which holders hold which side blocks of hybrid models (`cache_class.h`)?
+// The holders of side blocks of hybrid models (`cache_class.h`).
 //
 //   name ─▶ row of a `BucketTable` [ class, holders 4 ] ─▶ one holder with its tiers, or a `HolderSet` in the pool
 //
@@ -8,7 +8,7 @@
 // Names of different classes differ, so that a name has one class: the one it was first stored
 // with.
 // *Threads*: any. Writers take the lock alone, for at most `kNamesPerLock` names at a time; a
-// `Reader` shares it. A holder's own calls are serialised by the caller, who also says when its
+// `Reader` shares it. A holder's own calls are serialised by the caller, which also says when its
 // holdings change (`BeginWrite`, `EndWrite`), so that a query can tell that what it read of a
 // holder was of one instant.
 // *Cost*: a name that one holder has takes 11.8 to 12.1 bytes (`bucket_table.h`: a row of 4 bytes,
@@ -87,8 +87,8 @@ class SideIndex {
     Bump(holder);
     ended_.fetch_add(1, std::memory_order_seq_cst);
   }
-  // Of all holders. `WritesEnded`, then `WritesBegun`, the same number: nothing is being written.
-  // `WritesBegun` later still that number: nothing was written meanwhile.
+  // Counts over all holders. `WritesEnded`, then `WritesBegun`, the same number: nothing is being
+  // written. `WritesBegun` later still that number: nothing was written meanwhile.
   uint64_t WritesBegun() const { return begun_.load(std::memory_order_seq_cst); }
   uint64_t WritesEnded() const { return ended_.load(std::memory_order_seq_cst); }
   // Even: nothing is being written. Unchanged between two calls: nothing was written. 0 for a
@@ -149,7 +149,7 @@ class SideIndex {
   static uint32_t Pack(HolderIndex holder, TierMask tiers) {
     return Raw(holder) << kTiers | tiers.bits();
   }
-  // What a row has, its class included.
+  // The content of a row, its class included.
   uint32_t HoldersAt(size_t row) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     uint32_t holders;
     std::memcpy(&holders, rows_.Payload(row), sizeof(holders));
@@ -163,7 +163,7 @@ class SideIndex {
   uint64_t BytesNow() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return rows_.bytes() + pool_bytes_;
   }
-  // What a holder has of about `kNamesPerStep` names from a cursor on; false: that was all.
+  // Finds the holder's names among about `kNamesPerStep` from a cursor on; false: that was all.
   struct Found {
     SequenceHash name;
     TierMask tiers;

@@ -36,7 +36,7 @@ Blocks Sequence(uint64_t name, size_t length) {
   return blocks;
 }
 
-// Those of names 0, 1, ….
+// The sequences of names 0, 1, ….
 std::vector<Blocks> Sequences(size_t count, size_t length) {
   std::vector<Blocks> sequences;
   for (uint64_t name = 0; name < count; ++name) sequences.push_back(Sequence(name, length));
@@ -78,7 +78,7 @@ class WeaknessesTest : public ::testing::TestWithParam<IndexKind> {
   }
   void Store(HolderIndex holder, const Blocks& blocks, size_t from = 0, size_t to = SIZE_MAX) {
     const absl::Status status = TryStore(holder, blocks, from, to);
-    // One refusal is told of, not a million.
+    // One refusal is reported, not a million.
     if (!status.ok() && !std::exchange(refused_, true)) ADD_FAILURE() << status;
   }
   // In events of a stream's size.
@@ -244,7 +244,7 @@ TEST_P(WeaknessesTest, TenThousandHoldersUnderOneRoot) {
   ExpectGivenBack(empty, full);
 }
 
-// A peer keeps a linear list of those who have a run in part.
+// A peer keeps a linear list of the workers that have a run in part.
 TEST_P(WeaknessesTest, AThousandHoldersThatPartAtEveryBlockOfARun) {
   const size_t holders = Size(1'000);
   const Blocks run = Sequence(1, holders);
@@ -311,8 +311,7 @@ TEST_P(WeaknessesTest, ASweepsStepIsBounded) {
 
 // ---- Holes, and what they leave ----
 
-// A peer splits a 1,000-block run into 500 that never merge again, and everybody's lookup pays for
-// it.
+// A peer splits a 1,000-block run into 500 that never merge again, and every lookup pays for it.
 TEST_P(WeaknessesTest, EveryOtherBlockEvictedAndStoredAgainLeavesNoTrace) {
   Limit({.retained_bytes = 0});
   const std::vector<Blocks> runs = Sequences(10, 1000);
@@ -429,8 +428,8 @@ TEST_P(WeaknessesTest, MemoryGoesBackAfterHolesToo) {
   ExpectGivenBack(empty, full);
 }
 
-// What is stored where something was must not take over what was there: a peer's map kept a
-// worker's old name for storage that another chain got, and counted two where one was held.
+// Storage that is used again must not take over its former contents: a peer's map kept a worker's
+// old name for storage that another chain got, and counted two where one was held.
 TEST_P(WeaknessesTest, StorageThatIsUsedAgainBringsNothingWithIt) {
   const HolderIndex a = Add(), b = Add();
   Store(b, Sequence(999, 3));

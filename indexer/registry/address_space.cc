@@ -1,3 +1,7 @@
+// A quarter of the limit is left for the rest of the process. An index gets an eighth of what is
+// left of the rest, so each next one gets less and none takes all; below `kIndexBytesMin`, what the
+// heap of an atlas needs at least, there is none.
+
 #include "indexer/registry/address_space.h"
 
 #include <sys/resource.h>

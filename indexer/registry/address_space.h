@@ -1,4 +1,4 @@
-// How many addresses may another index take? For processes with a limit of them (`ulimit -v`).
+// Addresses that another index may take. For processes with a limit of them (`ulimit -v`).
 
 #ifndef KVATLAS_INDEXER_REGISTRY_ADDRESS_SPACE_H_
 #define KVATLAS_INDEXER_REGISTRY_ADDRESS_SPACE_H_

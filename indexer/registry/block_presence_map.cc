@@ -1,3 +1,7 @@
+// The constructor turns the dump into sets, asks them for each block of the prompt (`Class::run`:
+// blocks in a row up to here) and draws the strips. `EndedBy` then replays the engine's look-up on
+// these runs.
+
 #include "indexer/registry/block_presence_map.h"
 
 #include <algorithm>
@@ -43,6 +47,8 @@ BlockPresenceMap::BlockPresenceMap(const HolderDump& dump, std::span<const Seque
                                                         block_size_)});
 }
 
+// Several small blocks of the class may end in one main block, or none (`-`) where its blocks are
+// larger.
 std::string BlockPresenceMap::StripOf(const Class& side) const {
   std::string strip;
   for (uint64_t block = 0; block < blocks_; ++block) {
@@ -55,13 +61,16 @@ std::string BlockPresenceMap::StripOf(const Class& side) const {
   return strip;
 }
 
-// REQUIRES: `tokens` is a multiple of the alignment, and not 0.
+// Whether the class alone would let a prefix of so many tokens be reused: from the first block that
+// it needs, all up to the end are held in a row. REQUIRES: `tokens` is a multiple of the alignment,
+// and not 0.
 bool BlockPresenceMap::Accepts(const Class& side, uint64_t tokens) const {
   const uint64_t end = tokens / side.of.block_size;
   const uint64_t first = Reusable::FirstNeeded(side.of, tokens);
   return first == end || (end <= side.run.size() && side.run[end - 1] >= end - first);
 }
 
+// The longest prefix of at most `tokens` that the class accepts. O(length / alignment).
 uint64_t BlockPresenceMap::LongestOf(const Class& side, uint64_t tokens) const {
   if (alignment_ == 0) return 0;
   tokens -= tokens % alignment_;
@@ -69,6 +78,9 @@ uint64_t BlockPresenceMap::LongestOf(const Class& side, uint64_t tokens) const {
   return tokens;
 }
 
+// The fixed point of the engine's look-up: class after class shortens the length until none does.
+// The last class that shortened it has ended it. A class that drops its last block explains the
+// rest.
 std::string BlockPresenceMap::EndedBy(uint32_t reusable) const {
   if (layout_.plain() || reusable >= blocks_) return "";
   std::string ended = layout_.has_main && held_ < blocks_ ? ToString(layout_.main) : "";

@@ -1,5 +1,5 @@
-// Which blocks of a prompt does each cache class of a holder have, and which class ends what can be
-// reused?
+// The blocks of a prompt that each cache class of a holder has, and the class that ends what can be
+// reused.
 //
 //   main      ##########......      '#' every block of the class that ends in this main block is held
 //   window:7  ..####..........      '+' some are
@@ -7,9 +7,9 @@
 //
 // A character for each main block of the prompt, so that strips lie under each other.
 //
-// *Truth*: as the holder was when it was dumped, blocks of any tier. "Ended" is told as the
-// engine's look-up goes (`reusable.h`): class after class shortens the prefix until all accept it,
-// and the one that shortened it last has ended it.
+// *Truth*: as the holder was when it was dumped, blocks of any tier. "Ended" follows the engine's
+// look-up (`reusable.h`): class after class shortens the prefix until all accept it, and the one
+// that shortened it last has ended it.
 // *Threads*: any. *Cost*: O(what the holder holds), as the dump itself.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_BLOCK_PRESENCE_MAP_H_

@@ -1,11 +1,11 @@
-// What do the holders of one domain really hold, and how busy are they? Told of each event's
-// changes, run by run, in order; coverage lives on it.
+// Observes what the holders of one domain really hold and how busy they are: gets each event's
+// changes, run by run, in order. Coverage is built on it.
 //
-// *Truth*: what a masked holder has counts as gone: it is told as lost when the lease runs out and
-// as gained when the holder resumes. So the sum of what was told is what queries can see.
+// *Truth*: blocks of a masked holder count as gone: they are reported as lost when the lease runs
+// out and as gained when the holder resumes. So the sum of all reports is what queries can see.
 // *Threads*: called by the thread that writes, in order per holder, with the holder's lock held and
-// none of the index; several events that came together are told of when all are applied: it must be
-// quick and must not call the registry.
+// none of the index; events that came together are reported when all are applied. It must be quick
+// and must not call the registry.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_DOMAIN_OBSERVER_H_
 #define KVATLAS_INDEXER_REGISTRY_DOMAIN_OBSERVER_H_
@@ -21,8 +21,8 @@ namespace kvatlas {
 class DomainObserver {
  public:
   virtual ~DomainObserver() = default;
-  // What an event changed. `stored` is the event where it was a stored one: the runs are parts of
-  // it. Valid during the call.
+  // The changes of an event. `stored`: the event, if it was a stored one; the runs are parts of it.
+  // Valid during the call.
   virtual void OnChanged(HolderIndex holder, const ChangeLog::Part& changes,
                          const Stored* stored) = 0;
   // The holder's load as of now; nothing: it is masked or gone.

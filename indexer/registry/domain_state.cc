@@ -1,3 +1,10 @@
+// One domain in four parts: holders come and go (`Add`, `Forget`, `Sweep`), pending prompts and
+// sessions, questions (`FindOverlaps`, `FindBest`, `VisitReaches`), statistics.
+//
+// `table_` is copied for each change and never changed in place: a question takes the pointer once
+// and works on it without a lock. A number's life: the index gives it, the table shows it, `Forget`
+// takes it out of the table, `Sweep` empties it in the index and only then gives it back.
+
 #include "indexer/registry/domain_state.h"
 
 #include <algorithm>
@@ -25,6 +32,8 @@ constexpr size_t kHoldersPerBest = 4;
 
 }  // namespace
 
+// The address space is asked for first: with `ulimit -v` one index must not take what the next ones
+// and the rest of the process need.
 absl::StatusOr<std::shared_ptr<DomainState>> DomainState::Make(
     const HolderRegistryOptions& options, const Domain& domain, uint32_t block_size,
     std::shared_ptr<const PeerQuotas::Charge> charge) {
@@ -78,6 +87,7 @@ HolderPtr DomainState::Find(const HolderId& id) const {
   return it == holders_.end() ? nullptr : it->second;
 }
 
+// Two hellos of one new holder may both get to `Add`; one of them makes it, and both get the same.
 absl::StatusOr<HolderPtr> DomainState::FindOrAdd(const HolderId& id) {
   if (HolderPtr holder = Find(id); holder != nullptr) return holder;
   absl::StatusOr<Added> added = Add(id, [&](HolderIndex number) {
@@ -115,8 +125,11 @@ absl::StatusOr<HolderPtr> DomainState::AddNew(const HolderId& id,
   return std::move(added->holder);
 }
 
-// The index is asked for a number outside the mutex: it may be at its upkeep, which queries do not
-// wait for.
+// 1. The index gives a number, outside of the mutex: the index may be at its upkeep, for which
+//    queries must not wait.
+// 2. Under the mutex the holder is made and shown, unless another thread was faster or the domain
+//    is closed.
+// 3. A number that is not used goes back, outside of the mutex as well.
 absl::StatusOr<DomainState::Added> DomainState::Add(
     const HolderId& id, const std::function<HolderPtr(HolderIndex)>& make) {
   absl::Status full = CheckMemory(memory_, MemoryLevel::kFull, "new holders");
@@ -144,8 +157,8 @@ absl::StatusOr<DomainState::Added> DomainState::Add(
       (*table)[Raw(*number)] = {added.holder, added.holder->info()};
       if (IsStore(*(*table)[Raw(*number)].info)) has_stores_.store(true);
       table_ = std::move(table);
-      // One that is restored has its classes already, which a question may have looked for before
-      // it was in the table.
+      // A restored holder has its classes already. A question may have read the layouts before it
+      // was in the table: the new version makes it ask again.
       if (added.holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
     }
   }
@@ -154,6 +167,8 @@ absl::StatusOr<DomainState::Added> DomainState::Add(
   return added;
 }
 
+// The entry may be another holder's by now, or up to date: then there is nothing to copy. Taking
+// `info` before the mutex keeps to the lock order.
 void DomainState::RefreshInfo(const HolderPtr& holder) {
   const std::shared_ptr<const HolderInfo> info = holder->info();
   MutexLock lock(&mutex_);
@@ -168,12 +183,16 @@ void DomainState::RefreshInfo(const HolderPtr& holder) {
   table_ = std::move(table);
 }
 
+// Irreversible: from here `Add` refuses with UNAVAILABLE, which makes callers look for the domain
+// again. Holders that are still being swept do not count.
 bool DomainState::Close() {
   MutexLock lock(&mutex_);
   closed_ = closed_ || holders_.empty();
   return closed_;
 }
 
+// The time of the first call that found the domain empty, not of the last holder's end: ticks are
+// 200 ms apart.
 std::optional<Time> DomainState::EmptySince(Time now) {
   MutexLock lock(&mutex_);
   if (!holders_.empty() || !to_sweep_.empty()) {
@@ -184,6 +203,9 @@ std::optional<Time> DomainState::EmptySince(Time now) {
   return empty_since_;
 }
 
+// Idempotent: a holder that is not in the table any more, or whose id is another holder's by now,
+// is left alone. Trailing empty entries are cut, so that the table is as long as the largest number
+// in use. The counts of the holder's stream stay in `gone_`.
 void DomainState::Forget(const HolderPtr& holder) {
   MutexLock lock(&mutex_);
   const auto it = holders_.find(holder->id());
@@ -200,6 +222,8 @@ void DomainState::Forget(const HolderPtr& holder) {
   to_sweep_.push_back(holder);
 }
 
+// The newest first, in pieces of `kBatchBlocksMax`, without `mutex_` while the index works. Only
+// `HolderRegistry::Tick` calls it, so a holder is in one sweep at a time.
 uint64_t DomainState::Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept) {
   for (;;) {
     HolderPtr holder;
@@ -213,7 +237,7 @@ uint64_t DomainState::Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept) {
       more = holder->Sweep(std::min<uint64_t>(blocks_max, kBatchBlocksMax));
     }
     // A query that found this number before took the holder from a table that still had it, and
-    // sees it retired: `Describe` is false. So the number may be another's from here.
+    // sees it retired: `Describe` is false. So another holder may get the number from here on.
     index_->RemoveHolder(holder->number());
     swept->fetch_add(1, std::memory_order_relaxed);
     MutexLock lock(&mutex_);
@@ -221,7 +245,8 @@ uint64_t DomainState::Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept) {
   }
 }
 
-// A cell's replicas are holders of their own; who says none means any.
+// A cell's replicas are holders of their own. An id without a replica means any of them: the first
+// in order.
 HolderPtr DomainState::FindNamed(const HolderId& id) const {
   MutexLock lock(&mutex_);
   const auto at = holders_.lower_bound(id);
@@ -231,8 +256,9 @@ HolderPtr DomainState::FindNamed(const HolderId& id) const {
   return found ? at->second : nullptr;
 }
 
-// A block names its whole prefix, so asking for it alone tells who has it. Asked after it was told:
-// what is stored from then on confirms by itself.
+// A block names its whole prefix, so the last block alone shows whether the holder has it all. The
+// index is asked after the telling was noted: events from then on confirm by themselves, so none
+// falls between.
 absl::Status DomainState::Tell(uint64_t frontend, const Routed& routed, Time now) {
   const HolderPtr holder = FindNamed(routed.worker);
   if (holder == nullptr) return absl::NotFoundError("no holder " + ToString(routed.worker));
@@ -247,6 +273,9 @@ absl::Status DomainState::Tell(uint64_t frontend, const Routed& routed, Time now
   return absl::OkStatus();
 }
 
+// For each session: where its last prompt went, and which workers still have blocks of its prompts.
+// Samples are asked deepest first, so that `add` keeps a worker's deepest one. *Cost*: one question
+// of one block for each sample.
 std::vector<SessionAnswer> DomainState::Sessions(uint64_t session, size_t max, Time now) const {
   std::vector<SessionAnswer> answers;
   const std::shared_ptr<const Table> table = this->table();
@@ -277,8 +306,8 @@ std::vector<SessionAnswer> DomainState::Sessions(uint64_t session, size_t max, T
         if (at != nullptr) add(*at, sample->first);
       }
     }
-    // Of what the worker had when the prompt was sent, no block is known here: a session of which
-    // this is the first prompt.
+    // At a session's first prompt no block before the told ones is known here, so there is no
+    // sample for what the worker had already: its depth is taken from the telling.
     const bool knows_first = !seen.samples.empty() && seen.samples.front().first <= seen.first;
     if (seen.first > 0 && !knows_first) add(*worker, seen.first);
     std::stable_sort(answer.at.begin(), answer.at.end(),
@@ -300,6 +329,12 @@ void DomainState::AddPending(std::span<const SequenceHash> blocks, uint64_t fron
   });
 }
 
+// 1. The table is taken before the index is asked: a holder that came later is left out, and one
+//    that left is still there, retired.
+// 2. Main and side classes answer (`HybridOverlaps`).
+// 3. Reaches by tier are asked for only if some block was ever below the device tier.
+// 4. Trust, age and load come from the holders (`AnswerOf`).
+// 5. Shared stores extend what workers can load (`AddLoadable`).
 OverlapAnswer DomainState::FindOverlaps(const OverlapQuery& query, bool all_holders, bool by_tier,
                                         bool held_only, Time now) const {
   const std::shared_ptr<const Table> table = this->table();
@@ -316,6 +351,7 @@ OverlapAnswer DomainState::FindOverlaps(const OverlapQuery& query, bool all_hold
   return answer;
 }
 
+// Computed once a table: labels change only with it.
 std::shared_ptr<const SharedStores> DomainState::StoresIn(
     const std::shared_ptr<const Table>& table) const {
   MutexLock lock(&mutex_);
@@ -329,8 +365,9 @@ std::shared_ptr<const SharedStores> DomainState::StoresIn(
 
 namespace {
 
-// Without holders that were not heard for long. The trust of the rest, none of which is left:
-// nothing.
+// Takes holders out of the store that are masked, stale or gone, and returns the worst trust of the
+// others; nothing if none is left. With some missing the store is degraded at best: its other
+// writers are not heard.
 std::optional<Trust> KeepHeard(const Table& table, Time now, SharedStores::Store* store) {
   std::optional<Trust> trust;
   bool all = true;
@@ -353,6 +390,13 @@ std::optional<Trust> KeepHeard(const Table& table, Time now, SharedStores::Store
 
 }  // namespace
 
+// 1. Stores themselves leave the answer: they are no workers.
+// 2. `own` is what each worker's main class holds by itself.
+// 3. Each store that was heard extends its workers (`ReachThrough`), within what their layouts let
+//    them load (`LoadableOf`).
+// 4. Workers that reach something only through a store are added to the answer with 0 blocks of
+//    their own.
+// 5. `loadable` and the worse trust of worker and store are written where a store helps.
 void DomainState::AddLoadable(const OverlapQuery& query, const std::shared_ptr<const Table>& table,
                               std::span<const Overlap> overlaps,
                               std::span<const HybridOverlap> hybrids, Time now,
@@ -362,7 +406,8 @@ void DomainState::AddLoadable(const OverlapQuery& query, const std::shared_ptr<c
   std::erase_if(answer->holders,
                 [&](const HolderOverlap& overlap) { return stores->IsStore(Raw(overlap.number)); });
   if (query.blocks.empty() || !query.tiers.Has(Tier::kExternal)) return;
-  // What the main class holds: chunks are looked at behind the store's part.
+  // The main class's blocks, not the reusable ones: chunks are rounded afterwards, with the part of
+  // the store included (`LoadableOf`).
   std::vector<uint32_t> own(table->size(), 0);
   const size_t plain = overlaps.size() - hybrids.size();
   for (size_t i = 0; i < overlaps.size(); ++i)
@@ -392,6 +437,8 @@ void DomainState::AddLoadable(const OverlapQuery& query, const std::shared_ptr<c
   }
 }
 
+// Side classes and dropped last blocks need blocks that the store's names do not tell of: such
+// workers keep to what they own.
 uint32_t DomainState::LoadableOf(const Holder& worker, const OverlapQuery& query, uint32_t own,
                                  uint32_t reached) const {
   const std::shared_ptr<const CacheLayout> layout = worker.layout();
@@ -429,6 +476,15 @@ void DomainState::FindReaches(std::span<const SequenceHash> blocks, size_t holde
       TierMask(counters_.tiers_seen.load()), reaches);
 }
 
+// The best holders without describing all of them.
+// 1. Not for hybrids or stores, whose reach is not in the compact answer; not for replicas, of
+//    which one alone does not speak for its cell.
+// 2. The index answers in steps (`FindSteps`): one set of holders a depth.
+// 3. From the deepest step on, its holders are taken in the order of load: the set is translated
+//    into ranks, and the lowest ranks come first. Holders newer than the order come last.
+// 4. The places left go to the least loaded holders that reach nothing (`seen` excludes the
+//    others). `best_asked_` keeps the order being made; the first question after a pause gets
+//    nothing and is answered by `FindOverlaps`.
 std::optional<OverlapAnswer> DomainState::FindBest(const OverlapQuery& query, size_t best,
                                                    Time now) const {
   static thread_local OverlapSteps steps;
@@ -478,6 +534,8 @@ std::optional<OverlapAnswer> DomainState::FindBest(const OverlapQuery& query, si
   return answer;
 }
 
+// Ordered by load, then by name, so that equal loads give the same order at every replica. Nothing
+// is sorted while no `FindBest` is asked.
 void DomainState::SortByLoad(Time now) {
   if (!best_asked_.exchange(false, std::memory_order_relaxed)) {
     MutexLock lock(&mutex_);
@@ -519,6 +577,7 @@ void DomainState::VisitReaches(
   }
 }
 
+// Holders are asked after the mutex is given up: each waits for its writer.
 DomainStats DomainState::Stats(Time now) const {
   DomainStats stats;
   stats.domain = domain_;

@@ -69,12 +69,12 @@ class DomainState {
   // ALREADY_EXISTS, and as above.
   absl::StatusOr<HolderPtr> AddLocal(const HolderInfo& info, Time now);
 
-  // One that is being restored. ALREADY_EXISTS, and as above. Its layout is known before the table
-  // has it: a query that finds it shown (`FinishRestore`) after it had asked the index would
+  // A holder that is being restored. ALREADY_EXISTS, and as above. Its layout is known before the
+  // table has it: a query that finds it shown (`FinishRestore`) after it had asked the index would
   // promise what the main class holds.
   absl::StatusOr<HolderPtr> AddRestored(const HolderId& id, const CacheLayout& layout);
 
-  // What it says of itself may have changed.
+  // The holder's info may have changed: the table gets the new one.
   void RefreshInfo(const HolderPtr& holder);
 
   // Takes no more holders; false when it has some.
@@ -102,7 +102,7 @@ class DomainState {
   OverlapAnswer FindOverlaps(const OverlapQuery& query, bool all_holders, bool by_tier,
                              bool held_only, Time now) const;
 
-  // Of the holders in the table that have more than the main class.
+  // The layouts of holders in the table that have more than the main class.
   std::vector<HybridOverlaps::OfHolder> Layouts() const;
 
   void FindReaches(std::span<const SequenceHash> blocks, size_t holders, bool held_only,
@@ -114,16 +114,16 @@ class DomainState {
   // large, then the least loaded of all others.
   std::optional<OverlapAnswer> FindBest(const OverlapQuery& query, size_t best, Time now) const;
 
-  // Of holders that are stores (`shared_stores.h`), which it takes out, and their workers, which it
-  // may add.
+  // Takes holders that are stores (`shared_stores.h`) out of the answer, extends their workers'
+  // `loadable`, and may add workers.
   void AddLoadable(const OverlapQuery& query, const std::shared_ptr<const Table>& table,
                    std::span<const Overlap> overlaps, std::span<const HybridOverlap> hybrids,
                    Time now, OverlapAnswer* answer) const;
-  // What a worker of a store can load, of whose main class `own` blocks are its own and `reached`
-  // with the store's.
+  // Blocks that a worker of a store can load. Its main class has `own` blocks itself and `reached`
+  // together with the store.
   uint32_t LoadableOf(const Holder& worker, const OverlapQuery& query, uint32_t own,
                       uint32_t reached) const;
-  // Of this table; null: no holder is a store.
+  // The stores of this table; null: no holder is a store.
   std::shared_ptr<const SharedStores> StoresIn(const std::shared_ptr<const Table>& table) const;
 
   // For `FindBest`, while it is in use.

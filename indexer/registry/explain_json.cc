@@ -1,3 +1,6 @@
+// Two layers: `AddRankDetails` and `Explanation::Read` ask the registry; the `Append` functions
+// write JSON text. A rank may have several holders (replicas): the deepest counts.
+
 #include "indexer/registry/explain_json.h"
 
 #include <algorithm>
@@ -36,7 +39,8 @@ void AppendLoad(const Load& load, std::string* out) {
   absl::StrAppend(out, ",\"tokens_per_s\":", load.tokens_per_s, "}");
 }
 
-// The fields of an object that is open.
+// The fields of an object that is open, without its braces. `block_size` turns blocks into tokens;
+// 1 leaves them blocks.
 void AppendDetailFields(const RankDetail& detail, uint64_t block_size, std::string* out) {
   for (int tier = 0; tier < kTiers; ++tier) {
     *out += '"';
@@ -88,6 +92,8 @@ std::string_view TrustName(Trust trust) {
 
 std::string_view TierName(Tier tier) { return kTierNames[static_cast<size_t>(tier)]; }
 
+// One question for each tier, and one for all together: five in all, each of another instant.
+// Trust, age and load are those of the last question in which the holder was found.
 void AddRankDetails(const HolderRegistry& registry, const Domain& domain,
                     std::span<const SequenceHash> blocks, RankDetails* ranks) {
   const auto ask = [&](TierMask tiers, const auto& place) {
@@ -112,8 +118,8 @@ void AddRankDetails(const HolderRegistry& registry, const Domain& domain,
     ask(TierMask(static_cast<Tier>(tier)),
         [tier](RankDetail* detail) -> uint32_t& { return detail->tiers[tier]; });
   }
-  // Not the most of the tiers: of chunks one tier alone may load what it does not load behind a
-  // part that is on the device.
+  // Not the maximum over the tiers: with chunks one tier alone may load blocks that it does not
+  // load behind a part that is on the device.
   ask(TierMask::All(), [](RankDetail* detail) -> uint32_t& { return detail->any; });
 }
 
@@ -138,7 +144,7 @@ void AppendRankDetails(const RankDetails& ranks, uint32_t block_size, std::strin
 
 namespace {
 
-// Of ranks with full attention alone nothing.
+// Appends nothing for ranks with full attention alone.
 void AppendClasses(const Explanation::Rank& rank, std::string* out) {
   if (rank.classes.strips().empty()) return;
   const std::string ended = rank.classes.EndedBy(rank.detail.any);
@@ -162,6 +168,8 @@ void AppendClasses(const Explanation::Rank& rank, std::string* out) {
 
 }  // namespace
 
+// All ranks by depth, deepest first; the holdings of the first `ranks_max` alone are read, since
+// each costs a dump of its holder.
 void Explanation::Read(const HolderRegistry& registry, const Domain& domain, uint32_t block_size,
                        uint32_t ranks_max) {
   RankDetails details;
@@ -184,6 +192,9 @@ void Explanation::Read(const HolderRegistry& registry, const Domain& domain, uin
   }
 }
 
+// The dump is turned around: its blocks are looked up among the prompt's, which are few. A hole is
+// a missing block with held ones behind it; without any behind, the sequence just ends. A holder
+// that went meanwhile leaves the rank unread.
 void Explanation::ReadHoldings(const HolderRegistry& registry, const Domain& domain,
                                uint32_t block_size, Rank* rank) const {
   const absl::StatusOr<HolderDump> dump =
@@ -234,8 +245,8 @@ void Explanation::Append(const ExplanationHead& head, std::string* out) const {
   *out += '}';
 }
 
-// Block by block, the first without a holder included. Of hybrid models more may be held than can
-// be reused.
+// Block by block up to the deepest held one, and one more: the first without a holder. Hybrid
+// models may hold more than they can reuse, so `held` counts and not `any`.
 void Explanation::AppendPath(uint32_t blocks_max, std::string* out) const {
   *out += '[';
   Commas positions(out);

@@ -1,6 +1,6 @@
-// What do people want to know of an answer? Every rank by tier with trust, age and load, and block
-// by block who has what; of hybrid models class by class, and which class ended what can be reused
-// (`cache_strips.h`).
+// Explains an answer as JSON: every rank by tier with trust, age and load, and block by block which
+// ranks have it; for hybrid models class by class, with the class that ended what can be reused
+// (`block_presence_map.h`).
 //
 // *Truth*: of ranks that are being written, what was true at some moment of reading. *Threads*: one
 // at a time.
@@ -86,8 +86,8 @@ struct Explanation {
   };
   std::vector<Rank> ranks;  // the deepest first
 
-  // Asks who has what, and reads the holdings of the first `ranks_max`. `block_size`: of the
-  // domain, tokens.
+  // Asks which ranks have what, and reads the holdings of the first `ranks_max`. `block_size`: of
+  // the domain, tokens.
   void Read(const HolderRegistry& registry, const Domain& domain, uint32_t block_size,
             uint32_t ranks_max);
   // Leading blocks that some rank can reuse.

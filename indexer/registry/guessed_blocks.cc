@@ -1,3 +1,7 @@
+// A pool is a least-recently-used list through `nodes`, linked by slot numbers, with a hash map to
+// find a block. `free` has the slots of dropped nodes; the newest and oldest are the ends of the
+// list.
+
 #include "indexer/registry/guessed_blocks.h"
 
 #include <algorithm>
@@ -17,6 +21,7 @@ void GuessedBlocks::Pool::MakeNewest(Slot slot) {
   newest = slot;
 }
 
+// Makes the block the newest, known or not. A known one keeps its parent.
 void GuessedBlocks::Pool::Touch(SequenceHash hash, SequenceHash parent) {
   const auto [at, is_new] = by_hash.try_emplace(hash, kNone);
   if (!is_new) {
@@ -43,14 +48,19 @@ void GuessedBlocks::Shrink(Pool* pool, size_t blocks) {
   for (; pool->by_hash.size() > blocks; --blocks_) pool->DropOldest();
 }
 
-// From the end to the beginning, so that the beginning is the newest: it goes last.
+// 1. The prompt's blocks from the end to the beginning, so that the beginning is the newest and is
+//    dropped last.
+// 2. The blocks before it, parent by parent: they were used as well, and must stay newer than what
+//    follows them, or a prefix would get a hole (`Depth` relies on that).
+// 3. Bounds: this pool's size, then all pools together by forgetting the worker that was used
+//    longest ago, never this one.
 void GuessedBlocks::Sent(const Domain& domain, const HolderId& worker, SequenceHash parent,
                          std::span<const SequenceHash> blocks, size_t pool_blocks) {
   Pool& pool = pools_[{domain, worker}];
   pool.used = ++clock_;
   const size_t before = pool.by_hash.size();
   for (size_t i = blocks.size(); i-- > 0;) pool.Touch(blocks[i], i == 0 ? parent : blocks[i - 1]);
-  // A chain is no longer than the pool: what frontends tell may be nonsense, and lead in a circle.
+  // A chain is no longer than the pool: a frontend's parents may be wrong and lead in a circle.
   size_t left = pool.by_hash.size();
   for (auto at = pool.by_hash.find(parent); at != pool.by_hash.end() && left-- > 0;
        at = pool.by_hash.find(parent)) {
@@ -70,6 +80,8 @@ void GuessedBlocks::Sent(const Domain& domain, const HolderId& worker, SequenceH
   Shrink(&pool, kBlocksMax);
 }
 
+// By halving: beginnings are dropped last, so the blocks that are there come before those that are
+// not.
 uint32_t GuessedBlocks::Depth(const Domain& domain, const HolderId& worker,
                               std::span<const SequenceHash> sequence) const {
   const auto found = pools_.find({domain, worker});
@@ -81,6 +93,8 @@ uint32_t GuessedBlocks::Depth(const Domain& domain, const HolderId& worker,
   return static_cast<uint32_t>(first_missing - sequence.begin());
 }
 
+// Less than half of the guess: the engine has evicted much, or was restarted. A smaller difference
+// changes nothing.
 void GuessedBlocks::Served(const Domain& domain, const HolderId& worker, uint32_t guessed,
                            uint32_t served) {
   const auto found = pools_.find({domain, worker});

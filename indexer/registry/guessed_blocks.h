@@ -1,5 +1,5 @@
-// What may a worker that announces nothing have in its cache? The prompts that were sent there, the
-// least recently used ones out at the size of its pool.
+// Guesses the cache of a worker that announces nothing: the prompts that were sent there, least
+// recently used ones dropped at the size of its pool.
 //
 //   Sent ──▶ blocks of the prompt, newest; beyond the pool's size the oldest go, ends of prompts before their beginnings
 //   Served ─▶ the engine found less than was guessed: it has evicted, or begun anew; the older half is forgotten

@@ -1,3 +1,7 @@
+// INVALID_ARGUMENT: never right. FAILED_PRECONDITION: right elsewhere or later, so the sender goes
+// on trying. Bounds on names keep one hello from filling memory and logs; `stream/validate.h` has
+// those of its other fields.
+
 #include "indexer/registry/hello_checks.h"
 
 #include <string>

@@ -1,5 +1,4 @@
-// May this hello, or this name, come in? What can be refused without knowing the domain. A part of
-// `HolderRegistry`.
+// Checks of hellos and names that need no knowledge of the domain. A part of `HolderRegistry`.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_HELLO_CHECKS_H_
 #define KVATLAS_INDEXER_REGISTRY_HELLO_CHECKS_H_

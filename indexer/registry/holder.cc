@@ -1,3 +1,9 @@
+// One holder of a domain: its stream (messages, lease), the calls of a local reader, restoring and
+// cutting for checkpoints, the sink that the receiver writes to, and what queries read of it.
+//
+// Lock order: `mutex_`, then those of index, side index and pending blocks, and `view_mutex_` last.
+// The observer is called with `mutex_` held and `view_mutex_` not.
+
 #include "indexer/registry/holder.h"
 
 #include <algorithm>
@@ -19,6 +25,7 @@ std::shared_ptr<const HolderInfo> WithVersion(HolderInfo info) {
   return std::make_shared<const HolderInfo>(std::move(info));
 }
 
+// A clear is of the main class and of all side classes: it counts as main here (`ApplyInTurn`).
 bool IsOfSide(const Event& event) {
   const Stored* const stored = std::get_if<Stored>(&event);
   const Removed* const removed = std::get_if<Removed>(&event);
@@ -68,6 +75,13 @@ Holder::Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserve
 
 // ---- Messages ----
 
+// 1. A retired holder, a local one and one that is being restored take no stream.
+// 2. The receiver compares epochs and welcomes or refuses. A refusal answers the new connection
+//    alone; the connection that has the stream keeps it.
+// 3. `session_` names the new connection from here on: `OnMessage` and `OnDisconnected` of the
+//    older one find another number and have no effect.
+// 4. The info and the view are published before `Welcome` is sent, so a sender that was welcomed
+//    finds itself in answers.
 Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const ReplyFn& reply, Time now,
                               absl::Status* why, Epoch* replaced) {
   MutexLock lock(&mutex_);
@@ -92,7 +106,7 @@ Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const Reply
     if (refuse != nullptr) *why = absl::Status(refuse->code, refuse->reason);
   }
   if (!why->ok()) {
-    // The stream stays with the connection that has it.
+    // The stream stays with the connection that has it: neither `session_` nor `reply_` changed.
     for (ReceiverMessage& message : out) reply(std::move(message));
     return Taken::kRefused;
   }
@@ -125,6 +139,8 @@ absl::Status Holder::OnMessage(const SenderMessage& message, SessionId session, 
   return status;
 }
 
+// The holder keeps its blocks and its lease: a connection that breaks is no statement about the
+// cache. `reply_` is dropped under the lock: no call to it begins after this returns.
 void Holder::OnDisconnected(SessionId session, Time now) {
   MutexLock lock(&mutex_);
   if (session_ != session) return;
@@ -151,6 +167,12 @@ void Holder::Reply(std::vector<ReceiverMessage>* messages) {
 
 // ---- Lease ----
 
+// 1. The receiver repeats a due `Need`, or gives up a repair.
+// 2. A transport that has been lost for `sweep_after` no longer keeps the lease
+//    (`OnTransportLost`).
+// 3. `UpdateView` masks the holder if its lease is over.
+// 4. A holder masked for `sweep_after` is retired; the caller takes it out of the table, and
+//    `Sweep` empties it.
 Holder::Lease Holder::Tick(Duration sweep_after, Time now) {
   MutexLock lock(&mutex_);
   if (retired_) return Lease::kOver;
@@ -172,8 +194,12 @@ Holder::Lease Holder::Tick(Duration sweep_after, Time now) {
   return was_masked ? Lease::kMasked : Lease::kJustMasked;
 }
 
+// The one place that turns what the receiver knows into what queries see. A message that ends a
+// masked phase is applied while `masked_` is still set, so the observer is not told of its changes
+// one by one; `Unmask` then tells of everything that is held, these included.
 void Holder::UpdateView(Time now) {
-  // A lease does not run out while no stream can be heard.
+  // A lease does not run out while no stream can be heard. A holder that was masked before stays
+  // masked.
   const bool kept = transport_lost_since_.has_value() && !masked_;
   const bool expired = receiver_.Expired(now) && !kept;
   if (expired && !masked_) Mask();
@@ -197,6 +223,8 @@ void Holder::ShowTrust(Trust trust, Time now) {
   Publish();
 }
 
+// The index leaves the holder out first, then the observer hears that all of it is lost: coverage
+// never claims a block that queries cannot see.
 void Holder::Mask() {
   masked_ = true;
   index_->SetMasked(number_, true);
@@ -206,7 +234,8 @@ void Holder::Mask() {
   observer_->OnLoad(number_, std::nullopt);
 }
 
-// All that the holder has is gained, or lost.
+// Tells the observer that all blocks of the holder are gained, or lost. *Cost*: O(blocks of the
+// holder), with `mutex_` held.
 void Holder::TellHoldings(bool gained) {
   changes_.Clear();
   for (const Holding& holding : index_->HoldingsOf(number_))
@@ -234,6 +263,8 @@ void Holder::Retire() {
   if (!masked_) Mask();
 }
 
+// For a holder that was made for a hello which its receiver then refused: without this it would
+// stay for ever, since no lease runs before the first welcome (`Tick`).
 bool Holder::RetireIfNew() {
   MutexLock lock(&mutex_);
   if (welcomed_ || local_ || restoring_) return false;
@@ -242,6 +273,8 @@ bool Holder::RetireIfNew() {
   return true;
 }
 
+// Side blocks go all at once: the side index has no list of a holder's names, so a step would cost
+// as much as all of them.
 bool Holder::Sweep(uint64_t blocks_max) {
   MutexLock lock(&mutex_);
   if (side_blocks_.load(std::memory_order_relaxed) != 0)
@@ -318,13 +351,19 @@ absl::Status Holder::RestoreRun(const Stored& run) {
   return Apply(run);
 }
 
+// 1. The contents are compared with the image's digest: a difference makes the position not
+//    `whole`, so the receiver asks for a snapshot.
+// 2. The receiver goes on behind the image's position; age and lease count from when the earlier
+//    process heard the sender.
+// 3. Hellos are taken from here on, and the view shows what the image says of itself.
+// 4. The load goes to the observer only if the holder is not masked, as with `Unmask`.
 bool Holder::FinishRestore(HolderImage image, bool lease_goes_on, Time now) {
   MutexLock lock(&mutex_);
   const bool same = DigestNow() == image.digest;
   image.stream.whole = image.stream.whole && same;
   const Time heard = now - image.silent;
-  // One that was silent for longer than its lease waits for its sender, and is forgotten as late as
-  // any.
+  // A holder whose lease is over stays masked until its sender is heard. Its lease counts as begun
+  // at most `lease_ttl_` ago, so that it is forgotten no sooner than a holder masked just now.
   const Time lease_from = lease_goes_on ? now : std::max(heard, now - lease_ttl_);
   receiver_.Restore(image.stream, heard, lease_from);
   restoring_ = false;
@@ -341,6 +380,8 @@ bool Holder::FinishRestore(HolderImage image, bool lease_goes_on, Time now) {
   return same;
 }
 
+// `mutex_` keeps the stream waiting while the contents are copied, so position, digest and blocks
+// are of one instant. Queries go on.
 absl::StatusOr<HolderCut> Holder::Cut(Time now) const {
   HolderCut cut;
   MutexLock lock(&mutex_);
@@ -367,6 +408,10 @@ std::optional<ReceiverPosition> Holder::StreamPosition() const {
 
 // ---- What the receiver learns ----
 
+// The bound counts every block of the run as new: known blocks may be refused near the limit, but a
+// holder never goes beyond it. A refusal sheds; the receiver then suspends digests and asks for a
+// snapshot later. Removals, clears and side blocks always pass here; side blocks have a bound of
+// their own (`ApplyToSides`).
 absl::Status Holder::Apply(const Event& event) {
   const Stored* const stored = std::get_if<Stored>(&event);
   const uint64_t blocks_max = stored == nullptr || stored->side != 0 ? 0 : BlocksMax();
@@ -378,7 +423,10 @@ absl::Status Holder::Apply(const Event& event) {
   return ApplyInTurn({&event, 1}).status;
 }
 
-// A query that combines main and side blocks tells by the version whether both were of one instant.
+// Applies events to index and side index in their order. Runs of events that concern the index
+// alone go there in one call; a side event, or a clear, ends such a run. The holder's version is
+// odd meanwhile: a query sees by it whether main and side blocks were of one instant
+// (`HybridOverlaps::Find`).
 Applied Holder::ApplyInTurn(std::span<const Event> events) {
   const bool has_sides =
       has_layout_ ||
@@ -410,7 +458,8 @@ Applied Holder::ApplyInTurn(std::span<const Event> events) {
   return applied;
 }
 
-// Called with `mutex_` held, as all that changes side blocks.
+// Keeps count and digest of the side blocks. The side index calls back for each name that changed,
+// on this thread and with `mutex_` held, as all that changes side blocks.
 SideIndex::Changed Holder::CountSides() {
   return [this](SequenceHash name, TierMask before, TierMask after) {
     if (before.empty()) side_blocks_.fetch_add(1, std::memory_order_relaxed);
@@ -423,6 +472,8 @@ SideIndex::Changed Holder::CountSides() {
   };
 }
 
+// A class that the layout does not have is stored as unknown: queries look names up without it.
+// Four side blocks a main block are the bound that `SnapshotBlocksMax` counts with as well.
 absl::Status Holder::ApplyToSides(const Event& event) {
   if (const Removed* removed = std::get_if<Removed>(&event)) {
     counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
@@ -440,8 +491,8 @@ absl::Status Holder::ApplyToSides(const Event& event) {
                        known ? &layout_.sides[stored.side - 1] : nullptr, CountSides());
 }
 
-// Before anything that needs it is visible: a query that misses it here sees a new version
-// afterwards, and asks again.
+// The layout is published before any block that needs it is visible. A query that read the older
+// layout sees `layouts_version` changed afterwards, and asks again.
 void Holder::SetLayout(const CacheLayout& layout) {
   if (layout == layout_ || (layout.plain() && layout_.plain())) return;
   layout_ = layout;
@@ -483,6 +534,11 @@ Digest Holder::DigestNow() const {
   return digest;
 }
 
+// 1. The tiers are noted, before the index shows a block in them: a query that finds the block
+//    knows that the tier is in use.
+// 2. The index applies the events and logs what really changed.
+// 3. The observer (coverage) is told per event, and pending blocks are confirmed, on this thread.
+// `changes_` is reused from call to call for its memory.
 Applied Holder::ApplyToIndex(std::span<const Event> events) {
   uint8_t tiers = 0;
   for (const Event& event : events)
@@ -511,6 +567,9 @@ Applied Holder::ApplyToIndex(std::span<const Event> events) {
   return applied;
 }
 
+// The least of the three limits that are set: the process's, that of the peer's identity, and its
+// multiple of the pool that the holder's load reports. The last one is at least 1, since 0 would
+// mean "no limit".
 uint64_t Holder::BlocksMax() const {
   uint64_t max = blocks_max_;
   const auto at_most = [&max](uint64_t bound) { max = max == 0 ? bound : std::min(max, bound); };
@@ -551,7 +610,7 @@ std::shared_ptr<const PeerQuotas::Charge> Holder::charge() const {
   return view_.charge;
 }
 
-// What it took before is given back after the lock.
+// The earlier charge is destroyed after the lock is given up: it takes the quotas' own.
 void Holder::SetCharge(std::shared_ptr<const PeerQuotas::Charge> charge) {
   MutexLock lock(&view_mutex_);
   view_.charge.swap(charge);
@@ -568,6 +627,8 @@ bool Holder::Live(Time asked) const {
          asked - Time(published_.lease_began_ns.load(std::memory_order_relaxed)) < lease_ttl_;
 }
 
+// The writer of the protocol above `PublishedState`. `live`, `last_heard_ns` and `lease_began_ns`
+// are not part of it: each has a meaning by itself and is stored alone.
 void Holder::Publish() {
   const Load load = view_.load.value_or(Load{});
   const uint64_t words[kLoadWords] = {uint64_t{load.running_requests} << 32 | load.waiting_requests,
@@ -624,7 +685,8 @@ bool Holder::Describe(Time asked, HolderOverlap* overlap) const {
     overlap->load = view_.load;
     exact_since = view_.exact_since;
   }
-  // What became exact after the index was asked was not exact when it answered.
+  // A repair may have finished between the index's answer and this look: what the index said was of
+  // the time before, so it is not called exact.
   if (overlap->trust == Trust::kExact && exact_since > asked) overlap->trust = Trust::kDegraded;
   overlap->age = std::max(Duration::zero(),
                           asked - Time(published_.last_heard_ns.load(std::memory_order_relaxed)));
@@ -695,6 +757,9 @@ std::vector<Stored> AsRuns(const std::vector<SideHolding>& sides) {
   return runs;
 }
 
+// By position, so that a parent comes before its children. `run_by_tail` maps the last block of
+// each run to the run: a block whose parent is such a tail goes on with that run if it has room,
+// and is its tail from then on. Only the first child goes on; its siblings begin runs.
 std::vector<Stored> AsRuns(std::vector<Holding>* holdings) {
   std::sort(holdings->begin(), holdings->end(),
             [](const Holding& a, const Holding& b) { return a.position < b.position; });

@@ -1,16 +1,16 @@
-// What is known of one holder in one domain? Its receiver, its lease, its place in the index, and
-// what queries see of it. A part of `HolderRegistry`.
+// One holder in one domain: its receiver, its lease, its place in the index, and what queries see
+// of it. A part of `HolderRegistry`.
 //
 //   live ──lease ran out──▶ masked ──heard again──▶ live
 //     └──goodbye──▶ retired ◀──sweep_after──┘          retired: in no table; `Sweep` empties it, then its
 //                                                      number in the index is given back
 //
-// A local one (`holder_handle.h`) has no receiver and no lease: who feeds it says whether it is
+// A local holder (`holder_handle.h`) uses neither receiver nor lease: its handle says whether it is
 // masked.
 //
 // *Threads*: any. `mutex_` serialises messages, ticks and sweeps; `view_mutex_`, taken last and
 // briefly, guards what others see. Queries take neither.
-// *Truth*: the domain's observer is told of exactly what is visible: nothing of a masked holder.
+// *Truth*: the domain's observer sees exactly what queries see: nothing of a masked holder.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_HOLDER_H_
 #define KVATLAS_INDEXER_REGISTRY_HOLDER_H_
@@ -44,7 +44,7 @@
 
 namespace kvatlas {
 
-// What a domain counts over all its holders.
+// Counters of a domain over all its holders.
 struct DomainCounters {
   std::atomic<uint64_t> blocks_stored{0};
   std::atomic<uint64_t> blocks_removed{0};
@@ -88,13 +88,13 @@ class Holder : private HoldingsSink {
   // After it `reply` of that connection is not used.
   void OnDisconnected(SessionId session, Time now);
 
-  // While it is lost a live holder stays in answers, older and older, and stale after a lease; for
-  // `sweep_after` at most.
+  // While the transport is lost, a live holder stays in answers with a growing age, stale after a
+  // lease, for `sweep_after` at most.
   void OnTransportLost(SessionId session, bool lost, Time now);
 
   enum class Lease { kLive, kMasked, kJustMasked, kOver };
-  // Time passes. kOver: retired, for the caller to forget, since it was silent for `sweep_after`
-  // beyond its lease.
+  // Time passes. kOver: the holder was silent for `sweep_after` beyond its lease and is retired;
+  // the caller forgets it.
   Lease Tick(Duration sweep_after, Time now);
 
   // Out of every answer from now on; messages are refused. Idempotent.
@@ -136,11 +136,11 @@ class Holder : private HoldingsSink {
 
   // ---- Of any ----
 
-  // What it takes of its address's quotas (`peer_quotas.h`); null: nothing. Given back when the
+  // The holder's share of its address's quotas (`peer_quotas.h`); null: none. Given back when the
   // holder is forgotten.
   std::shared_ptr<const PeerQuotas::Charge> charge() const;
   void SetCharge(std::shared_ptr<const PeerQuotas::Charge> charge);
-  // What it may hold, beside `ReceiverOptions::blocks_max`. What is beyond is shed.
+  // A further limit of its blocks, beside `ReceiverOptions::blocks_max`. Blocks beyond it are shed.
   void SetBlocks(PeerAllowance::Blocks allowed);
 
   std::shared_ptr<const HolderInfo> info() const;
@@ -159,7 +159,7 @@ class Holder : private HoldingsSink {
   absl::StatusOr<HolderDump> Dump(Time now) const;
 
  private:
-  // What queries read; brought up to date after every message and tick.
+  // The state behind `PublishedState`; brought up to date after every message and tick.
   struct View {
     Trust trust = Trust::kExact;
     Trust told = Trust::kExact;  // of a local one, by its reader
@@ -226,8 +226,8 @@ class Holder : private HoldingsSink {
   std::optional<Time> transport_lost_since_ ABSL_GUARDED_BY(mutex_);
   bool restoring_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // What queries read of every holder that they report, in two lines and without a lock. Of `view_`
-  // it is a copy:
+  // The fields that queries read of every holder that they report, in two cache lines and without a
+  // lock; a copy of `view_`:
   //   1. `Publish` makes `version` odd, writes, and makes it even again.
   //   2. `Read` takes what it reads if the version was even and is the same afterwards, else looks
   //      again, a few times, and then at `view_`. Each of its loads acquires, so that the second

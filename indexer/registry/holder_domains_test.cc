@@ -1,5 +1,5 @@
-// What do domains and their holders cost a registry, and for how long? `holder_registry_test.cc`
-// has what they are for.
+// The cost of domains and their holders to a registry, and how long it lasts. Their purpose is
+// tested by `holder_registry_test.cc`.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

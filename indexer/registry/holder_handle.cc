@@ -1,3 +1,6 @@
+// Without a shared store every call goes straight to the holder. With one, `ApplyToStore` sends
+// blocks of its tiers to the store's holder and everything else to the own one.
+
 #include "indexer/registry/holder_handle.h"
 
 #include <utility>
@@ -30,6 +33,10 @@ Applied HolderHandle::Apply(std::span<const Event> events) {
   return applied;
 }
 
+// A clear of the store's tiers is dropped (`ShareStore`). Blocks of the store's tiers go to its
+// holder in the external tier, side blocks of them nowhere; the store counts as heard. All blocks
+// count as changed: what other engines have announced to the store says nothing about this one's
+// names, so `GoesOn` must not end here.
 Applied HolderHandle::ApplyToStore(const Event& event) {
   if (const Cleared* const cleared = std::get_if<Cleared>(&event)) {
     const Event own = Cleared{.tiers = cleared->tiers & ~store_tiers_};

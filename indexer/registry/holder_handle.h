@@ -1,8 +1,8 @@
-// What does a holder hold whose stream ends in this very process? The door into a `HolderRegistry`
-// for those who read engines' own streams: no hello, no numbers, no lease; the reader knows.
+// A holder whose stream ends in this process: the way into a `HolderRegistry` for readers of
+// engines' own streams. It has no hello, no numbers and no lease; its reader knows.
 //
-// *Truth*: events are a set's (`event.h`): copies are counted by who reads. Trust is what the
-// reader says. A masked one is in no answer and is as it was when unmasked.
+// *Truth*: events are a set's (`event.h`): copies are counted by the reader. Trust is what the
+// reader says. A masked holder is in no answer, and is as it was when it is unmasked.
 // *Threads*: any; calls are serialised by the holder's own mutex, which `Apply` takes once for all
 // of its events.
 // *Lifetime*: destroying it forgets the holder at once; its blocks are swept later. It does not
@@ -30,7 +30,8 @@ class Holder;
 
 class HolderHandle : public HoldingsWriter {
  public:
-  // Of `HolderRegistry::AddLocal`. Keeps the domain, and with it the index, as long as it lives.
+  // Made by `HolderRegistry::AddLocal`. Keeps the domain, and with it the index, as long as it
+  // lives.
   HolderHandle(std::shared_ptr<DomainState> domain, std::shared_ptr<Holder> holder,
                const Clock* clock);
   ~HolderHandle() override;
@@ -46,7 +47,7 @@ class HolderHandle : public HoldingsWriter {
                                             LocalHash local)>& visit) const override;
   void SetLoad(const Load& load);
   void SetMasked(bool masked);
-  // It was heard now: the age in answers.
+  // The holder was heard now, which answers show as its age.
   void Heard();
 
   // Whether there was anything to be sure of: while nothing was reached the holder is stale,

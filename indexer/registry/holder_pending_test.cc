@@ -1,4 +1,4 @@
-// What is told of holders of a registry, and how their own events end it.
+// Tellings about holders of a registry, and how the holders' own events end them.
 
 #include <gtest/gtest.h>
 

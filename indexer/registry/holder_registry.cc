@@ -1,3 +1,9 @@
+// The registry: its domains (`State`), one `Session` per connection, and the public calls, which
+// find their domain and leave the rest to `DomainState`.
+//
+// Lock order: `tick_mutex` or `making_mutex`, then `mutex`, then a domain's, then a holder's.
+// `mutex` guards the map alone and is held for a look-up; every query takes it once.
+
 #include "indexer/registry/holder_registry.h"
 
 #include <algorithm>
@@ -17,11 +23,15 @@
 namespace kvatlas {
 namespace {
 
+// One line per holder and 10 s: a refused sender tries again every few seconds. Never destroyed, so
+// that sessions may log while the process ends.
 LogLimiter& StreamLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
   return limiter;
 }
 
+// Owns the holder until `Finish`: destroyed before, it takes the holder out again, and what was
+// restored so far is swept like that of any forgotten holder.
 class RestoredHolderImpl : public RestoredHolder {
  public:
   RestoredHolderImpl(DomainPtr domain, HolderPtr holder, HolderImage image,
@@ -41,7 +51,8 @@ class RestoredHolderImpl : public RestoredHolder {
 
   bool Finish() override {
     finished_ = true;
-    // One that would have been masked or forgotten by now is not shown again for being restored.
+    // A holder that would have been masked or forgotten by now stays masked: a restart does not
+    // bring stale blocks back into answers.
     const Duration lease_ttl = options_.receiver.lease_ttl;
     const bool lease_goes_on =
         !image_.lease_over && image_.silent < lease_ttl + options_.sweep_after;
@@ -59,6 +70,7 @@ class RestoredHolderImpl : public RestoredHolder {
   bool finished_ = false;
 };
 
+// Epochs are checked here and by the receiver (`CheckEpoch`): both have to read one wall clock.
 HolderRegistryOptions WithOneClock(HolderRegistryOptions options) {
   options.receiver.clock = options.clock;
   return options;
@@ -66,6 +78,10 @@ HolderRegistryOptions WithOneClock(HolderRegistryOptions options) {
 
 }  // namespace
 
+// The state shared by all sessions and calls. A domain is found without any lock but `mutex`; it is
+// made under `making_mutex`, so that two hellos of a new domain make one index. A `DomainPtr` keeps
+// a dropped domain alive for those that still use it: they find it closed (UNAVAILABLE) and look
+// again.
 struct HolderRegistry::State {
   explicit State(HolderRegistryOptions given)
       : options(WithOneClock(std::move(given))), quotas(options.peer) {}
@@ -77,13 +93,19 @@ struct HolderRegistry::State {
     return it == domains.end() ? nullptr : it->second;
   }
 
-  // The domain, made when it is new or when no holder is left in it that holds it to another block
-  // size. `peer`, who asks for it, is charged for a new one.
+  // The domain, made when it is new, or when it has another block size and no holders left. A new
+  // one is charged to `peer`, which asks for it.
+  // 1. Found with that block size: the usual case, without `making_mutex`.
+  // 2. Looked up again under `making_mutex`: another thread may have made it.
+  // 3. Another block size: the domain is dropped if it is empty, else refused
+  //    (FAILED_PRECONDITION).
+  // 4. Memory and `domains_max` are checked (`MakeRoom`), the peer is charged, the index is made,
+  //    and the domain is published in the map.
   absl::StatusOr<DomainPtr> FindOrAdd(const Domain& name, uint32_t block_size,
                                       const StreamPeer& peer) {
     DomainPtr domain = Find(name);
     if (domain != nullptr && domain->block_size() == block_size) return domain;
-    // Making one takes a while: `mutex` is what every query takes.
+    // Making a domain takes milliseconds, and every query takes `mutex`: hence a lock of its own.
     MutexLock making(&making_mutex);
     domain = Find(name);
     if (domain != nullptr && domain->block_size() == block_size) return domain;
@@ -107,7 +129,9 @@ struct HolderRegistry::State {
     return made;
   }
 
-  // For one more domain: where there are too many, the one that has been empty for longest goes.
+  // Makes room for one more domain: at `domains_max` the one that has been empty for longest is
+  // forgotten. RESOURCE_EXHAUSTED: each has holders, or memory is full. O(domains), at a new domain
+  // alone.
   absl::Status MakeRoom() {
     absl::Status full = CheckMemory(options.index.memory, MemoryLevel::kFull, "new domains");
     if (!full.ok()) return full;
@@ -131,7 +155,9 @@ struct HolderRegistry::State {
     return true;
   }
 
-  // Its index goes outside of the lock.
+  // Closes the domain, so that no holder joins it any more, and takes it out of the map; false if
+  // it has holders. `dropped` is declared before the lock and so destroyed after it: freeing an
+  // index takes long.
   bool Drop(const Domain& name) {
     DomainPtr dropped;
     MutexLock lock(&mutex);
@@ -142,6 +168,7 @@ struct HolderRegistry::State {
     return true;
   }
 
+  // A copy, so that callers work on domains without `mutex`. In no particular order.
   std::vector<DomainPtr> All() const {
     std::vector<DomainPtr> all;
     MutexLock lock(&mutex);
@@ -168,7 +195,10 @@ struct HolderRegistry::State {
 
 // ---- Sessions ----
 
-// One connection. It is bound to a holder by its hello.
+// One connection. It is bound to a holder by its first hello, and to that one for good: a later
+// hello must be of the same stream. `OnMessage` is called one at a time (`ReceiverSession`), so the
+// fields need no lock. The destructor tells the holder, which ignores it if another connection has
+// taken the stream since.
 class HolderRegistry::Session : public ReceiverSession {
  public:
   Session(State* state, ReplyFn reply)
@@ -198,6 +228,7 @@ class HolderRegistry::Session : public ReceiverSession {
   }
 
   absl::Status OnMessage(SenderMessage message) override {
+    // Every hello is reported, welcomed or not: the audit log has refusals, too.
     if (const Hello* hello = std::get_if<Hello>(&message)) {
       Epoch replaced = 0;
       const absl::Status answer = OnHello(*hello, &replaced);
@@ -207,6 +238,8 @@ class HolderRegistry::Session : public ReceiverSession {
     if (holder_ == nullptr) return absl::InvalidArgumentError("the first message is not a hello");
     const Time now = state_->options.clock->Now();
     const absl::Status status = holder_->OnMessage(message, id_, now);
+    // A goodbye ends the holder at once, without a lease. The connection may stay: its next hello
+    // makes a new holder.
     if (status.ok() && std::holds_alternative<Goodbye>(message)) {
       Log(LogLevel::kInfo, "holder left",
           {{"holder", ToString(holder_->id())}, {"domain", ToString(domain_->domain())}});
@@ -219,9 +252,15 @@ class HolderRegistry::Session : public ReceiverSession {
   }
 
  private:
-  // 1. The hello fits this process and its domain, or is refused by us.
-  // 2. The holder's receiver welcomes it, or refuses it (an older epoch).
-  // 3. A holder that is just being forgotten is replaced by a new one.
+  // 1. Contract, schedule, names and epoch are checked (`CheckHello`), and that the connection
+  //    stays with its stream.
+  // 2. The peer is charged for the holder (`TakeHolder`); its charge replaces the one from before.
+  // 3. Domain and holder are found or made. UNAVAILABLE from a domain means that it was dropped in
+  //    between: the loop looks again.
+  // 4. The holder's receiver welcomes the hello, or refuses it (an older epoch, a local holder). A
+  //    holder that was retired in between is forgotten, and the loop makes a new one.
+  // 5. Charge and limits are stored, and the table gets the new info (`RefreshInfo`).
+  // Each turn of the loop follows a drop or a retirement by another thread, so it ends.
   absl::Status OnHello(const Hello& hello, Epoch* replaced) {
     absl::Status why = CheckHello(hello, state_->options);
     if (!state_->accepting.load()) why = absl::UnavailableError("stopping");
@@ -246,10 +285,11 @@ class HolderRegistry::Session : public ReceiverSession {
         continue;
       }
       if (taken == Holder::Taken::kRefused) {
+        // A holder made for this hello alone is not kept, or refused hellos would fill the domain.
         if ((*holder)->RetireIfNew()) (*domain)->Forget(*holder);
         state_->streams_refused.fetch_add(1);
-        // One that starts comes back with a younger epoch at once; one that ran before has another
-        // sender of its name.
+        // A starting sender comes back with a higher epoch at once, so its refusal is no fault. A
+        // sender that ran before was replaced by another of its name: that is noted for metrics.
         if (!hello.starting) NoteRefused(hello, why);
         LogRefusal(ToString(hello.holder), why);
         return why;
@@ -272,7 +312,9 @@ class HolderRegistry::Session : public ReceiverSession {
     }
   }
 
-  // Charges this connection's address for the holder, which may have been charged for before.
+  // Charges this connection's address for the holder. Its charge from an earlier hello does not
+  // count against the limit, since this one replaces it. A charge of a hello that is refused later
+  // is given back as it goes out of scope.
   absl::StatusOr<std::shared_ptr<const PeerQuotas::Charge>> TakeHolder(const Hello& hello) {
     uint64_t bytes = hello.holder.name.size() + hello.holder.replica.size() + hello.address.size();
     for (const auto& label : hello.labels)
@@ -283,6 +325,8 @@ class HolderRegistry::Session : public ReceiverSession {
                                      holder == nullptr ? nullptr : holder->charge());
   }
 
+  // A refusal by the registry itself: counted, noted, logged, sent. The status makes the transport
+  // close the connection after the reply.
   absl::Status RefuseHello(const Hello& hello, const absl::Status& why) {
     state_->streams_refused.fetch_add(1);
     NoteRefused(hello, why);
@@ -320,6 +364,12 @@ std::unique_ptr<ReceiverSession> HolderRegistry::Accept(ReplyFn reply) {
   return std::make_unique<Session>(state_.get(), std::move(reply));
 }
 
+// 1. Leases: each holder's `Tick` masks it or ends it; one that is over leaves the table here.
+// 2. Holders that left are emptied, at most `sweep_blocks_per_tick` blocks over all domains, so
+//    that one large holder does not delay the leases of others.
+// 3. Upkeep of the index, pending prompts that timed out, the order by load for `FindBest`.
+// 4. A domain that has been empty for `forget_domain_after` is forgotten.
+// `tick_mutex` keeps two ticks apart: a holder is swept, and its number given back, once.
 void HolderRegistry::Tick() {
   MutexLock lock(&state_->tick_mutex);
   const Time now = state_->options.clock->Now();
@@ -427,6 +477,8 @@ absl::Status HolderRegistry::VisitReaches(
   return absl::OkStatus();
 }
 
+// No peer is charged: what this process reads itself is under its own flags. The loop is that of
+// `OnHello`: a domain that was dropped in between is made again.
 absl::StatusOr<std::unique_ptr<HolderHandle>> HolderRegistry::AddLocal(const Domain& domain,
                                                                        uint32_t block_size,
                                                                        HolderInfo info) {
@@ -491,6 +543,7 @@ absl::StatusOr<HolderDump> HolderRegistry::Dump(const Domain& domain, const Hold
 
 // ---- Checkpoints ----
 
+// The domain's block size never changes, so it may be read after the cut.
 absl::StatusOr<HolderCut> HolderRegistry::Cut(const Domain& domain, const HolderId& id) const {
   const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
@@ -508,6 +561,8 @@ std::optional<ReceiverPosition> HolderRegistry::PositionOf(const Domain& domain,
   return holder == nullptr ? std::nullopt : holder->StreamPosition();
 }
 
+// An epoch from the future is refused as in a hello: restored, it would keep every later sender of
+// that name out. Until `Finish` hellos of this holder are answered with UNAVAILABLE.
 absl::StatusOr<std::unique_ptr<RestoredHolder>> HolderRegistry::Restore(const Domain& domain,
                                                                         uint32_t block_size,
                                                                         HolderImage image) {

@@ -1,5 +1,5 @@
-// Who are the holders of this process, and what does each hold? Streams of many senders come in,
-// one index per domain is kept from them under leases, and questions are answered.
+// The holders of this process and what each holds. Streams of many senders come in, one index per
+// domain is kept from them under leases, and questions are answered.
 //
 //   connection ─▶ session ─▶ StreamReceiver (one per holder and domain) ─▶ Index (one per domain)
 //                                                                             │ changes
@@ -15,8 +15,7 @@
 // is silent for `lease_ttl` is in no answer from that moment, and is as it was when it resumes.
 // After `sweep_after` more it is forgotten. Goodbye forgets it at once.
 // *Threads*: any thread may call everything. Messages of one holder are serialised by its own
-// mutex;
-// queries take none of those and run beside ingest. The owner calls `Tick` from a timer.
+// mutex; queries take none of those and run beside ingest. The owner calls `Tick` from a timer.
 // *Cost*: a query costs what the index costs, a short lock to get the table of holders, and a short
 // lock per holder reported. The table is copied when a holder comes or goes: 16 bytes a holder.
 // *Bounds*: `HolderRegistryOptions`; what one address may take of them: `peer_quotas.h`. A domain,
@@ -91,19 +90,19 @@ struct HolderRegistryOptions {
   std::function<void(DomainObserver*)> forget = {};
 };
 
-// What a holder said of itself at its last hello.
+// A holder's own statements in its last hello.
 struct HolderInfo {
   HolderId id;
   std::string address;  // where the holder itself answers queries; may be empty
   std::vector<std::pair<std::string, std::string>> labels;
-  // Of id and labels, 0 without labels; means something within this process only.
+  // A version of id and labels, 0 without labels; valid within this process only.
   uint64_t labels_version = 0;
 };
 
 struct HolderOverlap {
   const HolderInfo* holder = nullptr;  // never null in an answer, and as long there as the answer
   // Leading blocks that the holder can reuse: what every class of its cache accepts (`reusable.h`).
-  // Of holders with full attention alone the same as `held`.
+  // For holders with full attention alone the same as `held`.
   uint32_t blocks = 0;
   uint32_t held = 0;  // leading blocks of the main class
   Trust trust = Trust::kExact;
@@ -125,8 +124,8 @@ struct OverlapAnswer {
   std::vector<std::shared_ptr<const void>> keeps;  // what `holder`s point into
 };
 
-// What waits ahead of a request at the holder's average worker: blocks to prefill, a request
-// counting for one. A holder that says nothing is taken for idle.
+// Work ahead of a request at the holder's average worker: blocks to prefill, a request counting for
+// one. A holder without a load is taken for idle.
 double QueuedPrefillBlocksPerWorker(const std::optional<Load>& load);
 
 struct HolderStats {
@@ -165,7 +164,7 @@ struct DomainStats {
   PendingStats pending = {};
 };
 
-// A session whose prompts frontends told of.
+// A session of which frontends told prompts.
 struct SessionAnswer {
   uint64_t session = 0;  // `SessionHash`
   Domain domain = {};
@@ -191,7 +190,7 @@ struct RegistryStats {
   uint64_t domains_forgotten = 0;  // for want of holders
 };
 
-// What a holder holds: a consistent cut.
+// The contents of a holder: a consistent cut.
 struct HolderDump {
   std::shared_ptr<const HolderInfo> holder;
   std::vector<Stored>
@@ -219,8 +218,8 @@ struct HolderImage {
   CacheLayout layout;
 };
 
-// Image and contents belong together: the latter are what was held after the position in the
-// former.
+// Image and contents belong together: the contents are what was held after the image's stream
+// position.
 struct HolderCut {
   uint32_t block_size = 0;  // of its domain
   HolderImage image;
@@ -278,19 +277,18 @@ class HolderRegistry : public StreamAcceptor {
 
   // NOT_FOUND: no such domain or holder.
   absl::Status Tell(const Domain& domain, uint64_t frontend, const Routed& routed);
-  // What is not known is ignored.
+  // Unknown domains and decisions are ignored.
   void End(const Domain& domain, uint64_t frontend, const RouteOver& over);
-  // The frontend is no more. *Cost*: a look at each domain.
+  // The frontend is gone: ends all that it told. *Cost*: a look at each domain.
   void Leave(uint64_t frontend);
-  // Adds to an answer to the same question what is pending at each holder; `frontend`, who asks, is
-  // told of its own prompts in `depth` alone. 0: no frontend. *Cost*: nothing where nothing is
-  // pending.
+  // Adds to an answer to the same question what is pending at each holder. Prompts of `frontend`,
+  // which asks, count in `depth` alone. 0: no frontend. *Cost*: nothing where nothing is pending.
   void AddPending(const Domain& domain, std::span<const SequenceHash> blocks, uint64_t frontend,
                   uint64_t session, OverlapAnswer* answer) const;
 
-  // Of all domains, the latest of each first and at most `max` of each; of `session` alone unless
-  // it is 0. *Cost*: at most `PendingBlocks::kSessionSamples` questions of one block for each
-  // session.
+  // Sessions of all domains, the latest of each first and at most `max` of each; `session` alone
+  // unless it is 0. *Cost*: at most `PendingBlocks::kSessionSamples` questions of one block for
+  // each session.
   std::vector<SessionAnswer> Sessions(uint64_t session, size_t max) const;
 
   // Memory of what is pending, all domains together. *Cost*: a lock for each domain.
@@ -338,7 +336,7 @@ class HolderRegistry : public StreamAcceptor {
   const MemoryBudget* memory() const;
 
   RegistryStats Stats() const;
-  // Who was refused and not welcomed since.
+  // Senders that were refused and not welcomed since.
   std::vector<RefusedHolder> Refused() const;
   // NOT_FOUND: no such domain. Waits for each holder's writer in turn.
   absl::StatusOr<DomainStats> StatsOf(const Domain& domain) const;

@@ -40,7 +40,7 @@ Digest DigestOf(const std::vector<SequenceHash>& blocks) {
   return digest;
 }
 
-// What an observer was told, put together.
+// The reports to an observer, put together.
 class Mirror : public DomainObserver {
  public:
   void OnChanged(HolderIndex holder, const ChangeLog::Part& changes, const Stored* run) override {
@@ -516,7 +516,7 @@ TEST_F(HolderRegistryTest, WhoStaysSilentIsSweptInBoundedSteps) {
   clock_.Advance(seconds(300));
   registry.Tick();
   EXPECT_TRUE(registry.HoldersOf(kLlama).empty());
-  // A sequence at a time here: an index takes about as many blocks as it is told to.
+  // A sequence at a time here: an index sweeps about as many blocks as it is asked to.
   EXPECT_GE(registry.StatsOf(kLlama)->index.holdings, 5u);
   EXPECT_LE(registry.StatsOf(kLlama)->index.holdings, 7u);
   registry.Tick();

@@ -6,6 +6,8 @@
 
 namespace kvatlas {
 
+// Written into its place in the vector at once and taken back if the holder is not live. `asked` is
+// the time at which the index was asked: what is known later does not count (`Holder::Describe`).
 void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAnswer* answer,
                std::span<const TierReach> reaches, const HybridOverlap* hybrid) {
   const uint32_t number = Raw(overlap.holder);
@@ -17,7 +19,8 @@ void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAn
   static const HolderOverlap kEmpty;
   HolderOverlap& described = *answer->holders.insert(answer->holders.end(), kEmpty);
   if (!entry.holder->Describe(asked, &described)) return answer->holders.pop_back();
-  // Said hello since the table was taken, or is about to be in the next one as such.
+  // The holder said hello since the table was taken, so its info is newer than the one that the
+  // table keeps alive: the answer keeps this one as well.
   if (described.holder != entry.info.get()) {
     std::shared_ptr<const HolderInfo> info = entry.holder->info();
     described.holder = info.get();
@@ -34,6 +37,8 @@ void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAn
     described.reach = reaches[number];
 }
 
+// Hybrids are the last of `overlaps`. With `all_holders` the overlaps are put in their places by
+// number first, and every other holder of the table is added with 0 blocks.
 OverlapAnswer AnswerOf(const std::shared_ptr<const Table>& of, uint32_t block_size,
                        std::span<const Overlap> overlaps, std::span<const HybridOverlap> hybrids,
                        bool all_holders, std::span<const TierReach> reaches, Time now) {

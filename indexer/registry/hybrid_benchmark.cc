@@ -1,9 +1,8 @@
-// What do side classes cost a query? Overlaps of a prompt of 100 blocks over so many workers, which
-// hold prefixes of it of so many different lengths, through `HolderRegistry::FindOverlaps`: plain
-// workers, and the same with a sliding window of so many tokens all of whose blocks are held. Both
-// domains are in one process and are asked in turn; `ratio` is of their times.
-// `plain_ratio`: plain workers, by a query that looks for side classes and by one that does not
-//   (`held_only`).
+// The cost of side classes to a query: overlaps of a prompt of 100 blocks over so many workers,
+// which hold prefixes of it of so many different lengths, through `HolderRegistry::FindOverlaps`:
+// plain workers, and the same with a sliding window of so many tokens all of whose blocks are held.
+// Both domains are in one process and are asked in turn; `ratio` is of their times. `plain_ratio`:
+// plain workers, by a query that looks for side classes and by one that does not (`held_only`).
 //
 //   bazel run -c opt //indexer/registry:hybrid_benchmark
 

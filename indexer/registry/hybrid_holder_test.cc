@@ -70,7 +70,7 @@ class HybridHolderTest : public testing::Test {
   std::unique_ptr<HolderRegistry> registry_;
 };
 
-// Of a holder whose host memory loads four blocks together.
+// A holder whose host memory loads four blocks together.
 TEST_F(HybridHolderTest, BehindTheDeviceOnlyWholeChunksArePromised) {
   const std::vector<SequenceHash> blocks = Sequence(100, 7);
   const std::unique_ptr<HolderHandle> engine = Add("7");

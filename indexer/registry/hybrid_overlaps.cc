@@ -1,3 +1,7 @@
+// `Find` is the retry loop around versions, `FindReusable` one try, `At` the sets of holders by
+// layout that both use. Vectors are thread-local: a question allocates nothing once they have
+// grown.
+
 #include "indexer/registry/hybrid_overlaps.h"
 
 #include <algorithm>
@@ -12,11 +16,15 @@
 namespace kvatlas {
 namespace {
 
+// Kinds of caches in one domain that are told apart.
 constexpr size_t kLayoutsMax = 255;
-// At a query while holders with side classes are written.
+// Tries of a query while holders with side classes are being written. After the last one those are
+// marked `written` and the answer stands: a query never waits for a writer.
 constexpr int kTriesMax = 4;
 
-// What holders of this layout can reuse of what they have, `on_device` of which is on the device.
+// Rounds overlaps down to what the engine loads: beside the device it loads whole chunks
+// (`LoadableBlocks`). `on_device`: leading blocks that are on the device; a holder that is not in
+// it has none.
 void RoundToChunks(const CacheLayout& layout, uint32_t block_size,
                    const std::vector<Overlap>& on_device, std::span<Overlap> overlaps) {
   absl::flat_hash_map<uint32_t, uint32_t> device;
@@ -28,6 +36,9 @@ void RoundToChunks(const CacheLayout& layout, uint32_t block_size,
 
 }  // namespace
 
+// Cached by version; made outside of the lock, since `layouts_` takes the domain's. Two questions
+// may make it at once, and a slower one may put an older set back: its version is stored with it,
+// so the next question makes it anew.
 std::shared_ptr<const HybridOverlaps::Hybrids> HybridOverlaps::At(uint64_t version) const {
   if (version == 0) return nullptr;
   {
@@ -38,8 +49,8 @@ std::shared_ptr<const HybridOverlaps::Hybrids> HybridOverlaps::At(uint64_t versi
   for (const auto& [number, layout] : layouts_()) {
     size_t known = 0;
     while (known < hybrids->layouts.size() && *hybrids->layouts[known] != *layout) ++known;
-    // Beyond so many kinds of caches in one domain holders are answered by the rules of the last
-    // one, which asks of side classes that they do not have.
+    // Beyond `kLayoutsMax` holders are answered by the rules of the last layout. It asks for side
+    // classes that they do not have, so the answer is too low, never too high.
     if (known == hybrids->layouts.size() && known < kLayoutsMax) hybrids->layouts.push_back(layout);
     hybrids->numbers.push_back(number);
     hybrids->of_layout.resize(hybrids->layouts.size());
@@ -55,13 +66,22 @@ std::shared_ptr<const HybridOverlaps::Hybrids> HybridOverlaps::At(uint64_t versi
   return hybrids_;
 }
 
+// 1. The version of the layouts, and the sets that belong to it (`At`); without hybrids the index
+//    alone answers.
+// 2. At the first try two counters tell whether anything is being written: equal means `quiet`.
+//    Else, and at further tries, the version of each hybrid holder is read.
+// 3. The index and the side index are asked (`FindReusable`).
+// 4. If layouts changed meanwhile, again. If it was quiet and no write began, done. Else each
+//    holder's version must be even and unchanged.
+// 5. After `kTriesMax` tries the holders that were still being written are marked.
 void HybridOverlaps::Find(const OverlapQuery& query, bool held_only, std::vector<Overlap>* overlaps,
                           std::vector<HybridOverlap>* hybrid_overlaps) const {
   static thread_local std::vector<uint32_t> versions;
   for (int tries = 1;; ++tries) {
     const uint64_t layouts = version_->load();
     const std::shared_ptr<const Hybrids> hybrids = held_only ? nullptr : At(layouts);
-    // Where no holder is written, two numbers tell it.
+    // `WritesEnded` is read before `WritesBegun`: if they are equal, no write was under way in
+    // between.
     uint64_t writes = 0;
     bool quiet = false;
     if (hybrids != nullptr && tries == 1) {
@@ -105,6 +125,14 @@ void HybridOverlaps::Find(const OverlapQuery& query, bool held_only, std::vector
   }
 }
 
+// 1. The index's compact answer: depth by depth the holders of the main class. Plain holders go to
+//    `overlaps` at once.
+// 2. Layout by layout `Reusable` appends what its holders can reuse of that, under one shared lock
+//    of the side index.
+// 3. Layouts with chunks need the depth on the device as well, asked once for all of them, and are
+//    rounded (`RoundToChunks`).
+// 4. A layout without a main class has an entry for every holder: those with nothing are dropped.
+// 5. `of_main` gets what the main class holds, in the order of the hybrids in `overlaps`.
 void HybridOverlaps::FindReusable(const Hybrids& hybrids, const OverlapQuery& query,
                                   std::vector<Overlap>* overlaps,
                                   std::vector<HybridOverlap>* of_main) const {

@@ -1,9 +1,11 @@
-// What can the holders of a domain reuse, some of which have hybrid models? Overlaps of the index,
-// less what side classes do not have.
+// Blocks that the holders of a domain can reuse, where some have hybrid models: overlaps of the
+// index, less what side classes do not have.
 //
-//   1. Versions of the hybrid holders.  2. What main classes hold, from the index.  3. What side
-//   classes leave of it (`Reusable`).  4. Versions again: where they differ, main and side blocks
-//   may be of different instants: from 1, a few times.
+//   1. Versions of the hybrid holders.
+//   2. Overlaps of main classes, from the index.
+//   3. The part of them that side classes allow (`Reusable`).
+//   4. Versions again: where they differ, main and side blocks may be of different instants: from
+//      1, a few times.
 //
 // *Truth*: at most what was true at some instant during the call, but for holders marked `written`,
 // which changed at every try.

@@ -1,3 +1,7 @@
+// A charge has two parts: the amount on the address, counted here, and the charge that the
+// identity's policy gave (`of_identity`), which it only keeps. `Accounts` is shared with the
+// charges, which may outlive the quotas.
+
 #include "indexer/registry/peer_quotas.h"
 
 #include <utility>
@@ -18,6 +22,7 @@ struct Amount {
   bool Empty() const { return domains == 0 && holders == 0 && label_bytes == 0; }
 };
 
+// `amount` includes what is asked for.
 absl::Status Check(uint64_t amount, const PeerLimit& limit, const char* what,
                    const std::string& peer) {
   if (limit.max == 0 || amount <= limit.max) return absl::OkStatus();
@@ -58,7 +63,10 @@ class PeerQuotas::Charge {
     if (found->second.Empty()) accounts_->by_peer.erase(found);
   }
 
-  // `previous` goes soon, and does not count.
+  // Adds to the account, or refuses and adds nothing. `previous`, the same holder's charge, is
+  // destroyed soon and does not count against the limits. Where the amount does not grow no limit
+  // is checked: a returning holder is never refused for what it has. Domains are charged once, at
+  // their making.
   static absl::StatusOr<std::shared_ptr<const Charge>> Take(
       const std::shared_ptr<Accounts>& accounts, const std::string& peer, const Amount& amount,
       const Charge* previous, PeerAllowance::ChargePtr of_identity) {

@@ -1,11 +1,11 @@
-// How much of this process may one address, and one identity, take with what it announces? Domains,
-// holders, and what they say of themselves.
+// Limits on what one address, and one identity, may take of this process by its announcements:
+// domains, holders, and the bytes of their names and labels.
 //
 //   hello from 10.0.0.7 ─▶ TakeDomain, TakeHolder ─▶ a charge, given back when domain or holder is forgotten
 //
 // *Place*: one in a `HolderRegistry`. An address is that of the connection, without its port, of
-// IPv6 the first 64 bits. What comes without one (through Redis, or in this process) is not
-// counted. What an identity may, its `PeerAllowance` says.
+// IPv6 the first 64 bits. Streams without one (through Redis, or in this process) are not counted.
+// Limits of an identity are in its `PeerAllowance`.
 // *Truth*: a domain counts for the address whose hello made it, a holder for that of its last
 // hello.
 // *Threads*: any. *Cost*: a short lock and a look-up at a hello, none afterwards. *Lifetime*:
@@ -37,7 +37,7 @@ struct PeerLimits {
                         "label_bytes_per_peer"};  // of holders' names, addresses and labels
 };
 
-// Who announces: both may be empty.
+// The peer that announces; both may be empty.
 struct StreamPeer {
   std::string address = {};
   std::shared_ptr<PeerAllowance> allowance = nullptr;
@@ -45,7 +45,7 @@ struct StreamPeer {
 
 class PeerQuotas {
  public:
-  // What one domain or one holder takes, until it is destroyed.
+  // The share of one domain or one holder, until it is destroyed.
   class Charge;
 
   explicit PeerQuotas(PeerLimits limits);

@@ -124,7 +124,7 @@ TEST(PeerQuotasTest, WhatAnIdentityTookGoesWithTheCharge) {
     domain = holder = again = nullptr;
     EXPECT_EQ(allowance->taken, 0);
   }
-  // What the address may not take the identity does not pay for.
+  // An identity is not charged for what its address may not take.
   const StreamPeer peer = {.address = "10.0.0.8", .allowance = allowance};
   const auto only = quotas.TakeHolder(peer, "x", 10, nullptr);
   EXPECT_FALSE(quotas.TakeHolder(peer, "x", 10, nullptr).ok());

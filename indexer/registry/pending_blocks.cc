@@ -1,3 +1,8 @@
+// Tellings lie in `slots_` and are reached four ways: by (frontend, decision) for `End` and
+// `Confirm`, by some of their blocks for `Find`, by holder for events, by frontend and age for the
+// bounds. `Tell` enters all four and `Erase` leaves all four; nothing else adds or removes one.
+// `number` is never 0 in use and never used twice, so a slot number kept elsewhere can be checked.
+
 #include "indexer/registry/pending_blocks.h"
 
 #include <algorithm>
@@ -7,6 +12,7 @@
 namespace kvatlas {
 namespace {
 
+// Room for this many tellings is kept when nothing is pending (`Tick`).
 constexpr size_t kSlotsKept = 1024;
 
 // Leading blocks that two pieces of sequences, which begin at one position, have in common. Equal
@@ -32,13 +38,16 @@ void PendingCounts::Add(const PendingCounts& other) {
   dropped += other.dropped;
 }
 
+// An estimate from the telling alone, so that `Erase` subtracts what `Tell` added.
 uint64_t PendingBlocks::BytesOf(const Telling& telling) const {
   constexpr uint64_t kEntry = 48;  // of `by_block_`, at half its load
   return 256 + telling.blocks.size() * sizeof(SequenceHash) +
          (telling.blocks.size() / options_.stride + 2) * kEntry;
 }
 
-// The first block, the last one, and those at strides between them: each once.
+// The blocks under which a telling is found: the first, the last, and those at strides between
+// them, each once. A question probes at the same strides (`Find`), so it meets a telling that
+// shares at least a stride with it.
 std::vector<SequenceHash> PendingBlocks::IndexedBlocks(const Telling& telling) const {
   std::vector<SequenceHash> indexed;
   if (telling.blocks.empty()) return indexed;
@@ -52,6 +61,8 @@ std::vector<SequenceHash> PendingBlocks::IndexedBlocks(const Telling& telling) c
   return indexed;
 }
 
+// Adds a telling to the sums of its holder, or takes it out (`sign` -1). Callers take it out before
+// they change `shown`, and add it again afterwards.
 void PendingBlocks::Count(const Telling& telling, int sign) {
   OfHolder& of = holders_[Raw(telling.holder)];
   auto own = std::find_if(of.by_frontend.begin(), of.by_frontend.end(),
@@ -65,6 +76,12 @@ void PendingBlocks::Count(const Telling& telling, int sign) {
   if (own->second.blocks == 0 && own->second.requests == 0) of.by_frontend.erase(own);
 }
 
+// 1. A decision that is known is ignored: the telling was repeated.
+// 2. The session is remembered even where the telling itself finds no room.
+// 3. Room is made by dropping the oldest tellings (`MakeRoom`).
+// 4. A slot is taken and entered in all four maps. `any_` tells readers that the lock is worth
+//    taking.
+// A telling without blocks counts as a request for a short time (`kOnlyRequest`).
 void PendingBlocks::Tell(HolderIndex holder, uint64_t frontend, const Routed& routed, Time now) {
   if (options_.bytes_max == 0) return;
   MutexLock lock(&mutex_);
@@ -105,7 +122,9 @@ void PendingBlocks::Tell(HolderIndex holder, uint64_t frontend, const Routed& ro
   any_.store(true, std::memory_order_relaxed);
 }
 
-// The oldest of the frontend, and then of whichever frontend has most.
+// Drops the frontend's own oldest tellings until it is within its bound, then the oldest of the
+// frontend that has most: one that floods displaces itself. REQUIRES: `bytes` is within both
+// bounds, so both loops end.
 void PendingBlocks::MakeRoom(uint64_t frontend, uint64_t bytes) {
   for (auto of = frontends_.find(frontend);
        of != frontends_.end() && of->second.bytes + bytes > options_.frontend_bytes_max;
@@ -119,6 +138,8 @@ void PendingBlocks::MakeRoom(uint64_t frontend, uint64_t bytes) {
   }
 }
 
+// Counts how it ended (`as`). The slot is emptied first: its number 0 makes entries in `by_age`
+// stale, which are dropped lazily.
 void PendingBlocks::Erase(Slot slot, uint64_t PendingCounts::* as) {
   Telling telling = std::move(slots_[slot]);
   slots_[slot] = {};
@@ -141,8 +162,8 @@ void PendingBlocks::Erase(Slot slot, uint64_t PendingCounts::* as) {
   if (--of_frontend->second.tellings == 0) {
     frontends_.erase(of_frontend);
   } else {
-    // What is over goes from the old end as it is met, so that the list is about as long as what it
-    // lists.
+    // Stale entries go from the old end as they are met; where old tellings outlive many younger
+    // ones, all stale ones are dropped at twice the number in use.
     std::deque<std::pair<Slot, uint64_t>>& by_age = of_frontend->second.by_age;
     const auto is_over = [&](const std::pair<Slot, uint64_t>& told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
                              mutex_) { return slots_[told.first].number != told.second; };
@@ -152,8 +173,9 @@ void PendingBlocks::Erase(Slot slot, uint64_t PendingCounts::* as) {
   if (by_key_.empty()) any_.store(false, std::memory_order_relaxed);
 }
 
-// Of two requests of a session that are told in another order than they were sent, the one that is
-// told last counts.
+// Notes where the session's latest prompt went and keeps at most `kSessionSamples` of its blocks,
+// by which the holders of its prompts are found later. If two requests are told in another order
+// than they were sent, the one that is told last counts.
 void PendingBlocks::Remember(HolderIndex holder, const Routed& routed, Time now) {
   SessionSeen& seen = sessions_[routed.session];
   seen.session = routed.session;
@@ -162,8 +184,9 @@ void PendingBlocks::Remember(HolderIndex holder, const Routed& routed, Time now)
   ++seen.prompts;
   seen.first = routed.first;
   seen.blocks = routed.first + static_cast<Position>(routed.blocks.size());
-  // Those before the told blocks are of a prompt that this one may go on with; every second goes
-  // where they are many.
+  // Samples before the told blocks belong to an earlier prompt that this one probably continues.
+  // Deeper ones are of a prompt that differs. Where there are too many, every second of the kept
+  // ones goes.
   seen.samples.erase(
       std::remove_if(seen.samples.begin(), seen.samples.end(),
                      [&](const auto& sample) { return sample.first > routed.first; }),
@@ -182,6 +205,8 @@ void PendingBlocks::Remember(HolderIndex holder, const Routed& routed, Time now)
   ForgetSessions(now);
 }
 
+// By age: an entry is stale if the session was seen again since. Stale entries go from the old end,
+// and all of them at twice the number of sessions.
 void PendingBlocks::ForgetSessions(Time now) {
   const auto is_old = [&](const std::pair<Time, uint64_t>& known)
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -198,6 +223,8 @@ void PendingBlocks::ForgetSessions(Time now) {
   any_sessions_.store(!sessions_.empty(), std::memory_order_relaxed);
 }
 
+// A request that is over was computed: its blocks must be announced within `kAnnouncedWithin`, else
+// the worker contradicts the telling (`Tick`).
 void PendingBlocks::End(uint64_t frontend, const RouteOver& over, Time now) {
   if (!any()) return;
   MutexLock lock(&mutex_);
@@ -228,6 +255,7 @@ void PendingBlocks::Confirm(uint64_t frontend, uint64_t decision) {
   if (found != by_key_.end()) Erase(found->second, &PendingCounts::confirmed);
 }
 
+// `shown` only grows. The sums are corrected for it.
 void PendingBlocks::Show(Slot slot, Position shown) {
   Telling& telling = slots_[slot];
   if (shown <= std::max(telling.shown, telling.first)) return;
@@ -236,6 +264,10 @@ void PendingBlocks::Show(Slot slot, Position shown) {
   Count(telling, 1);
 }
 
+// Called with the holder's mutex held, after each event that stored something. Only blocks that
+// became held in a first tier matter. A run shows as much of a telling as the two have in common
+// from where both begin; a telling that is shown to its end is confirmed. A telling may be noted
+// twice: erased, it has no blocks any more.
 void PendingBlocks::OnChanged(HolderIndex holder, const ChangeLog& changes) {
   if (!any()) return;
   MutexLock lock(&mutex_);
@@ -272,6 +304,7 @@ void PendingBlocks::Forget(HolderIndex holder) {
   absl::erase_if(sessions_, [&](const auto& known) { return known.second.holder == holder; });
 }
 
+// *Cost*: a look at every slot, a few times a second.
 void PendingBlocks::Tick(Time now) {
   MutexLock lock(&mutex_);
   for (Slot slot = 0; slot < slots_.size(); ++slot) {
@@ -292,6 +325,10 @@ void PendingBlocks::Tick(Time now) {
   }
 }
 
+// Raises the depth of each holder of whose telling `sequence[at]` is an indexed block, by the
+// blocks in common from there on. A comparison is limited to a stride, since a longer match is met
+// at the next stride as well. With stride 1 positions are ordinals of possibly different schedules:
+// the hash alone counts.
 void PendingBlocks::Reach(std::span<const SequenceHash> sequence, Position at,
                           absl::flat_hash_map<uint32_t, uint32_t>* depth) const {
   const auto found = by_block_.find(sequence[at]);
@@ -315,6 +352,11 @@ void PendingBlocks::Reach(std::span<const SequenceHash> sequence, Position at,
   }
 }
 
+// 1. Strides are probed from the deepest to the first, then the last block of the question.
+// 2. For each holder with tellings the block behind what it has is probed, too: there a telling
+//    begins that continues it exactly.
+// 3. Sums of the asking frontend are subtracted: it knows its own requests.
+// 4. The depth is shown only where it goes beyond what the holder has.
 void PendingBlocks::Find(
     std::span<const SequenceHash> sequence,
     std::span<const std::pair<HolderIndex, uint32_t>> holders, uint64_t frontend, uint64_t session,

@@ -1,4 +1,4 @@
-// What is on its way to each holder of a domain? Prompts that frontends have sent to workers, from
+// Blocks on their way to each holder of a domain: prompts that frontends have sent to workers, from
 // the choice until the engine's events show their blocks.
 //
 //   told ──▶ pending ──┬── the holder has stored the last block            confirmed
@@ -50,7 +50,7 @@ struct PendingOptions {
   uint64_t frontend_bytes_max = 16 << 20;  // of one frontend in it
   // A question probes every so-manieth block: less of a beginning in common is not worth waiting
   // for. 1: all of them, as blocks are waypoints; then a block is looked for by its hash alone,
-  // since who tells may go by another schedule than who asks.
+  // since the frontend that tells may go by another schedule than the one that asks.
   Position stride = 8;
   // Sessions are remembered beyond their requests: so many, so long.
   size_t sessions_max = 65536;
@@ -77,7 +77,7 @@ struct PendingStats {
   uint64_t bytes = 0;  // of a domain
 };
 
-// What was sent of one session lately.
+// The latest prompts of one session.
 struct SessionSeen {
   uint64_t session = 0;
   HolderIndex holder{0};  // where its last prompt went
@@ -100,14 +100,13 @@ class PendingBlocks {
 
   explicit PendingBlocks(const PendingOptions& options) : options_(options) {}
 
-  // Who tells looks afterwards whether the holder has the last block already, since its events were
-  // faster, and says so by `Confirm`.
+  // The caller looks afterwards whether the holder has the last block already, since its events may
+  // have been faster, and calls `Confirm` then.
   void Tell(HolderIndex holder, uint64_t frontend, const Routed& routed, Time now);
   void Confirm(uint64_t frontend, uint64_t decision);
   // Unknown ones are ignored.
   void End(uint64_t frontend, const RouteOver& over, Time now);
-  // The frontend is no more: what it sent is not waited for. What its sessions left at holders
-  // stays.
+  // The frontend is gone: its prompts are not waited for. Its sessions stay remembered.
   void Leave(uint64_t frontend);
 
   bool any() const { return any_.load(std::memory_order_relaxed); }
@@ -115,15 +114,15 @@ class PendingBlocks {
   bool MayFind(uint64_t session) const {
     return any() || (session != 0 && any_sessions_.load(std::memory_order_relaxed));
   }
-  // What an event of the holder changed.
+  // Confirms tellings by the changes of an event of the holder.
   void OnChanged(HolderIndex holder, const ChangeLog& changes);
-  // The holder is no more, and its number may be another's. Its counts stay in the domain's.
+  // The holder is gone, and its number may become another's. Its counts stay in the domain's.
   void Forget(HolderIndex holder);
   void Tick(Time now);
 
   // For each of `holders`, (number, leading blocks of `sequence` that it has): calls `visit` with
-  // its place and what is pending, where something is. What `frontend` told itself is in `depth`
-  // alone. `session`: of the prompt; 0: none.
+  // its place and what is pending, where something is. Tellings of `frontend` itself count in
+  // `depth` alone. `session`: of the prompt; 0: none.
   void Find(std::span<const SequenceHash> sequence,
             std::span<const std::pair<HolderIndex, uint32_t>> holders, uint64_t frontend,
             uint64_t session,

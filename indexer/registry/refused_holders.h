@@ -1,8 +1,8 @@
-// Whose streams were refused, and why? Kept so that metrics can name a holder that was never let
-// in.
+// Senders whose streams were refused, and the reasons, so that metrics can name a holder that was
+// never welcomed.
 //
 // *Threads*: any. *Bounds*: `kRefusedHoldersMax` holders, each of `kRefusedBytesMax` at most; of
-// others only what the log says is known, and reasons are cut. Who was not refused for
+// others only what the log says is known, and reasons are cut. A sender that was not refused for
 // `kRefusedFor` is forgotten: every sender tries again sooner.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_REFUSED_HOLDERS_H_

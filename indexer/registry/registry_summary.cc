@@ -1,3 +1,7 @@
+// `Domains` are in order, so equal models of several tenants are neighbours and appear once. An
+// empty question with all holders is answered without the index; a domain that was dropped
+// meanwhile is left out.
+
 #include "indexer/registry/registry_summary.h"
 
 #include "absl/status/statusor.h"

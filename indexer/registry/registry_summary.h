@@ -1,5 +1,5 @@
-// What does this process serve, and how busy is it? A registry in two lines, for those who look for
-// services.
+// The models that this process serves and its load: a registry in two lines, for those that look
+// for services.
 //
 // *Threads*: any. *Cost*: a short lock per holder.
 

@@ -22,7 +22,9 @@ std::string_view Label(const HolderInfo& info, std::string_view name) {
   return {};
 }
 
-// How many blocks from `at` on one holder after the other of the store has.
+// How many blocks from `at` on the store has, all its holders together. A question gives the
+// deepest run of one holder; where that ends another holder may go on, so the next question begins
+// there.
 uint32_t StoreRun(const Index& index, const SharedStores::Store& store, const OverlapQuery& query,
                   uint32_t at) {
   static thread_local std::vector<Overlap> overlaps;
@@ -41,6 +43,8 @@ uint32_t StoreRun(const Index& index, const SharedStores::Store& store, const Ov
 
 bool IsStore(const HolderInfo& info) { return !Label(info, kHoldsStoreLabel).empty(); }
 
+// A label of both kinds makes the holder a store: it must not load from itself. A store without a
+// holder has no blocks and is left out.
 SharedStores StoresOf(const Table& table) {
   std::map<std::string_view, SharedStores::Store> by_name;
   SharedStores stores;
@@ -61,10 +65,13 @@ SharedStores StoresOf(const Table& table) {
   return stores;
 }
 
-// 1. Workers stand where what they hold ends.  2. The store takes all that stand at the least depth
-//   as far as it has the blocks.
-// 3. Each goes on from there with what it has itself beside the device, and stands anew where it
-// did (2). Where the store has nothing at 2, or a worker nothing at 3, that is how far it reaches.
+// 1. Workers stand where their own blocks end (`standing`: depth to the set of workers there).
+// 2. The store takes all that stand at the least depth as far as it has the blocks; one question
+//    serves all of them.
+// 3. Each goes on from there with its own blocks beside the device, and stands anew where these
+//    end (2). A worker is done where the store has nothing at 2, or itself nothing at 3.
+// Each turn takes away the least depth and adds only deeper ones, so it ends; `kStoreTurnsMax`
+// bounds it for long prompts.
 void ReachThrough(const SharedStores::Store& store, const Index& index, const OverlapQuery& query,
                   std::vector<uint32_t>* depths) {
   static thread_local std::vector<Overlap> overlaps;

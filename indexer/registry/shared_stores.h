@@ -1,5 +1,5 @@
-// What could workers load of a prompt from stores that several of them share, beside what they hold
-// themselves?
+// Blocks of a prompt that workers could load from stores that several of them share, beside their
+// own.
 //
 //   a store     a holder with the label `holds_store`: its name. It is no worker: in no answer, only in what workers can load
 //   its workers holders with the label `store`: the same name

@@ -1,4 +1,4 @@
-// In which tiers do the blocks of a prefix have to be fetched from?
+// The tiers from which blocks of a prefix have to be fetched.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_TIER_BLOCKS_H_
 #define KVATLAS_INDEXER_REGISTRY_TIER_BLOCKS_H_
@@ -10,15 +10,14 @@
 
 namespace kvatlas {
 
-// Of a prefix's blocks, those that are not on the device.
+// The blocks of a prefix that are not on the device, by tier.
 struct TierBlocks {
   uint32_t host = 0;
   uint32_t disk = 0;
   uint32_t external = 0;
 };
 
-// Of `blocks` leading blocks. What lies between two depths is in the tier that the deeper one has
-// more.
+// For `blocks` leading blocks. Blocks between two depths are in the tier that the deeper one adds.
 inline TierBlocks TierBlocksOf(const TierReach& reach, uint32_t blocks) {
   const uint32_t host = std::min(std::max(reach.device, reach.device_host), blocks);
   const uint32_t disk = std::min(std::max(host, reach.device_host_disk), blocks);

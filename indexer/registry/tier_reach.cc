@@ -1,3 +1,7 @@
+// From the device tier down, a question for each wider set of tiers, as far down as `seen` says
+// that there are blocks. Each question also writes the wider depths, so that holders which later
+// questions do not name keep what is true. The last question asks for all tiers.
+
 #include "indexer/registry/tier_reach.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How deep do the holders of an index reach into a prompt with their upper tiers alone?
+// How deep the holders of an index reach into a prompt with their upper tiers alone.
 
 #ifndef KVATLAS_INDEXER_REGISTRY_TIER_REACH_H_
 #define KVATLAS_INDEXER_REGISTRY_TIER_REACH_H_

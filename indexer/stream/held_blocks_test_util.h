@@ -1,4 +1,4 @@
-// What a receiver was told, in the device tier only: for tests.
+// The blocks that a receiver was given, in the device tier only: for tests.
 
 #ifndef KVATLAS_INDEXER_STREAM_HELD_BLOCKS_TEST_UTIL_H_
 #define KVATLAS_INDEXER_STREAM_HELD_BLOCKS_TEST_UTIL_H_

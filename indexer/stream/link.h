@@ -1,5 +1,5 @@
-// What carries a stream of holdings? Two small interfaces, whatever is in between: in-process,
-// gRPC, and others later.
+// The transport of a stream of holdings: two small interfaces, whatever is in between (in-process,
+// gRPC, Redis).
 //
 //   StreamSender ─▶ SenderLink ══ transport ══ ReceiverSession ─▶ StreamReceiver
 //
@@ -21,8 +21,8 @@
 
 namespace kvatlas {
 
-// What may the one at the other end of a connection take of this process with what it announces? By
-// who it is: its identity and the tenant of a domain. *Threads*: any.
+// Limits on what the peer of a connection may take of this process by its announcements, by its
+// identity and the tenant of a domain. *Threads*: any.
 class PeerAllowance {
  public:
   class Charge {
@@ -32,19 +32,20 @@ class PeerAllowance {
   using ChargePtr = std::shared_ptr<const Charge>;
 
   virtual ~PeerAllowance() = default;
-  // What a domain, or a holder, takes until the charge, which may be null, is destroyed.
-  // RESOURCE_EXHAUSTED names the quota. `previous`: what the same holder took before; it goes when
-  // this one is there.
+  // Charges a domain, or a holder, until the charge, which may be null, is destroyed.
+  // RESOURCE_EXHAUSTED names the quota. `previous`: the same holder's earlier charge, destroyed
+  // once this one is there.
   virtual absl::StatusOr<ChargePtr> TakeDomain(const std::string& tenant) = 0;
   virtual absl::StatusOr<ChargePtr> TakeHolder(const std::string& tenant, uint64_t label_bytes,
                                                const ChargePtr& previous) = 0;
-  // Of one holder, 0: no limit; and as a multiple of the pool that its load says, likewise.
+  // Limits of one holder's blocks, as a number and as a multiple of the pool that its load reports;
+  // 0: no limit.
   struct Blocks {
     uint64_t max = 0;
     double pool_times = 0;
   };
   virtual Blocks BlocksOf(const std::string& tenant) const = 0;
-  // What became of a hello, for the audit log. OK: welcomed; `replaced` is the epoch of another
+  // The outcome of a hello, for the audit log. OK: welcomed; `replaced` is the epoch of another
   // instance whose stream it took over, 0: none. Else why the receiver refused it.
   virtual void OnHelloAnswered(const Hello& hello, const absl::Status& answer, Epoch replaced) {
     static_cast<void>(hello), static_cast<void>(answer), static_cast<void>(replaced);
@@ -68,9 +69,9 @@ class ReceiverSession {
   // The message that follows took so many bytes on the wire; called just before its `OnMessage`,
   // not at all by transports that serialize nothing.
   virtual void OnWireBytes(size_t bytes) { static_cast<void>(bytes); }
-  // What is between sender and receiver was lost, or is back: meanwhile silence says nothing about
-  // the sender. Only of transports that outlive a connection of the sender. One call at a time with
-  // `OnMessage`.
+  // The transport between sender and receiver was lost, or is back: meanwhile silence says nothing
+  // about the sender. Called only by transports that outlive a connection of the sender; one call
+  // at a time with `OnMessage`.
   virtual void OnTransportLost(bool lost) { static_cast<void>(lost); }
 };
 
@@ -86,7 +87,7 @@ class StreamAcceptor {
   virtual std::unique_ptr<ReceiverSession> Accept(ReplyFn reply) = 0;
 };
 
-// What the owner of a `SenderLink` is told, from the link's own thread(s), one call at a time.
+// Callbacks to the owner of a `SenderLink`, from the link's own thread(s), one call at a time.
 class SenderLinkObserver {
  public:
   virtual ~SenderLinkObserver() = default;

@@ -1,3 +1,7 @@
+// The sizes are computed, not measured: transports in this process serialize nothing, and metrics
+// must not depend on the transport. Each `Size` mirrors one message of
+// `proto/kvatlas/v1`; `//indexer/transport:message_size_test` compares the two.
+
 #include "indexer/stream/message_size.h"
 
 #include <bit>
@@ -42,6 +46,7 @@ size_t Size(const Load& load) {
          UintField(load.workers);
 }
 
+// A tier without blocks is written as an empty message, since tiers are told apart by their place.
 size_t Size(const Digest& digest) {
   size_t bytes = 0;
   for (const Digest::OfTier& tier : digest.tiers) {
@@ -61,6 +66,7 @@ size_t Size(const CacheLayout& layout) {
   return bytes;
 }
 
+// An optional message that is there is written even if it is empty.
 template <typename T>
 size_t OptionalField(const std::optional<T>& value) {
   return value.has_value() ? MessageField(Size(*value)) : 0;

@@ -1,5 +1,5 @@
-// How many bytes does a message take on the wire? The size of its serialized form
-// (proto/kvatlas/v1), computed without serializing: for figures of traffic.
+// The bytes of a message on the wire. The size of its serialized form (proto/kvatlas/v1), computed
+// without serializing: for figures of traffic.
 //
 // *Truth*: equal to the serialized size of the `SenderMessage` that carries it.
 // *Threads*: pure functions. *Cost*: a few nanoseconds an event; blocks are not read.
@@ -13,7 +13,7 @@
 
 namespace kvatlas {
 
-// Of batches and snapshot parts; 0 for the others, which carry no holdings.
+// The size of batches and snapshot parts; 0 for the others, which carry no holdings.
 size_t HoldingsBytes(const SenderMessage& message);
 
 }  // namespace kvatlas

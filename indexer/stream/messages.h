@@ -1,4 +1,4 @@
-// What do the two ends of a stream of holdings say to each other? The messages, as typed values.
+// The messages between the two ends of a stream of holdings, as typed values.
 //
 //   sender                                   receiver
 //     Hello        ─────────────────────────▶
@@ -58,8 +58,8 @@ struct Welcome {
 };
 
 // The receiver will not take the stream. FAILED_PRECONDITION with `epoch` set: a younger
-// incarnation exists, and with `lapsed` it was not heard for a lease: who was replaced by it may
-// take its place. INVALID_ARGUMENT: never right, do not retry soon. RESOURCE_EXHAUSTED,
+// incarnation exists, and with `lapsed` it was not heard for a lease: a sender that was replaced by
+// it may take its place. INVALID_ARGUMENT: never right, do not retry soon. RESOURCE_EXHAUSTED,
 // UNAVAILABLE: retry later.
 struct Refuse {
   absl::StatusCode code = absl::StatusCode::kUnknown;
@@ -79,8 +79,8 @@ struct Ack {
 };
 
 // The receiver misses something: `snapshot`, else everything from batch `next`. With `snapshot`,
-// `next` is one more than the highest number that it was told of on this connection (0: it does not
-// say): a snapshot of a number below did not arrive whole.
+// `next` is one more than the highest number that the receiver has seen on this connection (0: it
+// does not say): a snapshot of a number below did not arrive whole.
 struct Need {
   BatchNumber next = 0;
   bool snapshot = false;
@@ -96,9 +96,8 @@ struct Heartbeat {
 };
 
 // Everything the sender holds as it was after batch `as_of`, in parts 0, 1, … of at most
-// `kBatchBlocksMax` blocks. What is not in it, the holder does not hold. The last part carries the
-// digest, the load and `Batch::degraded`, the first one the cache classes; none: the main class
-// alone.
+// `kBatchBlocksMax` blocks. The holder holds nothing else. The last part carries the digest, the
+// load and `Batch::degraded`, the first one the cache classes; none: the main class alone.
 struct SnapshotPart {
   uint64_t snapshot_id = 0;
   BatchNumber as_of = 0;

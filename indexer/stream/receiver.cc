@@ -1,3 +1,13 @@
+// The receiving state machine, message by message: `On(Hello)`, `On(Batch)`, `On(SnapshotPart)`,
+// `On(Heartbeat)`, then repair and time.
+//
+// Three things may be wrong, each with its own way back to `kExact`:
+//   kReplay     batches are missing that the sender may still have: healed once `repaired_at` is
+//               applied
+//   kSnapshot   what is held is in doubt: healed by a whole snapshot, or by an equal digest
+//   shed        a bound refused something: digests are not compared; a snapshot is tried again
+//               every `shed_retry`
+
 #include "indexer/stream/receiver.h"
 
 #include <algorithm>
@@ -22,11 +32,15 @@ struct Snapshot {
   uint64_t id = 0;
   BatchNumber as_of = 0;
   uint32_t next_part = 0;
-  bool shed = false;
-  // What was held before it and it has not named yet.
+  bool shed = false;  // the sink refused a part of it
+  // Held when it began, and not named by it yet: by side class (0: the main class), block and
+  // tiers. Entries only go; the rest is removed after the last part. About 17 bytes a block.
   std::map<SideClass, absl::flat_hash_map<SequenceHash, TierMask>> unnamed;
 };
 
+// Takes what a part names off the list. A side block may have been held under another class number,
+// since layouts change: it is looked for in all side classes, a main block among the main ones
+// alone.
 void Name(const Stored& stored, Snapshot* snapshot) {
   for (auto& [side, blocks] : snapshot->unnamed) {
     if ((side != 0) != (stored.side != 0)) continue;
@@ -43,8 +57,8 @@ void Name(const Stored& stored, Snapshot* snapshot) {
 
 struct StreamReceiver::State {
   using Out = std::vector<ReceiverMessage>;
-  // What is missing: nothing, batches that the sender may still have, or certainty about
-  // everything.
+  // In order of severity; see the top of this file. `StartRepair` never goes down, `Healed` ends
+  // it.
   enum class Repair { kNone, kReplay, kSnapshot };
 
   State(const ReceiverOptions& options_in, HoldingsSink* sink_in)
@@ -83,12 +97,15 @@ struct StreamReceiver::State {
   HoldingsSink* const sink;
 
   bool known = false;  // `epoch`, `instance_id` and `applied` mean something
+  // Messages other than a hello are taken only after a hello that was welcomed.
   bool connected = false;
   bool gone = false;
   Epoch epoch = 0;
   uint64_t instance_id = 0;
   BatchNumber applied = 0;
-  BatchNumber highest_number_seen = 0;  // the highest on this connection; links keep the order
+  // The highest number named on this connection, in whatever message. Links keep the order, so a
+  // snapshot with a lower number that is not here did not arrive whole: `Need` tells the sender.
+  BatchNumber highest_number_seen = 0;
   Time last_heard{0};
 
   Repair repair = Repair::kNone;
@@ -105,6 +122,8 @@ struct StreamReceiver::State {
   bool restored = false;  // and its sender has not been heard yet
   Time lease_from{0};
 
+  // Bounds on snapshots count over all attempts since one was whole: a sender that begins one after
+  // the other without an end runs into them like one that never ends its first.
   std::optional<Snapshot> snapshot;  // being received
   std::optional<Time>
       snapshots_began;            // the first since one was whole, or what is held was given up
@@ -119,6 +138,10 @@ StreamReceiver::StreamReceiver(const ReceiverOptions& options, HoldingsSink* sin
 
 StreamReceiver::~StreamReceiver() = default;
 
+// 1. `Validate` refuses what no correct sender would say: nothing has changed then.
+// 2. The message is handled by its `On`, which appends the answers to `out`.
+// 3. `failure` is returned once: set where the message was handled and the connection must end all
+//    the same (`WithinBounds`). The caller sends `out` in any case.
 absl::Status StreamReceiver::OnMessage(const SenderMessage& message, Time now,
                                        std::vector<ReceiverMessage>* out) {
   if (absl::Status status = Validate(message); !status.ok()) return status;
@@ -129,6 +152,8 @@ absl::Status StreamReceiver::OnMessage(const SenderMessage& message, Time now,
   return std::exchange(state_->failure, absl::OkStatus());
 }
 
+// The next hello decides: a sender that goes on sends what is behind `applied`; one that has not
+// sent as much is another one (`On(Hello)`). Until then `restored` keeps the trust below exact.
 void StreamReceiver::Restore(const ReceiverPosition& position, Time heard, Time lease_from) {
   State& s = *state_;
   s.known = s.restored = true;
@@ -144,9 +169,13 @@ void StreamReceiver::Restore(const ReceiverPosition& position, Time heard, Time 
 // --- Hello ---------------------------------------------------------------------------------------
 
 // 1. An older epoch is refused, and so is the same epoch of another instance. Exception: a known
-// epoch that is too far ahead of the clock (`CheckEpoch`) does not count, since no sender could
-// exceed it.  2. Any other epoch is adopted: `Adopt`.  3. The sender is told the next batch, or
-// that nothing but a snapshot helps; until its latest batch is here, it is missing.
+//    epoch that is too far ahead of the clock (`CheckEpoch`) does not count, since no sender could
+//    exceed it.
+// 2. A new epoch is adopted: `Adopt`. The known one goes on where it was.
+// 3. Batches up to the hello's `last_sent` are missing until they are applied (kReplay); those
+//    below `first_kept` exist no more, so that only a snapshot helps (kSnapshot).
+// 4. `Welcome` names the next batch, or wants a snapshot. It counts as the first `Need`, which is
+//    due again after `retry_after`.
 void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   const bool counts = known && CheckEpoch(epoch, options.clock->WallNs()).ok();
   const bool older = counts && hello.epoch < epoch;
@@ -164,19 +193,21 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
                .lapsed = now - std::max(last_heard, lease_from) >= options.lease_ttl});
     return;
   }
-  // A sender that never sent what was kept of it is another one, whatever it calls itself.
+  // A checkpoint was written later than this sender's state: the sender has lost its history and
+  // numbers anew under the old epoch. Its stream is treated as a new one.
   const bool lost_history = restored && hello.last_sent < applied;
   if (!known || hello.epoch > epoch || lost_history || (!counts && hello.epoch != epoch))
     Adopt(hello, now);
   restored = false;
-  // Of a later batch, perhaps: one that ends it comes later still.
+  // The hello may tell of a later batch than `applied`. That does no harm: the batch that ends the
+  // doubt comes later still and clears it.
   if (hello.degraded) sender_degraded = true;
   connected = true;
   gone = false;
   highest_number_seen = 0;
   last_heard = now;
   if (applied + 1 < hello.first_kept) StartRepair(Repair::kSnapshot, now);
-  // What comes first is old: nothing is current before the last of it.
+  // The first batches are old. Holdings are exact only once the sender's latest batch is applied.
   if (applied < hello.last_sent) {
     StartRepair(Repair::kReplay, now);
     repaired_at = std::max(repaired_at, hello.last_sent);
@@ -187,8 +218,10 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   out->push_back(Welcome{.next = applied + 1, .snapshot = ask, .credit = options.credit_batches});
 }
 
-// Numbers start again. Holdings of before, from another epoch or a checkpoint, stay until a
-// snapshot says which of them are true; without any, the batches from the first on are as good.
+// Takes over another epoch; its numbers start again at 1. Holdings from before stay, degraded,
+// until a snapshot says which of them are true: a restarted publisher in front of a running engine
+// still holds most of them. Without any, the batches from the first on are as good as a snapshot,
+// if the sender still has them all.
 void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
   known = true;
   epoch = hello.epoch;
@@ -213,6 +246,14 @@ void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
 
 // --- Batches -------------------------------------------------------------------------------------
 
+// 1. A number that was applied is a duplicate: acknowledged again, since the acknowledgement may
+//    have been lost.
+// 2. During a snapshot batches are dropped.
+// 3. A gap: everything up to this number is missing, and the sender is asked to replay
+//    (`AskIfDue`).
+// 4. The next number is applied: layout before the events that need it, then load, `degraded`, and
+//    last the digest, which is of the state after the batch.
+// 5. A replay is healed by its last batch; while it makes progress `Need` is put off.
 void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
   last_heard = now;
   highest_number_seen = std::max(highest_number_seen, batch.number);
@@ -220,7 +261,8 @@ void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
     ++stats.batches_duplicate;
     return SendAck(out);
   }
-  // Before, in or after a snapshot that is on its way: in it, or replayed after it.
+  // The snapshot on its way includes this batch, or the batch is behind it and is replayed after
+  // it.
   if (snapshot.has_value()) return;
   if (batch.number > applied + 1) {
     if (repair == Repair::kNone) ++stats.gaps;
@@ -231,6 +273,7 @@ void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
   KVATLAS_ASSERT(batch.number == applied + 1);
   if (batch.layout.has_value()) sink->SetLayout(*batch.layout);
   for (const Event& event : batch.events) {
+    // The rest of the batch goes on: the stream stays in step, and only trust suffers.
     if (!sink->Apply(event).ok()) Shed(now);
   }
   if (batch.load.has_value()) sink->SetLoad(*batch.load);
@@ -246,7 +289,9 @@ void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
   SendAck(out);
 }
 
-// Equal digests after the same batch heal whatever was wrong.
+// Equal digests after the same batch mean equal contents: they heal a doubt (kSnapshot), and
+// shedding, which then took nothing away for good. They do not end a replay, since later batches
+// are missing. While something is shed a difference is expected and is no reason to ask.
 void StreamReceiver::State::Compare(const Digest& digest, Time now, Out* out) {
   if (sink->CurrentDigest() == digest) {
     ++stats.digests_equal;
@@ -260,6 +305,8 @@ void StreamReceiver::State::Compare(const Digest& digest, Time now, Out* out) {
   AskIfDue(now, out);
 }
 
+// The only message that shows a lost tail: no later batch would. Parts of a snapshot need time,
+// during which the sender's numbers are ahead: that is no gap.
 void StreamReceiver::State::On(const Heartbeat& heartbeat, Time now, Out* out) {
   last_heard = now;
   highest_number_seen = std::max(highest_number_seen, heartbeat.last_sent);
@@ -272,6 +319,7 @@ void StreamReceiver::State::On(const Heartbeat& heartbeat, Time now, Out* out) {
   SendAck(out);
 }
 
+// The caller forgets the holder; until it has done so the trust is degraded.
 void StreamReceiver::State::On(const Goodbye&, Time now, Out*) {
   last_heard = now;
   gone = true;
@@ -280,9 +328,15 @@ void StreamReceiver::State::On(const Goodbye&, Time now, Out*) {
 
 // --- Snapshots -----------------------------------------------------------------------------------
 
-// 1. Parts come in order (`TakePart`); what they name is stored at once and remembered.  2. After
-// the last one what they did not name is removed (`RemoveUnnamed`), and the digests are compared
-// (`FinishSnapshot`).
+// 1. A part of a snapshot from before `applied`, or of the one that was just finished, is
+//    acknowledged, so that the sender stops. A part older than the snapshot on its way is ignored.
+// 2. Parts come in order (`TakePart`) and within bounds (`WithinBounds`).
+// 3. Blocks that a part names are stored at once and taken off the list `unnamed`: memory holds the
+//    blocks once, and queries see them before the last part.
+// 4. After the last part what was not named is removed (`RemoveUnnamed`), and the digests are
+//    compared (`FinishSnapshot`).
+// Meanwhile the trust is degraded (`BeginSnapshot` starts a repair), since both old and new are
+// held.
 void StreamReceiver::State::On(const SnapshotPart& part, Time now, Out* out) {
   last_heard = now;
   if (part.as_of < applied || part.snapshot_id == snapshot_done) return SendAck(out);
@@ -301,8 +355,9 @@ void StreamReceiver::State::On(const SnapshotPart& part, Time now, Out* out) {
   SendAck(out);
 }
 
-// Whether `part` is the next one of the snapshot on its way, which it starts when it is a first
-// part.
+// True if `part` is the next one of the snapshot on its way, or the first of a newer one, which
+// then replaces it. A part that is here already is passed over. A missing part spoils the snapshot:
+// it is dropped and asked for again.
 bool StreamReceiver::State::TakePart(const SnapshotPart& part, Time now, Out* out) {
   const bool same = snapshot.has_value() && snapshot->id == part.snapshot_id;
   if (same && part.part < snapshot->next_part) return false;
@@ -323,6 +378,7 @@ void StreamReceiver::State::BeginSnapshot(const SnapshotPart& part, Time now) {
   snapshot->id = part.snapshot_id;
   snapshot->as_of = part.as_of;
   if (!snapshots_began.has_value()) snapshots_began = now;
+  // An empty holder needs no list: the usual case after a restart of this process.
   if (sink->CurrentDigest() != Digest{}) {
     sink->ForEachHeld([&](SequenceHash block, TierMask tiers, SideClass side) {
       snapshot->unnamed[side][block] = tiers;
@@ -331,8 +387,9 @@ void StreamReceiver::State::BeginSnapshot(const SnapshotPart& part, Time now) {
   StartRepair(Repair::kSnapshot, now);
 }
 
-// Whether the snapshot with this part is, together with those before it that came to no end; else
-// it is dropped.
+// True if this snapshot is within its bounds, together with the unfinished ones before it. Else it
+// is dropped, and the status ends the connection. `dropped` stays until the repair ends: parts of
+// further attempts do not put off `repair_timeout` then.
 bool StreamReceiver::State::WithinBounds(const SnapshotPart& part, Time now) {
   for (const Stored& stored : part.stored) snapshots_blocks += stored.blocks.size();
   KVATLAS_ASSERT(snapshot.has_value() && snapshots_began.has_value());
@@ -352,6 +409,9 @@ bool StreamReceiver::State::WithinBounds(const SnapshotPart& part, Time now) {
   return false;
 }
 
+// A snapshot that was partly refused heals (asking again at once would bring the same) and leaves
+// `shed`, which keeps the trust degraded until `shed_retry`. A different digest leaves the repair
+// open: `Progress` has just put off the next `Need` by `retry_after`.
 void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
   KVATLAS_ASSERT(snapshot.has_value() && snapshot->id == part.snapshot_id);
   KVATLAS_ASSERT(part.digest.has_value());  // `Validate` took it
@@ -376,6 +436,8 @@ void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
   }
 }
 
+// One removal a tier and class, in batches of the usual size (`Remove`): the sink takes no longer
+// steps for a snapshot than for events.
 void StreamReceiver::State::RemoveUnnamed() {
   for (const auto& [side, blocks] : snapshot->unnamed) {
     std::array<std::vector<SequenceHash>, kTiers> by_tier;
@@ -400,7 +462,8 @@ void StreamReceiver::State::Remove(Tier tier, SideClass side,
 
 // --- Repair --------------------------------------------------------------------------------------
 
-// A need for a snapshot is never lowered to one for a replay.
+// Begins a repair, or raises a replay to a snapshot; never lowers it. The clock of `repair_timeout`
+// starts with the first and is not put back by the raise. The first `Need` is due at once.
 void StreamReceiver::State::StartRepair(Repair kind, Time now) {
   if (repair == Repair::kNone) {
     confirmed_at = now;
@@ -411,11 +474,14 @@ void StreamReceiver::State::StartRepair(Repair kind, Time now) {
   ask_at = now;
 }
 
+// A part of a snapshot confirms what is held, so that a long snapshot is not given up half way;
+// unless an attempt was dropped for its size or time.
 void StreamReceiver::State::Progress(Time now) {
   if (!dropped) confirmed_at = now;
   ask_at = now + options.retry_after;
 }
 
+// A snapshot that is still coming keeps its counts: it ends by its last part.
 void StreamReceiver::State::Healed() {
   repair = Repair::kNone;
   repaired_at = 0;
@@ -423,6 +489,9 @@ void StreamReceiver::State::Healed() {
   if (!snapshot.has_value()) ForgetSnapshots();
 }
 
+// At most one `Need` in `retry_after`, and none without a connection: the next welcome asks then. A
+// request for a snapshot names the highest number seen, by which the sender tells a lost snapshot
+// from one that has not arrived yet.
 void StreamReceiver::State::AskIfDue(Time now, Out* out) {
   if (repair == Repair::kNone || !connected || now < ask_at) return;
   ask_at = now + options.retry_after;
@@ -437,7 +506,8 @@ void StreamReceiver::State::AskIfDue(Time now, Out* out) {
   }
 }
 
-// What is held is not confirmed, so that it goes; a replay would not bring it back.
+// Nothing has confirmed what is held for `repair_timeout`: it is cleared, since answers should not
+// promise it any longer. From then on only a snapshot brings it back, not a replay.
 void StreamReceiver::State::GiveUp() {
   given_up = true;
   ++stats.repairs_timed_out;
@@ -447,6 +517,8 @@ void StreamReceiver::State::GiveUp() {
   sink->Apply(Cleared{}).IgnoreError();
 }
 
+// Counts and sets the clock once, when shedding begins; it ends with a whole snapshot or an equal
+// digest.
 void StreamReceiver::State::Shed(Time now) {
   if (shed) return;
   shed = true;
@@ -458,6 +530,10 @@ void StreamReceiver::State::Shed(Time now) {
 
 void StreamReceiver::OnDisconnected(Time) { state_->connected = false; }
 
+// 1. While something is shed, a snapshot is asked for every `shed_retry`: the bound may have room
+//    by now.
+// 2. A repair without progress for `repair_timeout` is given up, once.
+// 3. A due `Need` is repeated.
 void StreamReceiver::Tick(Time now, std::vector<ReceiverMessage>* out) {
   State& s = *state_;
   if (s.shed && s.connected && now >= s.shed_retry_at) {
@@ -473,6 +549,8 @@ bool StreamReceiver::Expired(Time now) const {
   return !state_->known || now - lease_began() >= state_->options.lease_ttl;
 }
 
+// Stale comes first. A restored holder may have a running lease (`lease_from`) and yet not have
+// been heard for long: then it is stale although it is not expired.
 Trust StreamReceiver::trust(Time now) const {
   if (Expired(now)) return Trust::kStale;
   if (now - state_->last_heard >= state_->options.lease_ttl) return Trust::kStale;
@@ -506,6 +584,7 @@ BatchNumber StreamReceiver::behind() const {
   return sent > state_->applied ? sent - state_->applied : 0;
 }
 
+// An entry of the hash map: key, padded value, control byte.
 uint64_t StreamReceiver::snapshot_bytes() const {
   if (!state_->snapshot.has_value()) return 0;
   uint64_t bytes = 0;

@@ -1,6 +1,5 @@
-// How does a stream of holdings become the truth about one holder? The receiving end: a state
-// machine without I/O. Messages and the time go in, messages come out; what it learns goes into a
-// `HoldingsSink`.
+// The receiving end of a stream of holdings: a state machine without I/O. Messages and the time go
+// in, messages come out; what it learns about its holder goes into a `HoldingsSink`.
 //
 // *Place*: one per (holder, domain) at a leaf or a hierarchy node, kept across connections, so that
 // a sender that reconnects goes on where it was.
@@ -36,7 +35,7 @@
 
 namespace kvatlas {
 
-// Where a receiver puts what it learns about its holder.
+// The destination of everything that a receiver learns about its holder.
 class HoldingsSink {
  public:
   virtual ~HoldingsSink() = default;
@@ -60,10 +59,10 @@ struct ReceiverOptions {
   Duration lease_ttl = std::chrono::seconds(10);       // silence after which the holder is masked
   Duration shed_retry =
       std::chrono::seconds(60);  // between snapshots asked for because of shedding
-  // Of this holder; the sink refuses a run that could go beyond. 0: no limit.
+  // Most blocks of the holder; the sink refuses a run that could go beyond. 0: no limit.
   uint64_t blocks_max = 0;
-  // That a snapshot may name, a block once for each tier; where `blocks_max` is a limit, it follows
-  // from that.
+  // Most blocks that a snapshot may name, a block counting once for each tier. With a `blocks_max`
+  // the limit is derived from that instead (`SnapshotBlocksMax`).
   uint64_t snapshot_blocks_max = 1 << 26;
   Duration snapshot_time_max = std::chrono::minutes(10);  // from its first part to its last
   const Clock* clock = &Clock::Real();                    // its wall time alone (`CheckEpoch`)
@@ -99,8 +98,8 @@ struct ReceiverPosition {
   Epoch epoch = 0;
   uint64_t instance_id = 0;
   BatchNumber applied = 0;
-  // What is held is what the sender held after `applied`; else some of it is in doubt, and only a
-  // snapshot helps.
+  // True if the contents are exactly what the sender held after `applied`; else some are in doubt,
+  // and only a snapshot helps.
   bool whole = true;
   bool sender_degraded = false;  // `Batch::degraded` of the last one applied
 

@@ -1,4 +1,4 @@
-// What does a sender do whose name another one has taken? `stream_test.cc` has all other rules.
+// A sender whose name another one has taken. `stream_test.cc` has all other rules.
 
 #include <gtest/gtest.h>
 

@@ -1,3 +1,8 @@
+// Two directions: events into the set, less what has no effect (`Store`, `Remove`, `Clear`), and
+// the set back into runs for a snapshot (`AsRuns`). The set stores parents alone, so runs are found
+// from their ends: `TailsOf` sorts all blocks of a tier by depth, `AppendRunsOf` walks up from
+// each.
+
 #include "indexer/stream/resident_set.h"
 
 #include <algorithm>
@@ -31,8 +36,8 @@ void AppendRuns(Tier tier, Position position, SequenceHash parent,
 
 }  // namespace
 
-// Where a chain of blocks may end, deepest first so that the first chain of a branch is its
-// longest.
+// A block at which a run may end. Sorted with the deepest first, so that the first run found
+// through a block is the longest; equal depths by hash, so that equal sets give equal runs.
 struct ResidentSet::Tail {
   SequenceHash block;
   const Entry* entry;
@@ -49,6 +54,9 @@ std::vector<Event> ResidentSet::Apply(const Event& event) {
   return Clear(std::get<Cleared>(event));
 }
 
+// A block that is held in the tier already ends the run, as the event must not name it: what
+// follows begins a new run behind it. Side blocks have no order, so theirs go on in one event. The
+// first store of a block fixes its parent, position and class; later ones only add tiers.
 std::vector<Event> ResidentSet::Store(const Stored& stored) {
   std::vector<Event> changes;
   any_side_ = any_side_ || stored.side != 0;
@@ -93,6 +101,8 @@ std::vector<Event> ResidentSet::Remove(const Removed& removed) {
   return {std::move(change)};
 }
 
+// Tiers that are empty already are left out of the event. A clear of everything is one step; of
+// some tiers it walks all blocks.
 std::vector<Event> ResidentSet::Clear(const Cleared& cleared) {
   TierMask held;
   for (const Tier tier : kAllTiers) {
@@ -138,7 +148,8 @@ bool ResidentSet::SetLayout(const CacheLayout& layout) {
   return true;
 }
 
-// By class and tier, in the order of their names.
+// Side blocks by class and tier, in the order of their names: a `std::map` and a sort, so that
+// equal sets give equal runs here as well.
 void ResidentSet::AppendSides(std::vector<Stored>* runs) const {
   std::map<std::pair<SideClass, Tier>, std::vector<SequenceHash>> sides;
   for (const auto& [block, entry] : blocks_) {
@@ -157,8 +168,10 @@ void ResidentSet::AppendSides(std::vector<Stored>* runs) const {
   }
 }
 
-// All of the tier's, none of them taken. By position first, which costs no comparison: millions are
-// sorted in parts then.
+// All blocks of the tier with their entries, `taken` reset; side blocks count as taken from the
+// start. First a counting sort by depth into ranges of `width` positions, which compares nothing,
+// then each range is sorted by itself: millions of blocks are sorted in small parts. REQUIRES: no
+// change of the set before the result is used, since it points into it.
 std::vector<ResidentSet::Tail> ResidentSet::TailsOf(Tier tier) const {
   const size_t count = digest_.tiers[static_cast<int>(tier)].blocks;
   Position deepest = 0;
@@ -166,7 +179,8 @@ std::vector<ResidentSet::Tail> ResidentSet::TailsOf(Tier tier) const {
     entry.taken = entry.side != 0;
     if (entry.tiers.Has(tier)) deepest = std::max(deepest, entry.position);
   }
-  // How many are deeper; of blocks far from any root as many depths as there are blocks.
+  // `at[i + 1]` counts range i, and is summed to where it begins. As many ranges as blocks at most:
+  // a few blocks at huge positions must not need a table of all positions.
   const uint64_t width = deepest / std::max<uint64_t>(count, 1) + 1;
   std::vector<size_t> at(deepest / width + 2);
   for (const auto& [block, entry] : blocks_)
@@ -184,7 +198,10 @@ std::vector<ResidentSet::Tail> ResidentSet::TailsOf(Tier tier) const {
 }
 
 // From the deepest block that no run has yet, up through its parents while they are held in the
-// tier and free: so a run that branches off comes after the one it branches off from.
+// tier and free. A run that branches off ends at the branch and comes after the run that has it, as
+// a receiver needs parents first. Each block is taken once, so the walk is O(blocks). The position
+// is compared as well as the parent: a sender's events may lie about parents, and a circle would
+// not end.
 void ResidentSet::AppendRunsOf(Tier tier, std::vector<Stored>* runs) const {
   const size_t count = digest_.tiers[static_cast<int>(tier)].blocks;
   if (count == 0) return;

@@ -1,5 +1,4 @@
-// What does this holder hold right now? The sender's own memory of its holdings: the source of
-// snapshots and digests.
+// The sender's own memory of what its holder holds now: the source of snapshots and digests.
 //
 // *Truth*: a set of (tier, block) with each block's position and parent, or with its side class.
 // Copies are not counted here.
@@ -22,8 +21,8 @@ namespace kvatlas {
 
 class ResidentSet {
  public:
-  // What an event really changes: the event less what has no effect. Empty when nothing does. The
-  // set is changed accordingly. A stored run is cut where blocks in it are already held.
+  // Applies an event and returns what it really changes: the event less what has no effect, empty
+  // if nothing changes. A stored run is cut where blocks in it are already held.
   std::vector<Event> Apply(const Event& event);
 
   // Tiers the block is in; empty when it is not held.

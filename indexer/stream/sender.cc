@@ -1,3 +1,7 @@
+// The sending state machine in four parts: events into batches (`Append` and below it), connection
+// and answers (`On...`), what to send next (`Poll`), and the rest. Nothing here waits or allocates
+// without bound: the window is limited, and beyond it a snapshot is owed.
+
 #include "indexer/stream/sender.h"
 
 #include <algorithm>
@@ -10,7 +14,9 @@
 namespace kvatlas {
 namespace {
 
-// A stored run from its block `from` on, `count` blocks of it.
+// Blocks [from, from + count) of an event as an event of its own. The parent of a run that begins
+// in the middle is the block before it; side blocks have no order, hence neither position nor
+// parent.
 Event Slice(const Stored& stored, size_t from, size_t count) {
   const auto begin = stored.blocks.begin() + from;
   if (stored.side != 0)
@@ -29,6 +35,8 @@ Event Slice(const Removed& removed, size_t from, size_t count) {
 Event Slice(const Cleared& cleared, size_t, size_t) { return cleared; }
 
 // Not inside `State`, where clang would not see it complete.
+// A copy of the resident set at one moment, sent part by part. It lives until it is acknowledged,
+// the connection ends, or a receiver asks for another; its runs go once the last part was sent.
 struct Snapshot {
   Snapshot() {
   }  // not defaulted: clang cannot use initializers of a nested class before the outer one ends
@@ -47,13 +55,16 @@ struct Snapshot {
 
 }  // namespace
 
-// Numbers:   … acknowledged_ …│ sent │ unsent …  last_
-//                             first_kept_ ≤ cursor_ ≤ last_ + 1
+// Numbers:   … acknowledged …│ sent │ unsent …  last
+//                            first_kept ≤ cursor ≤ last + 1
 //
-// `window_` holds exactly the batches first_kept_ … last_, acknowledged ones first. Numbers below
-// first_kept_ are acknowledged and forgotten, or burnt: only a snapshot carries a receiver across
-// those.
+// `window` holds exactly the batches first_kept … last, acknowledged ones first; they stay for
+// replay until their room is needed (`AddBatch`). Numbers below first_kept are acknowledged and
+// forgotten, or burnt: only a snapshot carries a receiver across those. A number is used once: for
+// a batch, a snapshot, or a burnt append. A batch that was sent never changes.
 struct StreamSender::State {
+  // kHelloSent: no answer yet, repeated after `hello_timeout`. kRefused: the next hello is due at
+  // `hello_at`. Batches and snapshots flow in kWelcomed alone.
   enum class Phase { kDisconnected, kHelloDue, kHelloSent, kRefused, kWelcomed };
 
   State(const SenderOptions& options_in, SenderIdentity identity_in, const ResidentSet* resident_in)
@@ -118,7 +129,7 @@ struct StreamSender::State {
   BatchNumber first_kept = 1;
   BatchNumber cursor = 1;  // the next one to send
   BatchNumber last = 0;
-  BatchNumber high_sent = 0;  // the highest ever sent in this epoch
+  BatchNumber high_sent = 0;  // the highest ever sent
   BatchNumber acknowledged = 0;
   uint64_t credit = 0;
 
@@ -139,7 +150,8 @@ struct StreamSender::State {
 StreamSender::StreamSender(const SenderOptions& options, SenderIdentity identity,
                            const ResidentSet* resident)
     : state_(std::make_unique<State>(options, std::move(identity), resident)) {
-  // What is held already, or known of its classes, has no batch: a number is burnt for it.
+  // Holdings and classes from before this sender have no batch: they take number 1, which a
+  // receiver can only get over by a snapshot.
   if (resident->size() > 0 || !resident->layout().plain()) {
     state_->last = 1;
     state_->OweSnapshot();
@@ -150,6 +162,11 @@ StreamSender::~StreamSender() = default;
 
 // --- Append --------------------------------------------------------------------------------------
 
+// 1. Each event is cut into batches (`AppendEvent`); the load goes into the last one.
+// 2. If a snapshot is owed, now or since an overflow on the way, all of that is dropped again: the
+//    snapshot will contain it. A number is burnt, so that the next hello or heartbeat shows the
+//    change.
+// 3. A digest that is due rides on the last batch, which reflects the resident set at this moment.
 void StreamSender::Append(const std::vector<Event>& events, const std::optional<Load>& load,
                           Time now) {
   State& s = *state_;
@@ -165,7 +182,8 @@ void StreamSender::Append(const std::vector<Event>& events, const std::optional<
   if (s.DigestTime(now)) s.AddDigest(now);
 }
 
-// A batch that is not sent yet, and now ends in another trust than it began with, says how it ends.
+// Takes effect in stream order: in the open batch, or in an empty one of its own. A batch whose
+// trust changed on the way says how it ends.
 void StreamSender::SetDegraded(bool degraded) {
   State& s = *state_;
   if (s.finished() || degraded == s.degraded) return;
@@ -176,6 +194,8 @@ void StreamSender::SetDegraded(bool degraded) {
   if (s.snapshot_owed) s.Burn();
 }
 
+// The layout travels ahead of the events that need it: the caller appends these afterwards, to the
+// same batch or a later one. A snapshot that is owed has the layout anyway.
 void StreamSender::NoteLayout() {
   State& s = *state_;
   if (s.finished()) return;
@@ -185,7 +205,8 @@ void StreamSender::NoteLayout() {
   if (s.snapshot_owed) s.Burn();
 }
 
-// Cuts an event at the bounds of a batch.
+// Cuts an event at the bounds of a batch. A clear, which names no blocks, goes through the loop
+// once. An overflow ends it: the rest is in the snapshot that is owed then.
 void StreamSender::State::AppendEvent(const Event& event) {
   const size_t count = BlockCount(event);
   size_t from = 0;
@@ -217,6 +238,9 @@ Batch* StreamSender::State::Open(size_t blocks) {
   return AddBatch() ? &window.back() : nullptr;
 }
 
+// A new batch at the end. A full window gives up its oldest batch if that is acknowledged. Else the
+// receiver is behind by a whole window: waiting would block the reader of the engine's events and
+// growing would have no bound, so the window is dropped and a snapshot is owed.
 bool StreamSender::State::AddBatch() {
   while (window.size() >= options.window_batches) {
     if (first_kept > acknowledged) {
@@ -238,20 +262,24 @@ bool StreamSender::State::AddBatch() {
   return true;
 }
 
+// REQUIRES: a snapshot is owed, so that the window is empty. The number is in no batch.
 void StreamSender::State::Burn() {
   ++last;
   ++stats.batches_dropped;
   first_kept = cursor = last + 1;
 }
 
-// From here on only a snapshot helps, so that the window is of no use.
+// From here on only a snapshot helps, so that the window is of no use. It is captured by the next
+// `Poll` of a welcomed connection (`Capture`), with the holdings of then: however long a receiver
+// is away, only the set is kept for it.
 void StreamSender::State::OweSnapshot() {
   snapshot_owed = true;
   window.clear();
   first_kept = cursor = last + 1;
 }
 
-// REQUIRES: the last batch is unsent and reflects the resident set.
+// REQUIRES: the last batch is unsent and reflects the resident set. The digest closes the batch:
+// `Open` adds nothing to it any more.
 void StreamSender::State::AddDigest(Time now) {
   KVATLAS_ASSERT(!window.empty() && window.back().number == last && last > high_sent);
   window.back().digest = resident->digest();
@@ -261,12 +289,15 @@ void StreamSender::State::AddDigest(Time now) {
 
 // --- Connection and messages ---------------------------------------------------------------------
 
+// A sender that was replaced keeps its waiting time across connections, else a link that reconnects
+// every second would make the two senders of one name fight.
 void StreamSender::OnConnected(Time) {
   const bool waits = state_->replaced_in_a_row > 0;
   state_->phase = waits ? State::Phase::kRefused : State::Phase::kHelloDue;
 }
 
-// Whether a snapshot that was on its way arrived, the next welcome tells.
+// A snapshot that was on its way is dropped. If it arrived whole, the next welcome names a batch
+// behind it; if not, the welcome falls below `first_kept`, and another one is owed.
 void StreamSender::OnDisconnected(Time) {
   state_->phase = State::Phase::kDisconnected;
   state_->snapshot.reset();
@@ -280,6 +311,8 @@ absl::Status StreamSender::OnMessage(const ReceiverMessage& message, Time now) {
   return std::visit([&](const auto& typed) { return state_->On(typed, now); }, message);
 }
 
+// The welcome acknowledges everything before `next`. `Poll` then finds from the state what to send:
+// the batches from `next` on, or an owed snapshot where the window no longer reaches back that far.
 absl::Status StreamSender::State::On(const Welcome& welcome, Time) {
   if (!welcome.snapshot && welcome.next > high_sent + 1) {
     return absl::InvalidArgumentError("next: batch " + std::to_string(welcome.next) +
@@ -302,6 +335,13 @@ absl::Status StreamSender::State::On(const Welcome& welcome, Time) {
   return absl::OkStatus();
 }
 
+// 1. INVALID_ARGUMENT: never right; the sender is finished (`status`).
+// 2. FAILED_PRECONDITION with an epoch: another incarnation has the stream. A refusal of an older
+//    hello of ours is ignored. A sender that was never welcomed, that meets its own earlier epoch,
+//    or that hears that the other one lapsed, raises its epoch (`RaiseEpoch`); any other waits
+//    (`Replaced`).
+// 3. Anything else is tried again after 2, 4, … 32 s with the default `hello_timeout`. Without an
+//    epoch FAILED_PRECONDITION may mean a clock that is wrong: `BringBackEpoch`.
 absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
   ++stats.refused;
   if (refuse.code == absl::StatusCode::kInvalidArgument) {
@@ -309,7 +349,7 @@ absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
     return absl::OkStatus();
   }
   if (refuse.code == absl::StatusCode::kFailedPrecondition && refuse.epoch != 0) {
-    // Meant an older hello of ours.
+    // The answer to an older hello, sent before this epoch was raised.
     if (refuse.epoch < identity.epoch) return absl::OkStatus();
     if (refuse.epoch == identity.epoch && refuse.instance_id == identity.instance_id) {
       return absl::OkStatus();
@@ -345,6 +385,8 @@ void StreamSender::State::BringBackEpoch() {
   identity.epoch = std::min(identity.epoch, Epoch{options.clock->WallNs()});
 }
 
+// Called while `replaced_in_a_row` still counts the refusals before this one: the first wait is
+// `replaced_retry`. The reason names both incarnations, for the log of the process that lost.
 void StreamSender::State::Replaced(const Refuse& refuse, Time now) {
   ++stats.replaced;
   phase = Phase::kRefused;
@@ -361,7 +403,9 @@ void StreamSender::State::Replaced(const Refuse& refuse, Time now) {
       "; give each process a name of its own, or end one of them");
 }
 
-// What tells two senders apart spreads their hellos.
+// `replaced_retry` doubled for each refusal in a row, up to `replaced_retry_max`, times 3/4 to 5/4
+// by a hash of the instance id: two senders of one name do not ask in step. 2^64 over the golden
+// ratio spreads ids whose bits differ little.
 Duration StreamSender::State::ReplacedWait() const {
   const int doublings = std::min(replaced_in_a_row, 20);
   const Duration wait =
@@ -371,12 +415,16 @@ Duration StreamSender::State::ReplacedWait() const {
   return wait * 3 / 4 + wait / 2 * static_cast<int64_t>(mixed >> 54) / 1024;
 }
 
+// Credit is absolute: each acknowledgement says how many batches may be unacknowledged, not how
+// many more.
 absl::Status StreamSender::State::On(const Ack& ack, Time) {
   if (phase != Phase::kWelcomed) return absl::OkStatus();
   credit = ack.credit;
   return Acknowledge(ack.applied);
 }
 
+// A higher number than was sent is an error of the receiver. A lower one than before is late and
+// changes nothing: `acknowledged` and `cursor` never go back here.
 absl::Status StreamSender::State::Acknowledge(BatchNumber applied) {
   if (applied > high_sent) {
     return absl::InvalidArgumentError("applied: batch " + std::to_string(applied) +
@@ -392,9 +440,12 @@ absl::Status StreamSender::State::Acknowledge(BatchNumber applied) {
   return absl::OkStatus();
 }
 
-// Links keep the order: a receiver that has all of it acknowledges it before it asks for another
-// one, and one that was told of a number behind it (`Poll` sees to that) and asks did not get it.
-// One that does not say what it was told of asks until it is sent again.
+// True if a snapshot that was captured answers a request, so that it need not be sent again. Links
+// keep the order: a receiver that has all of it acknowledges it before it asks for another one. A
+// receiver that asks, and has seen a number at or behind it, did not get it whole; `Poll` makes
+// sure that such a number follows each snapshot. A receiver that does not say what it has seen (0)
+// gets another one `snapshot_again_after` later; that time doubles with each in a row, to 64 times
+// at most.
 bool StreamSender::State::SnapshotOnItsWay(BatchNumber highest_number_seen, Time now) const {
   if (!snapshot.has_value() || highest_number_seen >= snapshot->as_of) return false;
   const int doublings = std::clamp(snapshots_unanswered - 1, 0, 6);
@@ -402,9 +453,11 @@ bool StreamSender::State::SnapshotOnItsWay(BatchNumber highest_number_seen, Time
          now - snapshot->sent_at < options.snapshot_again_after * (1 << doublings);
 }
 
+// A request for a snapshot owes one, unless one is on its way. A request for batches acknowledges
+// everything before `next` and moves the cursor back to it; where the window no longer has that
+// batch, a snapshot answers.
 absl::Status StreamSender::State::On(const Need& need, Time now) {
   if (phase != Phase::kWelcomed) return absl::OkStatus();
-  // One that is on its way answers this too.
   const bool says = need.snapshot && need.next > 0;
   const bool underway = SnapshotOnItsWay(says ? need.next - 1 : 0, now);
   if (need.snapshot) {
@@ -432,10 +485,14 @@ absl::Status StreamSender::State::On(const Need& need, Time now) {
 
 // --- Poll ----------------------------------------------------------------------------------------
 
-// 1. `MakeHello`, again without an answer.  2. After the welcome an owed snapshot: `Capture`, then
-// `NextPart` until the last.  3. `NextBatch` while there is credit.  4. When all is sent and
-// acknowledged, an empty batch with a digest when it is due.  5. A heartbeat when nothing was sent
-// for long, or nothing behind a snapshot.
+// 1. `MakeHello`, again without an answer.
+// 2. After the welcome an owed snapshot: `Capture`, then `NextPart` until the last. Batches behind
+//    it wait, so that the receiver sees numbers in order.
+// 3. `NextBatch` while there is credit.
+// 4. When all is sent and acknowledged, an empty batch with a digest when it is due.
+// 5. A heartbeat when nothing was sent for long, or nothing behind a snapshot: it names a number at
+//    or above the snapshot's, which `SnapshotOnItsWay` relies on.
+// A message counts as sent once it is yielded; `SenderPump` keeps it until the link takes it.
 std::optional<SenderMessage> StreamSender::Poll(Time now) {
   State& s = *state_;
   using Phase = State::Phase;
@@ -489,7 +546,8 @@ SenderMessage StreamSender::State::MakeHello(Time now) {
 }
 
 // The snapshot gets a number of its own, so that an acknowledgement of it cannot be one of an
-// earlier batch.
+// earlier batch. Everything is copied now: events appended while it is sent go into batches behind
+// it. *Cost*: O(blocks held), in time and until the last part in memory.
 void StreamSender::State::Capture(Time now) {
   ++last;
   OweSnapshot();
@@ -506,6 +564,9 @@ void StreamSender::State::Capture(Time now) {
   ++stats.snapshots_sent;
 }
 
+// Up to `kBatchBlocksMax` blocks and `kBatchEventsMax` runs; a run that does not fit is cut and
+// goes on in the next part. Parts do not use credit: they are bounded by the snapshot, and the
+// link's buffer holds them back.
 SenderMessage StreamSender::State::NextPart(Time now) {
   SnapshotPart part{.snapshot_id = snapshot->id,
                     .as_of = snapshot->as_of,
@@ -545,10 +606,14 @@ SenderMessage StreamSender::State::NextPart(Time now) {
   return part;
 }
 
+// Batches sent and not acknowledged, burnt and acknowledged numbers not counted, are below the
+// credit. Never negative: the cursor is above both.
 bool StreamSender::State::MaySend() const {
   return cursor - std::max(acknowledged + 1, first_kept) < credit;
 }
 
+// A copy: the batch stays in the window for replay. From the first sending on it is closed
+// (`Open`).
 SenderMessage StreamSender::State::NextBatch() {
   const Batch& batch = InWindow(cursor);
   if (cursor <= high_sent) {
@@ -563,6 +628,8 @@ SenderMessage StreamSender::State::NextBatch() {
   return batch;
 }
 
+// A stream with little news sends digests less often: they cost the receiver a comparison, and each
+// makes an otherwise silent stream send a batch.
 bool StreamSender::State::DigestTime(Time now) const {
   const bool few = blocks_since_digest < options.digest_blocks;
   const Duration quiet = std::max(options.digest_every, options.digest_quiet_every);

@@ -1,18 +1,19 @@
-// How do a holder's events reach a receiver, whatever happens in between? The sending end of a
-// stream of holdings: a state machine without I/O. Events and the time go in, messages come out.
+// The sending end of a stream of holdings: a state machine without I/O that gets a holder's events
+// to a receiver, whatever happens in between. Events and the time go in, messages come out.
 //
-//   1. `OnConnected`: a `Hello` is due.  2. `Welcome`: go on from the batch it names, or send a
-//     snapshot.
+//   1. `OnConnected`: a `Hello` is due.
+//   2. `Welcome`: go on from the batch it names, or send a snapshot.
 //   3. Batches flow while there is credit; `Ack` frees the window and grants credit.
-//   4. `Need`: replay from the window if it still has the batch, else a snapshot.  5. Every
-//   `digest_every` an (else possibly empty) batch carries a digest; a silent stream sends
-//   heartbeats.  6. `Refuse` with a younger epoch: a sender that is just starting raises its own
-//   above it. One that ran before has been replaced: it says hello again after `replaced_retry`,
-//   later and later, with the epoch that it has, and takes the stream again, with an epoch above,
-//   only when it is told that the other one was not heard for a lease. Refused with an epoch that
-//   is ahead of its own clock, raised above one that was made while a clock was wrong, it goes back
-//   to its clock's. So two live senders of one name do not fight: one of them has the stream, and
-//   the other one says so (`refusal`, `SenderStats::replaced`).
+//   4. `Need`: replay from the window if it still has the batch, else a snapshot.
+//   5. Every `digest_every` an (else possibly empty) batch carries a digest; a silent stream sends
+//      heartbeats.
+//   6. `Refuse` with a younger epoch: a sender that is just starting raises its own above it. A
+//      sender that ran before has been replaced: it says hello again after `replaced_retry`, later
+//      and later, with the epoch that it has, and takes the stream again, with an epoch above, only
+//      when the receiver says that the other one was not heard for a lease (`Refuse::lapsed`).
+//      Refused with an epoch that is ahead of its own clock, raised above one that was made while a
+//      clock was wrong, it goes back to its clock's. So two live senders of one name do not fight:
+//      one of them has the stream, and the other reports it (`refusal`, `SenderStats::replaced`).
 //
 // *Place*: one per parent in a publisher (to its leaf replicas) and in a leaf (to its parents).
 // *Truth*: the resident set is the sender's own memory of what is held: snapshots and digests come
@@ -20,8 +21,8 @@
 // parent): then each is fed the same events.
 // *Threads*: none; the caller serialises.
 // *Bounds*: at most `window_batches` are kept for replay and unsent together. When `Append` finds
-// the window full of unacknowledged batches, the oldest unsent events are dropped, the numbers
-// burnt, and a snapshot is owed: nothing blocks and nothing grows.
+// the window full of unacknowledged batches, the window is dropped, its numbers are burnt, and a
+// snapshot is owed: nothing blocks and nothing grows.
 
 #ifndef KVATLAS_INDEXER_STREAM_SENDER_H_
 #define KVATLAS_INDEXER_STREAM_SENDER_H_
@@ -58,19 +59,20 @@ struct SenderIdentity {
 struct SenderOptions {
   uint64_t window_batches = 1024;
   Duration digest_every = std::chrono::seconds(5);
-  // Of a stream that told of fewer blocks since its last digest only after so long. 0 blocks:
-  // `digest_every` always.
+  // A stream that told of fewer than `digest_blocks` since its last digest sends one after
+  // `digest_quiet_every`. 0 blocks: `digest_every` always.
   uint64_t digest_blocks = 0;
   Duration digest_quiet_every = std::chrono::seconds(60);
   Duration heartbeat_every = std::chrono::milliseconds(3333);  // a third of the receiver's lease
   Duration hello_timeout = std::chrono::seconds(2);  // without an answer the hello is repeated
-  // A snapshot that was sent and is not acknowledged answers a receiver that asks for one:
-  // receivers that have much to do ask more than once for what waits at their door. Not one that
-  // was told of a number behind it, since it is lost then; and one that does not say what it was
-  // told of (`Need::next`) only for so long, twice as long after each in a row.
+  // A snapshot that was sent and is not acknowledged answers a receiver that asks for one: busy
+  // receivers ask more than once for a snapshot that waits in their queue. It does not answer a
+  // receiver that has seen a number at or behind it, since it is lost then. For a receiver that
+  // does not say what it has seen (`Need::next` 0) it does so for this long only, doubled after
+  // each in a row.
   Duration snapshot_again_after = std::chrono::seconds(5);
-  // Of a sender that was replaced: until its next hello, a quarter more or less by instance id,
-  // twice as long after each in a row up to the second.
+  // Waiting time of a sender that was replaced, until its next hello: a quarter more or less by
+  // instance id, doubled after each in a row up to the second.
   Duration replaced_retry = std::chrono::seconds(30);
   Duration replaced_retry_max = std::chrono::minutes(5);
   const Clock* clock =

@@ -6,7 +6,8 @@
 namespace kvatlas {
 namespace {
 
-// Of a connection's end: does the other side take nothing of this stream until something is mended?
+// True if a connection ended for a reason that lasts until something is mended: another version,
+// name, certificate or quota. Other reasons are reported as UNAVAILABLE (`Progress`).
 bool IsRefusal(const absl::Status& why) {
   switch (why.code()) {
     case absl::StatusCode::kInvalidArgument:
@@ -21,6 +22,8 @@ bool IsRefusal(const absl::Status& why) {
   }
 }
 
+// The sender reads wall time for its epoch, the pump monotonic time: one clock for both, so that
+// tests control all of it.
 SenderOptions WithClock(SenderOptions options, const Clock* clock) {
   options.clock = clock;
   return options;
@@ -54,7 +57,9 @@ struct SenderPump::State {
   bool started ABSL_GUARDED_BY(mutex) = false;
   bool stopped ABSL_GUARDED_BY(mutex) = false;
 
-  // One message; false when there is none, or the link is full.
+  // Writes one message; false if there is none, or the link is full. `resident_mutex` is taken for
+  // one message at a time, so that the reader of events is held up by one snapshot part at most. A
+  // message that the link did not take stays `pending` and goes first when `OnWritable` comes.
   bool WriteOne() {
     MutexLock resident_lock(resident_mutex);
     MutexLock lock(&mutex);
@@ -83,6 +88,8 @@ void SenderPump::Start() {
   state_->link->Start(this);
 }
 
+// The caller holds `resident_mutex`, so that set and stream change together. Nothing is written
+// here: `Flush` needs `resident_mutex` free, and one flush serves many appends.
 void SenderPump::Append(const std::vector<Event>& events, const std::optional<Load>& load) {
   MutexLock lock(&state_->mutex);
   state_->sender.Append(events, load, state_->clock->Now());
@@ -124,6 +131,7 @@ void SenderPump::Stop(bool goodbye, Duration flush_for) {
   state_->changed.SignalAll();
 }
 
+// The first message of a connection is a hello, whatever was pending on the one before.
 void SenderPump::OnConnected() {
   {
     MutexLock lock(&state_->mutex);
@@ -139,6 +147,8 @@ void SenderPump::OnUnreachable(const absl::Status& why) {
   state_->ended = why;
 }
 
+// `lost` is for `TakeLost`: a loss counts only if the stream was welcomed. A reason stays in
+// `ended` until the next end, for `Progress`.
 void SenderPump::OnDisconnected(const absl::Status& why) {
   MutexLock lock(&state_->mutex);
   state_->ended = why;
@@ -167,8 +177,8 @@ void SenderPump::OnMessage(ReceiverMessage message) {
 
 void SenderPump::OnWritable() { Flush(); }
 
-// All that was appended before this call is acknowledged, and no snapshot is owed. What is appended
-// meanwhile is not waited for.
+// Waits until everything appended before this call is acknowledged and no snapshot is owed. Events
+// appended meanwhile are not waited for.
 bool SenderPump::WaitAtRest(Duration timeout) {
   const Time until = Clock::Real().Now() + timeout;
   Flush();

@@ -1,5 +1,5 @@
-// Who moves messages between a `StreamSender` and its `SenderLink`? The pump: it serialises the
-// state machine, writes what is due while the link takes it, and feeds back what arrives.
+// Moves messages between a `StreamSender` and its `SenderLink`: it serialises the state machine,
+// writes what is due while the link takes it, and feeds back what arrives.
 //
 // *Place*: a publisher owns one per leaf address, a leaf (or a hierarchy node) one per parent.
 // *Threads*: any; no thread of its own. The owner calls `Tick` at least every
@@ -33,7 +33,7 @@ class SenderPump : private SenderLinkObserver {
   // Queues events that `resident` reflects; writes nothing yet. REQUIRES: `resident_mutex` held.
   void Append(const std::vector<Event>& events, const std::optional<Load>& load);
 
-  // Likewise: what is held is not certain, or is so again.
+  // Likewise: the holdings are uncertain, or certain again.
   void SetDegraded(bool degraded);
 
   // The resident set's cache classes changed (`StreamSender::NoteLayout`). REQUIRES:
@@ -60,12 +60,10 @@ class SenderPump : private SenderLinkObserver {
   absl::Status refusal() const;
   // Either of them.
   absl::Status WhyRefused() const;
-  // How far it is: nothing: it is being connected. OK: welcomed. UNAVAILABLE: the receiver is not
-  // reached, in words of the link;
-  // else it refuses, and why.
+  // How far the stream is. Nothing: it is being connected. OK: welcomed. UNAVAILABLE: the receiver
+  // is not reached, in words of the link. Any other: the receiver refuses, and why.
   std::optional<absl::Status> Progress() const;
-  // Of the connection that ended since the last call of this, where it was welcomed; nothing: none
-  // did.
+  // Why a welcomed connection ended since the last call; nothing: none did.
   std::optional<absl::Status> TakeLost();
 
   // Blocks until everything appended before is acknowledged, or the timeout; true when it is.

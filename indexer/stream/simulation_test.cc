@@ -1,6 +1,6 @@
-// Do sender and receiver converge whatever the network does? Seeded histories of stores, removals,
+// Sender and receiver converge whatever the network does: seeded histories of stores, removals,
 // clears, layouts, lost, doubled, reordered and late messages, broken connections, restarts of
-// either end, and wall clocks that jump, with time that is told.
+// either end, and wall clocks that jump, in simulated time.
 //
 // After every step: what a receiver holds under exact trust is what the sender held after the batch
 // that the receiver says it has applied. After the faults stop: both ends are equal within bounded
@@ -121,7 +121,7 @@ class HostClock : public Clock {
   std::chrono::hours ahead_{0};
 };
 
-// What a sender held after a batch.
+// The holdings of a sender after a batch.
 struct Truth {
   Contents contents;
   CacheLayout layout;
@@ -265,7 +265,7 @@ class Simulation {
     if (jumping_ && Percent(4)) SetClocks(/*right=*/false);
   }
 
-  // Of one host, or of all at once.
+  // Sets the clock of one host, or of all at once.
   void SetClocks(bool right) {
     const bool all = right || Below(2) == 0;
     const uint64_t which = right ? 0 : Below(receivers_.size() + 1);

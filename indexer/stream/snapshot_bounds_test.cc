@@ -1,4 +1,4 @@
-// What does a snapshot cost that never ends? `stream_test.cc` has those that do.
+// The cost of a snapshot that never ends. `stream_test.cc` has those that do.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What do the two ends say to each other, one rule at a time? `simulation_test.cc` shows that the
-// rules suffice.
+// The messages of the two ends, one rule at a time. `simulation_test.cc` shows that the rules
+// suffice.
 
 #include <memory>
 #include <optional>
@@ -404,7 +404,7 @@ TEST_F(SenderTest, DoubtTravelsInTheOrderOfTheStream) {
   EXPECT_TRUE(std::get<Batch>(*sender.Poll(now)).degraded);
   sender.SetDegraded(true);
   EXPECT_FALSE(sender.Poll(now).has_value());
-  // What is unsent says how it ends.
+  // An unsent batch says how it ends.
   Append(RunOf(20, 1));
   sender.SetDegraded(false);
   EXPECT_FALSE(std::get<Batch>(*sender.Poll(now)).degraded);
@@ -508,7 +508,7 @@ TEST_F(SenderTest, WhoAsksForASnapshotThatIsOnItsWayIsNotSentAnother) {
   now += kSecond;
   EXPECT_TRUE(asks());
   EXPECT_EQ(sender.stats().snapshots_sent, 3u);
-  // Who has it and asks still found a difference.
+  // A receiver that has the snapshot and asks again found a difference.
   Say(Ack{.applied = sender.last_number(), .credit = 64});
   EXPECT_TRUE(asks());
   // On another connection nothing is on its way.
@@ -517,7 +517,8 @@ TEST_F(SenderTest, WhoAsksForASnapshotThatIsOnItsWayIsNotSentAnother) {
   EXPECT_TRUE(std::holds_alternative<SnapshotPart>(*sender.Poll(now)));
 }
 
-// Links keep the order: a receiver that was told of what follows does not have it queued.
+// Links keep the order: a receiver that has heard of a later number does not have the snapshot
+// queued.
 TEST_F(SenderTest, WhoWasToldOfWhatIsBehindASnapshotIsSentAnother) {
   Append(RunOf(1, 3));
   Connect(Welcome{.next = 1, .snapshot = true, .credit = 64});

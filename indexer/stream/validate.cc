@@ -1,3 +1,7 @@
+// One `Of` for each message, called by `Validate`. The first field that is out of bounds decides;
+// its name and value are in the status, which the other side's log shows. Nothing here looks at
+// state: what is wrong only at this moment (a gap, an older epoch) is the state machines' concern.
+
 #include "indexer/stream/validate.h"
 
 #include <cmath>
@@ -32,6 +36,8 @@ absl::Status OfTier(Tier tier) {
   return AtMost("tier", static_cast<uint64_t>(tier), static_cast<uint64_t>(kTiers - 1));
 }
 
+// `position` + blocks must fit a `Position`: the index computes the position of every block of a
+// run.
 absl::Status Of(const Stored& stored) {
   if (absl::Status status = OfTier(stored.tier); !status.ok()) return status;
   if (absl::Status status = AtMost("stored.blocks", stored.blocks.size(), kBatchBlocksMax);
@@ -59,6 +65,7 @@ absl::Status Of(const std::optional<Load>& load) {
   return load.has_value() ? ValidateLoad(*load) : absl::OkStatus();
 }
 
+// Numbers have a maximum so that `number + 1`, which both ends compute, never wraps.
 absl::Status Number(const std::string& field, BatchNumber number, BatchNumber min) {
   if (number < min) return Invalid(field, std::to_string(number));
   return AtMost(field, number, kBatchNumberMax);
@@ -71,6 +78,8 @@ absl::Status Texts(const Hello& hello) {
   return status;
 }
 
+// Epoch 0 means "none" in `Refuse`, and `first_kept` may be one behind `last_sent`: nothing is kept
+// then. Whether the epoch is ahead of the clock is `CheckEpoch`'s question.
 absl::Status Of(const Hello& hello) {
   absl::Status texts = ValidateHolder(hello.holder, hello.labels);
   texts.Update(ValidateDomain(hello.domain));
@@ -91,6 +100,7 @@ absl::Status Of(const std::optional<CacheLayout>& layout) {
   return layout.has_value() ? ValidateLayout(*layout) : absl::OkStatus();
 }
 
+// Each event within its bounds, and all of them together within those of a batch.
 absl::Status Of(const Batch& batch) {
   if (absl::Status status = Number("number", batch.number, 1); !status.ok()) return status;
   if (absl::Status status = AtMost("events", batch.events.size(), kBatchEventsMax); !status.ok()) {
@@ -106,6 +116,8 @@ absl::Status Of(const Batch& batch) {
   return Of(batch.load);
 }
 
+// The last part must have a digest: without it a receiver could not tell a broken snapshot from a
+// whole one. `FinishSnapshot` relies on it.
 absl::Status Of(const SnapshotPart& part) {
   if (absl::Status status = Number("as_of", part.as_of, 0); !status.ok()) return status;
   if (absl::Status status = AtMost("stored", part.stored.size(), kBatchEventsMax); !status.ok()) {
@@ -125,6 +137,7 @@ absl::Status Of(const SnapshotPart& part) {
 absl::Status Of(const Heartbeat& heartbeat) { return Number("last_sent", heartbeat.last_sent, 0); }
 absl::Status Of(const Goodbye&) { return absl::OkStatus(); }
 
+// Batches begin at 1. A snapshot may be asked for without a number (0).
 absl::Status Of(const Welcome& welcome) {
   return Number("next", welcome.next, welcome.snapshot ? 0 : 1);
 }
@@ -156,6 +169,8 @@ absl::Status ValidateDomain(const Domain& domain) {
   return status;
 }
 
+// Whole hours in the message: the reader is to see at once whether a clock is off by a day or by
+// years.
 absl::Status CheckEpoch(Epoch epoch, uint64_t wall_ns) {
   constexpr uint64_t kHourNs = uint64_t{3600} * 1'000'000'000;
   constexpr uint64_t kHoursMax = kEpochAheadMax.count();
@@ -171,6 +186,8 @@ absl::Status ValidateLoad(const Load& load) {
   return Invalid("load.tokens_per_s", "not a number from 0");
 }
 
+// A side class without a block size would make every division in `Reusable` undefined; a chunk
+// without a window has no chunks.
 absl::Status ValidateLayout(const CacheLayout& layout) {
   if (layout.sides.size() > kSideClassesMax)
     return Invalid("layout.sides", "at most " + std::to_string(kSideClassesMax) + " classes");

@@ -1,8 +1,8 @@
-// Is this what a correct peer could have said? The bounds of every message, in one place.
+// Bounds of every message, in one place: could a correct peer have said this?
 //
 // INVALID_ARGUMENT names the field and the bound. Transports call it on what they decoded, the two
-// state machines call it again on what they are given; who makes a sender asks it about the names
-// before. It reads names, sizes and numbers.
+// state machines call it again on what they are given; the
+// maker of a sender checks its names before. Only names, sizes and numbers are looked at.
 
 #ifndef KVATLAS_INDEXER_STREAM_VALIDATE_H_
 #define KVATLAS_INDEXER_STREAM_VALIDATE_H_
@@ -32,7 +32,7 @@ inline constexpr Epoch kEpochMax = uint64_t{1} << 63;
 inline constexpr std::chrono::hours kEpochAheadMax{24};
 inline constexpr BatchNumber kBatchNumberMax = uint64_t{1} << 63;
 
-// What a holder may be called, and may say about itself.
+// Bounds of a holder's names and labels.
 using HolderLabels = std::vector<std::pair<std::string, std::string>>;
 absl::Status ValidateHolder(const HolderId& holder, const HolderLabels& labels);
 absl::Status ValidateDomain(const Domain& domain);

@@ -1,3 +1,9 @@
+// `Connection` is one call: it reads and checks messages and feeds its session. `Outbox` is the
+// other direction, written from any thread. The call ends in one place only, `Outbox::Advance`.
+//
+// Order of ends: `Finish` is started, gRPC calls `OnDone`, the session is destroyed, the connection
+// deletes itself. The outbox may live longer, with the receiver.
+
 #include "indexer/transport/grpc_acceptor.h"
 
 #include <grpcpp/support/server_callback.h>
@@ -27,8 +33,8 @@ namespace {
 using Incoming = BoundedMessage<v1::SenderMessage>;
 using Reactor = grpc::ServerBidiReactor<Incoming, v1::ReceiverMessage>;
 
-// What waits to be sent on one connection. It outlives the connection: replies come from any thread
-// and at any time, and are dropped once it is over.
+// Replies that wait to be sent on one connection. It outlives the connection: replies come from any
+// thread and at any time, and are dropped once it is over.
 //
 // The call ends (`Finish`) when an end is due, nothing is being written and nothing waits. The
 // thread that finds that so under the lock does it; `reactor_` is null from then on.
@@ -36,7 +42,7 @@ class Outbox {
  public:
   explicit Outbox(size_t replies_max) : replies_max_(replies_max) {}
 
-  // What was pushed before goes out now.
+  // Replies that were pushed before the call was ready go out now.
   void Open(Reactor* reactor) {
     {
       MutexLock lock(&mutex_);
@@ -91,6 +97,8 @@ class Outbox {
   }
 
  private:
+  // An acknowledgement replaces one that waits just before it: the newest says it all. A refusal is
+  // the last reply and decides the status of the call.
   void Enqueue(const ReceiverMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool ack = std::holds_alternative<Ack>(message);
     if (ack && !waiting_.empty() && std::holds_alternative<Ack>(waiting_.back())) {
@@ -170,6 +178,10 @@ struct GrpcAcceptor::Core {
 // One call. It deletes itself when gRPC is done with it.
 class GrpcAcceptor::Connection : public Reactor {
  public:
+  // 1. Entered among the connections, so that `Stop` finds it; `stopping` is read under the same
+  //    lock, so none slips through.
+  // 2. Under a policy the call is registered: a later policy may cut it (`Cut`).
+  // 3. The headers go out at once, a session is made, and reading begins.
   Connection(std::shared_ptr<Core> core, grpc::CallbackServerContext* context)
       : core_(std::move(core)),
         context_(context),
@@ -201,12 +213,15 @@ class GrpcAcceptor::Connection : public Reactor {
   }
 
  private:
+  // A later policy does not allow what the call was allowed. From any thread, until `call_` is
+  // null.
   void Cut() {
     outbox_->Abandon(
         absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size())));
     context_->TryCancel();
   }
 
+  // Peer and allowance reach the session before its first message.
   void Begin(bool stopping) {
     if (stopping) return outbox_->End(absl::UnavailableError("stopping"));
     session_ = core_->acceptor->Accept(
@@ -222,6 +237,8 @@ class GrpcAcceptor::Connection : public Reactor {
     StartRead(&bounded_);
   }
 
+  // The next message is read when the session has taken this one: a slow session slows its sender
+  // down. After a half-close the call ends with OK once all replies are sent.
   void OnReadDone(bool ok) override {
     if (!ok) return outbox_->End(absl::OkStatus());
     if (outbox_->ending()) return;
@@ -229,6 +246,10 @@ class GrpcAcceptor::Connection : public Reactor {
     if (!outbox_->ending()) StartRead(&bounded_);
   }
 
+  // 1. A message of too many parts was counted and not read (`BoundedMessage`): read, it would take
+  //    many times its bytes.
+  // 2. Bounds (`FromProto`), a hello's claims (`CheckHello`), the quota of blocks.
+  // 3. The session.
   absl::Status Handle() {
     if (bounded_.too_many) {
       core_->messages_refused.fetch_add(1, std::memory_order_relaxed);
@@ -259,6 +280,9 @@ class GrpcAcceptor::Connection : public Reactor {
     return session_->OnMessage(std::move(message));
   }
 
+  // Without a policy everything is allowed. Else the claims, then the rate of hellos, and with the
+  // first hello the places for a connection and a stream, held until the call ends. `Allowed`
+  // remembers the claims for later policies.
   absl::Status CheckHello(const Hello& hello) {
     if (!enforces_) return absl::OkStatus();
     const PolicyTarget target = TargetOf(hello, core_->options.verb, core_->options.cell);
@@ -290,6 +314,7 @@ class GrpcAcceptor::Connection : public Reactor {
 
   void OnCancel() override { outbox_->Abandon(absl::CancelledError("the sender went away")); }
 
+  // `call_` first: `Cut` is not called once it is destroyed.
   void OnDone() override {
     call_ = nullptr;  // from now on it is not cut
     session_ = nullptr;
@@ -314,7 +339,8 @@ class GrpcAcceptor::Connection : public Reactor {
   Incoming bounded_{.into = &incoming_};
 };
 
-// As the generated one, but for its requests' type.
+// The generated service with another request type, `Incoming`, by which messages of too many parts
+// are not read. Method 0 is `Stream`, the only one.
 class GrpcAcceptor::Service : public v1::Holdings::Service {
  public:
   explicit Service(std::shared_ptr<Core> core) {

@@ -1,5 +1,5 @@
-// How do streams of holdings arrive over the network? The `Holdings` service in front of a
-// `StreamAcceptor`: one session per call.
+// Receives streams of holdings over the network: the `Holdings` service in front of a
+// `StreamAcceptor`, one session per call.
 //
 //   call ─▶ headers at once ─▶ messages, typed and checked (`wire.h`) ─▶ ReceiverSession
 //                replies, from any thread ─▶ queue per connection ─▶ call
@@ -41,7 +41,7 @@ namespace kvatlas {
 
 struct GrpcAcceptorOptions {
   size_t replies_max = 64;  // waiting on one connection
-  // What a hello claims is checked with the identity of its call: a holder of this cell, or
+  // The claims of a hello are checked with the identity of its call: a holder of this cell, or
   // coverage of a cell.
   Verb verb = Verb::kPublish;
   std::string cell = {};                         // of this leaf, for workers' hellos

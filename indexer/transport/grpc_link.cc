@@ -1,3 +1,9 @@
+// `Core` is the link, `Call` one attempt at a connection. A call's life: `StartCall`, headers
+// (`Connected`), messages both ways, `Close`, `OnDone`, `Disconnected`, backoff, `StartCall`.
+//
+// Lock order: `Core::mutex`, then a call's `mutex_`. Neither is held while the observer is called
+// or an operation of gRPC is started.
+
 #include "indexer/transport/grpc_link.h"
 
 #include <grpcpp/alarm.h>
@@ -23,12 +29,12 @@
 
 namespace kvatlas {
 
-// What outlives a call. At most one call exists at a time.
+// The state that outlives a call. At most one call exists at a time.
 //
-// Notices for the observer go through a queue: a thread that adds one while none delivers becomes
-// the one who delivers, and goes on until the queue is empty. So calls come one at a time, in
-// order, and no lock is held. The next call is started only when `Disconnected` has been delivered:
-// what the observer writes always belongs to the connection it knows of.
+// Notices for the observer go through a queue: a thread that adds one while no other delivers
+// becomes the deliverer, and goes on until the queue is empty. So the observer is called one at a
+// time, in order, with no lock held. The next call is started only when `Disconnected` has been
+// delivered: a message that the observer writes always belongs to the connection it knows of.
 struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
   struct Connected {};
   struct Received {
@@ -55,6 +61,8 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
   void OnBackoffOver() ABSL_LOCKS_EXCLUDED(mutex);
   void ScheduleCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void WaitIdle(std::optional<Time> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Nothing is under way that could call the observer or start a call. `ending` bridges the time in
+  // which `call` is null and `Disconnected` is not queued yet.
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex) {
     return call == nullptr && !ending && !backing_off && !delivering && notices.empty();
   }
@@ -83,12 +91,13 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
 // One gRPC call. It deletes itself when gRPC is done with it.
 //
 // Operations are started from outside of gRPC's callbacks, so a hold keeps the call from being
-// done. `pins_` counts who may still start one: a write under way, a message being delivered, a
+// done. `pins_` counts what may still start one: a write under way, a message being delivered, a
 // half-close. Once the call is closing, no new pin is added, and the last pin removed gives up the
-// hold.
+// hold; gRPC then calls `OnDone`.
 class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::ReceiverMessage> {
  public:
-  // It does not wait for the channel: a waiting call is not told why the peer is missing.
+  // The call does not wait for the channel: gRPC tells a waiting call nothing about why the peer is
+  // missing, a failing one gets the reason (`OnUnreachable`).
   explicit Call(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
   // REQUIRES: `core->call` is this.
@@ -98,7 +107,9 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
     grpc::ClientBidiReactor<v1::SenderMessage, v1::ReceiverMessage>::StartCall();
   }
 
-  // Takes the message, or says that there is no room. REQUIRES: pinned.
+  // Queues the message, or returns false for want of room; then `Writable` follows once half of the
+  // buffer is free. The conversion is done before the lock. One write is under way at a time.
+  // REQUIRES: pinned.
   bool Write(const SenderMessage& message) {
     v1::SenderMessage wire;
     ToProto(message, &wire);
@@ -152,7 +163,8 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
 
   void Cancel() { context_.TryCancel(); }
 
-  // A delivered message gives way to the next.
+  // Reads the next message, now that the observer is done with this one: a slow observer thereby
+  // slows the receiver down. The pin is from `OnReadDone`.
   void MessageDelivered() {
     StartRead(&incoming_);
     Unpin();
@@ -164,12 +176,15 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
     size_t bytes;
   };
 
+  // The headers are the receiver's sign that it has the stream.
   void OnReadInitialMetadataDone(bool ok) override {
     if (!ok) return Close();
     core_->Notify(Core::Connected{});
     StartRead(&incoming_);  // after it, so that no message comes before
   }
 
+  // A message that is out of bounds ends the connection with its own status (`refused_`), which
+  // outranks the status of the cancelled call.
   void OnReadDone(bool ok) override {
     if (!ok) return Close();
     ReceiverMessage message;
@@ -193,6 +208,11 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
     core_->Notify(Core::Received{this, std::move(message)});
   }
 
+  // 1. The next queued message is written under the same pin; else a half-close that waited for the
+  //    queue follows; else the pin goes.
+  // 2. `Writable` comes at half of the buffer, not at the first free place: one wake-up serves
+  //    many messages.
+  // 3. A failed write closes the call; reading goes on, so that its status arrives.
   void OnWriteDone(bool ok) override {
     bool notify = false;
     bool half_close = false;
@@ -226,6 +246,8 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
 
   void OnWritesDoneDone(bool) override { Unpin(); }
 
+  // The two texts below name mistakes that are made often: an HTTP port, and a process that is no
+  // leaf.
   void OnDone(const grpc::Status& status) override {
     absl::Status why = FromGrpcStatus(status);
     {
@@ -240,17 +262,18 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
           "it takes no streams: is this the gRPC port of a leaf or a hierarchy?");
     const std::shared_ptr<Core> core = core_;
     core->Forget();
-    delete this;  // and the context with its hold on the channel: before anybody hears of it, see `Stop`
+    delete this;  // the context holds the channel: it goes before `Stop` is woken
     core->Notify(Core::Disconnected{std::move(why)});
   }
 
+  // One message always fits into an empty queue, however large it is.
   bool IsFull(size_t bytes) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return !queue_.empty() && (queue_.size() >= core_->options.buffer_messages_max ||
                                queued_bytes_ + bytes > core_->options.buffer_bytes_max);
   }
 
-  // Both take the message that the caller writes next, without the lock: from here to `OnWriteDone`
-  // it is gRPC's.
+  // Both move the next message to `outgoing_`, which the caller then writes without the lock: from
+  // here to `OnWriteDone` it is gRPC's. The hint lets gRPC collect messages while more are queued.
   grpc::WriteOptions BeginWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = true;
     ++pins_;
@@ -268,7 +291,8 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
     return options;
   }
 
-  // The connection is over; the hold goes with the last pin.
+  // The connection is over. A pin is taken and given up at once: if there is no other, this gives
+  // up the hold.
   void Close() {
     {
       MutexLock lock(&mutex_);
@@ -295,6 +319,7 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
 };
 
+// `call` is set before gRPC knows of it, so that `Stop` and `Reset` find it in any case.
 void GrpcLink::Core::StartCall() {
   Call* started = nullptr;
   {
@@ -327,6 +352,12 @@ void GrpcLink::Core::CancelCall() {
   pinned->Unpin();
 }
 
+// 1. The notice is queued. If another thread delivers, it will take it.
+// 2. `connected` changes as its notice is delivered, not when it is queued: `PinConnected` refuses
+//    writes of an observer that has not heard of its connection yet.
+// 3. A call that ends before it was connected is `OnUnreachable`, one that ends later
+//    `OnDisconnected`. After `Stop` began no call follows.
+// 4. After the end of a call the next one is scheduled (`ScheduleCall`).
 void GrpcLink::Core::Notify(Notice notice) {
   mutex.Lock();
   if (std::holds_alternative<Disconnected>(notice)) ending = false;
@@ -355,6 +386,8 @@ void GrpcLink::Core::Notify(Notice notice) {
   mutex.Unlock();
 }
 
+// Any message but a refusal shows that the receiver takes the stream: the backoff starts over. The
+// next read is started after the observer has returned, also without an observer.
 void GrpcLink::Core::Deliver(Notice notice, SenderLinkObserver* to) {
   if (Received* received = std::get_if<Received>(&notice)) {
     if (!std::holds_alternative<Refuse>(received->message)) {
@@ -374,6 +407,8 @@ void GrpcLink::Core::Deliver(Notice notice, SenderLinkObserver* to) {
   }
 }
 
+// Doubled from `backoff_initial` up to `backoff_max`. The alarm keeps the core alive until it has
+// run.
 void GrpcLink::Core::ScheduleCall() {
   backoff = std::min(std::max(backoff * 2, options.backoff_initial), options.backoff_max);
   backing_off = true;
@@ -381,7 +416,8 @@ void GrpcLink::Core::ScheduleCall() {
   alarm->Set(DeadlineIn(backoff), [core = shared_from_this()](bool) { core->OnBackoffOver(); });
 }
 
-// Also when the alarm is cancelled.
+// Runs when the alarm is cancelled, too: `Stop` waits for it by `backing_off`, and `StartCall` does
+// nothing then.
 void GrpcLink::Core::OnBackoffOver() {
   {
     MutexLock lock(&mutex);
@@ -419,6 +455,7 @@ void GrpcLink::Start(SenderLinkObserver* observer) {
   core_->StartCall();
 }
 
+// The pin keeps the call alive without a lock while the message is converted.
 bool GrpcLink::Write(const SenderMessage& message) {
   Call* const call = core_->PinConnected();
   if (call == nullptr) return false;
@@ -429,9 +466,14 @@ bool GrpcLink::Write(const SenderMessage& message) {
 
 void GrpcLink::Reset() { core_->CancelCall(); }
 
-// The channel ends here, on the owner's thread: what is left of `Core` may go on a thread of
-// gRPC's, and gRPC 1.51 joins its callback threads where its last channel ends; one of them cannot
-// join itself.
+// 1. No call is started any more; an alarm that waits is cancelled.
+// 2. With `flush_for` the call is half-closed: the server ends it once all is written, or the time
+//    is over.
+// 3. A call that is left is cancelled, and `WaitIdle` waits for its end: no observer is called
+//    after it.
+// 4. The channel ends here, on the owner's thread: the rest of `Core` may go on a thread of gRPC's,
+//    and gRPC 1.51 joins its callback threads where its last channel ends; one of them cannot join
+//    itself.
 void GrpcLink::Stop(std::chrono::nanoseconds flush_for) {
   const Time until = Clock::Real().Now() + flush_for;
   {

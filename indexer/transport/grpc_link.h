@@ -1,5 +1,4 @@
-// How does a sender reach its receiver over the network? A `SenderLink` over one gRPC call of
-// `Holdings.Stream`, made again whenever it ends.
+// A `SenderLink` over the network: one gRPC call of `Holdings.Stream`, made again whenever it ends.
 //
 //   1. A call is started. While the server is not reached it fails, with the reason
 //     (`OnUnreachable`), and 3 follows.

@@ -61,7 +61,7 @@ class Inbox {
   std::deque<T> values_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What a link told, in order, as text with the message beside it.
+// The callbacks of a link, in order, as text with the message beside it.
 struct Notice {
   enum Kind { kNone, kConnected, kDisconnected, kMessage, kWritable } kind = kNone;
   absl::Status why;
@@ -158,7 +158,7 @@ class TestServer {
     const absl::Status status = server_.Start();
     EXPECT_TRUE(status.ok()) << status;
   }
-  // As if killed: no goodbye to anybody.
+  // As if killed: no connection gets a goodbye.
   void Kill() { server_.Stop(Duration(0)); }
   std::string target() const { return server_.address().ToString(); }
 

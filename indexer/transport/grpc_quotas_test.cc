@@ -1,5 +1,5 @@
-// What an identity and a tenant may take of a process with their streams, at a real registry behind
-// a real server.
+// Limits on what the streams of an identity and a tenant may take of a process, at a real registry
+// behind a real server.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Streams of holdings between processes with certificates: who is let in, with which hello, and
+// Streams of holdings between processes with certificates: which are let in, with which hello, and
 // until when.
 
 #include <grpcpp/channel.h>
@@ -138,7 +138,7 @@ TEST_F(GrpcSecurityTest, ACredentialThatExpiresEndsItsStream) {
   PkiIssue brief;
   brief.valid_for_s = 302;  // from 300 seconds ago
   std::unique_ptr<Stream> stream;
-  // Where everybody is slow it may expire before it is shown: then there is another one.
+  // On a slow machine it may expire before it is shown: then there is another one.
   ASSERT_TRUE(Await(
       [&] {
         stream = std::make_unique<Stream>();
@@ -261,7 +261,7 @@ TEST_F(ShortLivedTest, AChannelGoesOnWithTheNextCertificate) {
     const grpc::Status status = stream.call->Finish();
     return welcomed ? grpc::Status::OK : status;
   };
-  // Where everybody is slow it may expire before it is shown: then there is another one.
+  // On a slow machine it may expire before it is shown: then there is another one.
   ASSERT_TRUE(Await(
       [&] {
         // The channel alone keeps what looks for other files.

@@ -1,3 +1,6 @@
+// Totals are gauges and counters of `Metrics`; everything with labels is text made at each scrape,
+// so that series of domains and holders that are gone end by themselves.
+
 #include "indexer/transport/holder_metrics.h"
 
 #include <algorithm>
@@ -31,6 +34,7 @@ void SetTotals(const HolderRegistry& registry, const std::string& prefix, Metric
   total("_domains_forgotten_total", "Models without holders forgotten.", all.domains_forgotten);
 }
 
+// A family with one series for each domain.
 struct Family {
   const char* name;
   const char* help;
@@ -99,6 +103,7 @@ void AppendOldest(const std::vector<DomainStats>& domains, const std::string& pr
   }
 }
 
+// A stream with series of its own.
 struct Shown {
   std::string labels;
   const HolderStats* stream;
@@ -112,8 +117,8 @@ struct Shown {
   }
 };
 
-// What became of the prompts that frontends said they sent to a holder. One that confirms little
-// announces late, or computes other tokens, or has another salt.
+// Outcomes of the prompts that frontends said they sent to a holder. A holder that confirms few of
+// them announces late, computes other tokens, or has another salt.
 void AppendPending(const std::vector<Shown>& streams, const std::string& prefix,
                    MetricFamilies* families) {
   const std::string told = prefix + "_pending_told_total", ended = prefix + "_pending_ended_total";

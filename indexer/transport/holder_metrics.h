@@ -1,5 +1,5 @@
-// What does a `HolderRegistry` look like in /metrics? Totals, domains, and each stream with its age
-// and how far it is behind.
+// A `HolderRegistry` in /metrics: totals, domains, and each stream with its age and how far it is
+// behind.
 //
 //   PREFIX_streams_open, PREFIX_streams_refused_total, …                      of the process
 //   PREFIX_holders{domain}, PREFIX_blocks{domain}, PREFIX_gaps_total{domain}, …   by domain

@@ -1,3 +1,6 @@
+// All domains are read first and written family by family, since Prometheus wants the series of a
+// family in one place.
+
 #include "indexer/transport/holder_states.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// How do the holders of this process stand, for alerts? As metrics, a series for each domain.
+// The state of this process's holders, for alerts: metrics with a series for each domain.
 //
 //   kvatlas_leaf_holders_by_trust{domain="llama",trust="stale"} 1
 //

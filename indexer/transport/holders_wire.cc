@@ -1,3 +1,6 @@
+// One `Fill` for each message of the statistics, from the inside out, and the dump. A domain or
+// holder that goes while it is being asked is left out: there is no cut over all of them.
+
 #include "indexer/transport/holders_wire.h"
 
 #include <google/protobuf/util/json_util.h>
@@ -29,6 +32,7 @@ void FillPending(const PendingStats& pending, v1::PendingStats* stats) {
   stats->set_dropped(pending.counts.dropped);
 }
 
+// Labels may carry URLs with passwords: they are shown without secrets.
 void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   ToProto(holder.holder->id, stats->mutable_holder());
   stats->set_epoch(holder.epoch);
@@ -53,6 +57,7 @@ void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   if (holder.pending.counts.told > 0) FillPending(holder.pending, stats->mutable_pending());
 }
 
+// Counts since the start include holders that are gone (`DomainStats`).
 void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
   ToProto(domain.domain, stats->mutable_domain());
   stats->set_block_size(domain.block_size);
@@ -81,6 +86,8 @@ void FillMemory(const MemoryBudget& memory, v1::MemoryStats* stats) {
   for (const auto& [part, bytes] : memory.Parts()) (*stats->mutable_parts())[part] = bytes;
 }
 
+// The fields that all messages of a holder share are set once. A false from `write` ends the dump
+// at once.
 absl::Status DumpHolder(const Domain& domain, const HolderDump& dump,
                         const std::function<bool(const v1::DumpResponse&)>& write) {
   v1::DumpResponse response;
@@ -114,6 +121,7 @@ void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
   }
 }
 
+// Nothing for a process that told no facts, such as a test.
 void FillProcess(v1::StatsResponse* response) {
   const ProcessFacts facts = FactsOfProcess();
   if (facts.program.empty()) return;
@@ -139,6 +147,7 @@ void FillStats(const HolderRegistry& registry, const Domain& domain, v1::StatsRe
   if (stats.ok()) FillDomain(*stats, response->add_domains());
 }
 
+// Zeros are printed, so that a field is always there, and names are those of the proto.
 HttpResponse StatusPage(const v1::StatsResponse& stats) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
@@ -169,6 +178,8 @@ uint64_t SnapshotBytes(const HolderRegistry& registry) {
   return bytes;
 }
 
+// One holder's dump is in memory at a time. An unknown domain is an error, an unknown worker an
+// empty dump.
 absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& request,
                          const std::function<bool(const v1::DumpResponse&)>& write) {
   std::vector<Domain> domains = registry.Domains();
@@ -191,6 +202,8 @@ absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& 
   return absl::OkStatus();
 }
 
+// Dumps need memory and a thread for as long as their reader takes: none begins when memory is full
+// or all places are taken, and `CallProgress` cuts off a reader that does not read.
 absl::Status ServeDump(const HolderRegistry& registry, grpc::ServerContext* context,
                        const v1::DumpRequest& request,
                        grpc::ServerWriter<v1::DumpResponse>* writer) {

@@ -1,5 +1,5 @@
-// What a registry of holders answers over gRPC and HTTP, at every level: its statistics, its
-// metrics and its contents.
+// Answers of a registry of holders over gRPC and HTTP, at every level: its statistics, its metrics
+// and its contents.
 //
 // *Place*: the services of leaf and hierarchy.
 // *Threads*: any.
@@ -25,7 +25,7 @@ namespace kvatlas {
 
 // Fills `domains` and `streams_open`.
 void FillStats(const HolderRegistry& registry, v1::StatsResponse* response);
-// Of one domain alone, if it is there.
+// The same for one domain alone, if it is there.
 void FillStats(const HolderRegistry& registry, const Domain& domain, v1::StatsResponse* response);
 
 // Fills `process`, in a process of ours.

@@ -1,3 +1,7 @@
+// Two queues: `State::queue` towards the session, `Replies` back. `Run` does one thing at a time: a
+// reset, a connection, or deliveries both ways. The mutexes guard the queues alone and are not held
+// while either side is called, except in `Stop`.
+
 #include "indexer/transport/in_process_link.h"
 
 #include <deque>
@@ -111,6 +115,8 @@ bool InProcessLink::Run() {
   return DeliverReplies() || delivered;
 }
 
+// Delivers until the queue is empty or the session ends the connection. `OnWritable` follows at the
+// end if a `Write` was refused meanwhile.
 bool InProcessLink::Deliver() {
   bool any = false;
   while (state_->session != nullptr) {
@@ -136,6 +142,7 @@ bool InProcessLink::Deliver() {
   return any || writable;
 }
 
+// The queue is taken as a whole: what the observer's reactions cause comes with the next `Run`.
 bool InProcessLink::DeliverReplies() {
   if (state_->replies == nullptr) return false;
   const std::shared_ptr<Replies> replies = state_->replies;
@@ -153,6 +160,8 @@ bool InProcessLink::DeliverReplies() {
   return !queue.empty() || overflowed;
 }
 
+// `closed` first, so that the receiver's replies are dropped from here on; then the session ends,
+// and the observer is told last.
 void InProcessLink::Disconnect(const absl::Status& why) {
   if (state_->session == nullptr) return;
   {

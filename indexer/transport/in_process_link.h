@@ -1,5 +1,5 @@
-// How does a sender reach a receiver in its own process? A `SenderLink` over a `StreamAcceptor`,
-// without sockets and without threads: messages wait in two bounded queues until they are run.
+// A `SenderLink` over a `StreamAcceptor` in the same process, without sockets and without threads:
+// messages wait in two bounded queues until they are run.
 //
 // *Place*: tests and simulations, where every step is to be seen; programs that embed both ends.
 // *Threads*: `Write`, `Reset` and replies from any. `Run` delivers, to both sides, on the caller's
@@ -34,7 +34,7 @@ class InProcessLink : public SenderLink {
   void Start(SenderLinkObserver* observer) override;
   bool Write(const SenderMessage& message) override;
   void Reset() override;
-  // What is queued is delivered to the receiver first, unless `flush_for` is zero.
+  // Delivers queued messages to the receiver first, unless `flush_for` is zero.
   void Stop(std::chrono::nanoseconds flush_for) override;
 
   // Connects when that is due, then delivers what is queued both ways. True when anything happened.

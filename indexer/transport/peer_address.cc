@@ -1,3 +1,7 @@
+// gRPC names a peer "ipv4:HOST:PORT", "ipv6:[HOST%ZONE]:PORT", or otherwise (unix sockets). A host
+// usually has a /64 of IPv6 to itself, so quotas count by that; an IPv4 address inside IPv6 is the
+// IPv4 address.
+
 #include "indexer/transport/peer_address.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,6 @@
+// `IdentityAllowance` connects the registry, which knows no policy, to the quotas of an identity. A
+// `Charge` of it is a `Security::Held`, given back when it is destroyed.
+
 #include "indexer/transport/peer_policy.h"
 
 #include <cstdint>
@@ -31,6 +34,7 @@ class IdentityAllowance final : public PeerAllowance {
     return {.max = static_cast<uint64_t>(quota.blocks_per_holder), .pool_times = quota.pool_times};
   }
 
+  // A usual welcome is not audited here: the check of its hello was.
   void OnHelloAnswered(const Hello& hello, const absl::Status& answer, Epoch replaced) override {
     if (answer.ok() && replaced == 0) return;
     const std::string identity = origin_.identity->Text();
@@ -55,6 +59,8 @@ class IdentityAllowance final : public PeerAllowance {
     const Security::Held hold;
   };
 
+  // `previous` is ours if there is one, and then exchanged in one step: the same holder is not
+  // counted twice in between.
   absl::StatusOr<ChargePtr> Take(std::vector<QuotaUse> uses, const std::string& tenant,
                                  const ChargePtr& previous) {
     const auto* const before = dynamic_cast<const Held*>(previous.get());
@@ -71,6 +77,7 @@ class IdentityAllowance final : public PeerAllowance {
 
 }  // namespace
 
+// Addresses and labels named url count as claims: other processes would send requests there.
 PolicyTarget TargetOf(const Hello& hello, Verb verb, const std::string& cell) {
   PolicyTarget target;
   target.model = hello.domain.model;

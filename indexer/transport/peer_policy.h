@@ -1,5 +1,5 @@
-// What does the policy say of a stream of holdings? What its hello claims, what its identity may
-// take, and what the audit log says of it.
+// The policy of a stream of holdings: the claims of its hello, the limits of its identity, and its
+// lines in the audit log.
 //
 // *Threads*: any.
 
@@ -15,9 +15,9 @@
 
 namespace kvatlas {
 
-// What a hello claims. A worker (`kPublish`) is in the cell of the leaf that it talks to; a leaf's
-// holder (`kReport`) is its cell. An address and the labels named url are where others would send
-// requests.
+// The claims of a hello. A worker (`kPublish`) is in the cell of the leaf that it talks to; a
+// leaf's holder (`kReport`) is its cell. An address and the labels named url are where others would
+// send requests.
 PolicyTarget TargetOf(const Hello& hello, Verb verb, const std::string& cell);
 
 // Where a stream comes from, for the audit log.

@@ -118,7 +118,7 @@ class SenderPumpTest : public testing::Test {
     }
   }
 
-  // What the leaf holds is what there is, and the pump knows it.
+  // The leaf holds exactly what there is, and the pump knows it.
   void ExpectConverged() {
     EXPECT_TRUE(pump_->AtRest());
     MutexLock lock(&mutex_);
@@ -309,7 +309,8 @@ TEST_F(SenderPumpTest, WithoutAGoodbyeTheLeafWaitsForTheLease) {
   EXPECT_TRUE(leaf_.receiver().Expired(clock_.Now()));
 }
 
-// Appenders, a link with a thread of its own that loses connections, and one who waits.
+// Threads that append, a link with a thread of its own that loses connections, and a thread that
+// waits.
 TEST_F(SenderPumpTest, ManyThreadsConverge) {
   MakePump({.window_batches = 8}, /*messages_max=*/4);
   pump_->Start();

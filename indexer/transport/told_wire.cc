@@ -1,3 +1,6 @@
+// A frontend is gone when the last stream that named it ends. `ToldStreams::streams_` counts
+// streams for each frontend; a stream has those that it named (`frontends_`), each once.
+
 #include "indexer/transport/told_wire.h"
 
 #include <algorithm>
@@ -17,6 +20,8 @@ namespace {
 
 constexpr uint32_t kFirstMax = 65536;  // as many blocks as a question may have
 
+// Bounds come before copies: positions are limited to what a question may have, and more blocks
+// than `kRoutedBlocksMax` are cut off rather than refused, since their beginning is useful.
 absl::Status HearRouted(const Domain& domain, uint64_t frontend, const v1::Routed& routed,
                         HolderRegistry* registry) {
   HolderId worker;
@@ -39,6 +44,7 @@ absl::Status HearRouted(const Domain& domain, uint64_t frontend, const v1::Route
 
 }  // namespace
 
+// `Leave` is called without the mutex: it takes the locks of all domains.
 ToldStreams::Stream::~Stream() {
   for (uint64_t frontend : frontends_) {
     {
@@ -51,6 +57,7 @@ ToldStreams::Stream::~Stream() {
   }
 }
 
+// Counts the frontend at its first telling on this stream. False beyond `kFrontendsMax`.
 bool ToldStreams::Stream::Knows(uint64_t frontend) {
   if (std::find(frontends_.begin(), frontends_.end(), frontend) != frontends_.end()) return true;
   if (frontends_.size() >= kFrontendsMax) return false;
@@ -60,6 +67,9 @@ bool ToldStreams::Stream::Knows(uint64_t frontend) {
   return true;
 }
 
+// 1. The domain is looked at as the teller may see it; a hidden one is treated like an unknown one.
+// 2. Its prompts count as questions against the teller's quota, an empty telling as one.
+// 3. Each prompt is told to the registry by itself, and ends after the prompts of the same message.
 int ToldStreams::Stream::Hear(const v1::Told& told) {
   Security* const security = owner_->security_;
   HolderRegistry* const registry = owner_->registry_;

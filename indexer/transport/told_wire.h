@@ -1,4 +1,5 @@
-// What frontends tell of what they have sent (`Told`), as leaves and nodes hear it.
+// The tellings of frontends about prompts that they have sent (`Told`), as leaves and nodes take
+// them.
 //
 // A frontend tells on its streams of questions. When the last stream that it told on has ended, it
 // is no more, whatever ended it: what it sent is not waited for, and weighs on no choice
@@ -50,8 +51,8 @@ class ToldStreams {
     Stream& operator=(const Stream&) = delete;
 
     // Returns of how many prompts nothing was taken: their worker or domain is not known here, the
-    // teller does not see it, it is beyond its quota of questions, or the message is not whole. Of
-    // one prompt at most `kRoutedBlocksMax` blocks are taken.
+    // teller does not see it, it is beyond its quota of questions, or the message is not whole. At
+    // most `kRoutedBlocksMax` blocks of one prompt are taken.
     int Hear(const v1::Told& told);
 
    private:

@@ -1,3 +1,8 @@
+// In this order: helpers, messages of the stream (`MessageToProto`, `MessageFromProto`), then the
+// words that other services use as well. Each `FromProto` writes its result and checks it field by
+// field; the first field that is wrong decides, and its path is in the status. A result after an
+// error is partly written and must not be used.
+
 #include "indexer/transport/wire.h"
 
 #include <algorithm>
@@ -22,6 +27,8 @@ std::string Dot(std::string_view field, std::string_view member) {
   return std::string(field) + "." + std::string(member);
 }
 
+// `bytes_min` is 1 for names, else 0: "empty" is the only text that is too short. UTF-8 is checked
+// by `stream/validate.h`.
 absl::Status CheckText(const std::string& text, size_t bytes_min, size_t bytes_max,
                        std::string_view field, std::string_view member) {
   if (text.size() < bytes_min) return Bad(Dot(field, member), "empty");
@@ -33,6 +40,7 @@ absl::Status CheckText(const std::string& text, size_t bytes_min, size_t bytes_m
 
 using WireHashes = google::protobuf::RepeatedField<uint64_t>;
 
+// One copy of memory: the typed hash has the size of the wire's, as asserted.
 void HashesToProto(const std::vector<SequenceHash>& hashes, WireHashes* out) {
   static_assert(sizeof(SequenceHash) == sizeof(uint64_t));
   out->Resize(static_cast<int>(hashes.size()), 0);
@@ -51,12 +59,14 @@ absl::Status CheckBlocks(size_t blocks, std::string_view field) {
   return Bad(field, "more than " + std::to_string(kBatchBlocksMax) + " blocks");
 }
 
+// `kUnknownSide` is above the bound: no sender may send it.
 absl::Status SideFromProto(uint32_t in, SideClass* out, std::string_view field) {
   if (in > kSideClassesMax) return Bad(Dot(field, "side"), "an unknown class");
   *out = static_cast<SideClass>(in);
   return absl::OkStatus();
 }
 
+// Removals need no position: the names are enough.
 absl::Status FromProto(const v1::Removed& in, Removed* out, std::string_view field) {
   if (absl::Status status = FromProto(in.tier(), &out->tier, Dot(field, "tier")); !status.ok()) {
     return status;
@@ -142,6 +152,7 @@ void MessageToProto(const Welcome& welcome, v1::ReceiverMessage* message) {
 void MessageToProto(const Refuse& refuse, v1::ReceiverMessage* message) {
   v1::Refuse* const out = message->mutable_refuse();
   out->set_code(static_cast<int32_t>(refuse.code));
+  // Cut, so that a long reason does not make the message out of bounds at the other end.
   out->set_reason(refuse.reason.substr(0, kReasonBytesMax));
   out->set_epoch(refuse.epoch);
   out->set_instance_id(refuse.instance_id);
@@ -158,6 +169,7 @@ void MessageToProto(const Need& need, v1::ReceiverMessage* message) {
   message->mutable_need()->set_snapshot(need.snapshot);
 }
 
+// Sorted, so that equal labels compare equal: `HolderInfo` and readers of Redis compare hellos.
 absl::Status LabelsFromProto(const v1::Hello& in, Hello* out) {
   if (in.labels_size() > static_cast<int>(kHelloLabelsMax)) {
     return Bad("hello.labels", "more than " + std::to_string(kHelloLabelsMax));
@@ -176,6 +188,8 @@ absl::Status LabelsFromProto(const v1::Hello& in, Hello* out) {
   return absl::OkStatus();
 }
 
+// `first_kept` may be one behind `last_sent`: nothing is kept then. Compared by subtraction, which
+// cannot wrap here, since `first_kept` is not 0.
 absl::Status CheckHelloNumbers(const v1::Hello& in) {
   if (in.block_size() == 0 || in.block_size() > kBlockSizeMax) {
     return Bad("hello.block_size", "not within 1 to " + std::to_string(kBlockSizeMax));
@@ -216,6 +230,8 @@ absl::Status MessageFromProto(const v1::Hello& in, Hello* out) {
   return LabelsFromProto(in, out);
 }
 
+// The count of events is checked before anything is allocated for them, the sum of blocks at the
+// end.
 absl::Status MessageFromProto(const v1::Batch& in, Batch* out) {
   if (in.number() == 0) return Bad("batch.number", "numbers start at 1");
   if (in.events_size() > static_cast<int>(kBatchEventsMax)) {
@@ -234,6 +250,8 @@ absl::Status MessageFromProto(const v1::Batch& in, Batch* out) {
   return TailFromProto(in, out, "batch");
 }
 
+// A part is bounded like a batch, so that both have one size on the wire at most. That the last one
+// has a digest is checked by `stream/validate.h`.
 absl::Status MessageFromProto(const v1::SnapshotPart& in, SnapshotPart* out) {
   if (in.stored_size() > static_cast<int>(kBatchEventsMax)) {
     return Bad("snapshot_part.stored", "more than " + std::to_string(kBatchEventsMax));
@@ -265,6 +283,7 @@ absl::Status MessageFromProto(const v1::Welcome& in, Welcome* out) {
   return absl::OkStatus();
 }
 
+// OK and unknown numbers are no refusals.
 absl::Status MessageFromProto(const v1::Refuse& in, Refuse* out) {
   constexpr int kCodeMax = static_cast<int>(absl::StatusCode::kUnauthenticated);
   if (in.code() < 1 || in.code() > kCodeMax) return Bad("refuse.code", "not the code of an error");
@@ -346,6 +365,7 @@ void ToProto(const Digest& digest, v1::Digest* out) {
   }
 }
 
+// Fewer tiers than we know are fine: an older sender has no blocks in the others.
 absl::Status FromProto(const v1::Digest& in, Digest* out, std::string_view field) {
   if (in.tiers_size() > kTiers) return Bad(Dot(field, "tiers"), "an unknown tier");
   *out = Digest();
@@ -363,6 +383,8 @@ void ToProto(const Stored& stored, v1::Stored* out) {
   out->set_side(stored.side);
 }
 
+// A block at position 0 has no parent, and position plus blocks must fit a `Position`: the index
+// relies on both.
 absl::Status FromProto(const v1::Stored& in, Stored* out, std::string_view field) {
   if (absl::Status status = FromProto(in.tier(), &out->tier, Dot(field, "tier")); !status.ok()) {
     return status;
@@ -415,6 +437,7 @@ absl::Status FromProto(const v1::Event& in, Event* out, std::string_view field) 
   return Bad(Dot(field, "kind"), "missing or unknown");
 }
 
+// Enumerators have the wire's numbers, here and for tiers below: a cast is the conversion.
 static_assert(static_cast<int>(CacheKind::kChunk) == v1::CACHE_KIND_CHUNK);
 
 void ClassToProto(const CacheClass& of, v1::CacheClass* out) {
@@ -430,6 +453,7 @@ void ToProto(const CacheLayout& layout, v1::CacheLayout* out) {
   for (const CacheClass& side : layout.sides) ClassToProto(side, out->add_sides());
 }
 
+// Kinds are checked as numbers before they become enumerators; the rest is `ValidateLayout`.
 absl::Status FromProto(const v1::CacheLayout& in, CacheLayout* out, std::string_view field) {
   const auto take = [&](const v1::CacheClass& from, CacheClass* to) {
     to->kind = static_cast<CacheKind>(std::clamp<int>(from.kind(), -1, kCacheKinds));
@@ -463,6 +487,7 @@ absl::Status FromProto(v1::Tier in, Tier* out, std::string_view field) {
   return absl::OkStatus();
 }
 
+// By name and not by number: the wire has 0 for "unknown". A guess is sent but not taken.
 v1::Trust ToProto(Trust trust) {
   switch (trust) {
     case Trust::kExact:

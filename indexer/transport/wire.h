@@ -1,5 +1,5 @@
-// How does a message on the wire become a typed value? Here, or it is refused here: nothing above
-// this file handles a message that is out of bounds.
+// Turns messages on the wire into typed values, or refuses them: nothing above this file handles a
+// message that is out of bounds.
 //
 // *Truth*: `FromProto` is OK only for what a correct peer can say; then every bound of `event.h`,
 // `domain.h` and below holds. INVALID_ARGUMENT names the field ("hello.domain.model: empty").
@@ -33,8 +33,8 @@
 
 namespace kvatlas {
 
-// Of models, tenants, workers, cells, replicas. Labels and the other texts of a hello:
-// `stream/validate.h`.
+// The longest names of models, tenants, workers, cells and replicas. Labels and the other texts of
+// a hello: `stream/validate.h`.
 inline constexpr size_t kNameBytesMax = kHelloTextBytesMax;
 inline constexpr size_t kReasonBytesMax = 4096;
 

@@ -1,4 +1,4 @@
-// Who holds how much of this prompt, exactly, at the speed of memory? The default structure.
+// The default structure: exact overlaps at the speed of memory. The default structure.
 //
 // *Truth*: all of `index.h`, holes included. Except where writers change a run during each of over
 // a hundred looks of one query at it: no holder is then answered deeper than that run's beginning,

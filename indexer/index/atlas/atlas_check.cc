@@ -1,5 +1,4 @@
-// What does an atlas hold, and is it sound? Contents, figures, and the check of everything that the
-// others rely on.
+// Contents and figures of an atlas, and the check of everything that the other files rely on.
 
 #include <algorithm>
 #include <map>
@@ -42,6 +41,8 @@ std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
   return holdings;
 }
 
+// Tiers of a block are joined here: one holding for each block. The parent of a block behind a dead
+// one is the dead one's name, restored from its complement.
 void AtlasIndex::AppendHoldings(Run* run, uint32_t holder, std::vector<Holding>* holdings) const {
   const uint32_t len = run->len.load(std::memory_order_relaxed);
   const Offsets live = run->Live();
@@ -106,9 +107,16 @@ absl::Status Wrong(const std::string& what) { return absl::InternalError("atlas:
 
 }  // namespace
 
+// 1. Every entry of the table leads to a block of a live run, every name has one entry, and `Find`
+//    agrees.
+// 2. The counts of blocks and runs are those of the entries: a run without an entry would be lost
+//    memory.
+// 3. Runs (`CheckRun`): living, named and held blocks are the same.
+// 4. Holders (`CheckHolders`): digest, count and list fit their runs.
+// REQUIRES: no writer, as the fields are read without its lock.
 absl::Status AtlasIndex::Check() const {
   EpochGuard guard;
-  // What the table says: every entry leads to a block of that name, and no two entries to one name.
+  // By run, the offsets that entries lead to; and all names seen.
   std::unordered_map<Ref, Offsets> entries;  // by run
   std::unordered_set<uint64_t> names;
   absl::Status status;

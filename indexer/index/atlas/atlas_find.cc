@@ -1,5 +1,8 @@
-// What is asked of an atlas? All holders, tiers, the compact form: each is one walk (`walker.h`)
-// with another way to write down who drops out where.
+// Questions to an atlas: all holders, tiers, the compact form. Each is one walk (`walker.h`) with
+// another way to write down which holders drop out where. An `Emit` has
+//   Word(mask, depth, i, bits)   holders `bits` of word i drop out at `depth`, for mask `mask`
+//   Reset()                      what was emitted is void: the walk begins again
+//   Drop(i, bits)                the same for some holders, at the end of a walk by holder
 
 #include <algorithm>
 #include <bit>
@@ -14,12 +17,14 @@ namespace {
 // How often a walk is tried before it is done by holder.
 constexpr int kWalks = 4;
 
+// One a thread and not one an index: queries of several indexes on a thread follow one another.
 WalkMemory& ThreadMemory() {
   static thread_local WalkMemory memory;
   return memory;
 }
 
-// Into a vector of overlaps, some hundred at once: it looks at its room once for all of them.
+// Appends to a vector of overlaps, through a buffer on the stack: one check of the vector's room
+// for hundreds of holders, and a full word without a look at single bits.
 class ListEmit {
  public:
   explicit ListEmit(std::vector<Overlap>* overlaps)
@@ -43,6 +48,7 @@ class ListEmit {
     size_ = 0;
     overlaps_.resize(first_);
   }
+  // Rare: only holders that were written during a walk by holder.
   void Drop(uint32_t i, uint64_t bits) {
     Flush();
     overlaps_.erase(
@@ -59,6 +65,7 @@ class ListEmit {
   }
 
  private:
+  // Holders that are buffered: a word of 64 must fit behind what is there.
   static constexpr size_t kRoom = 512;
 
   std::vector<Overlap>& overlaps_;
@@ -67,7 +74,8 @@ class ListEmit {
   Overlap found_[kRoom];
 };
 
-// Into steps. They are few; those of partial holders come out of order.
+// Fills steps. Depths come in growing order but for those of partial holders, so a place is looked
+// for from the end.
 class StepEmit {
  public:
   StepEmit(uint32_t words, OverlapSteps* steps) : steps_(*steps) {
@@ -88,6 +96,7 @@ class StepEmit {
   }
 
  private:
+  // The step of this depth, made where there is none: words of later steps move up.
   size_t StepAt(uint32_t depth) {
     size_t step = steps_.depths.size();
     while (step > 0 && steps_.depths[step - 1] > depth) --step;
@@ -102,7 +111,7 @@ class StepEmit {
   OverlapSteps& steps_;
 };
 
-// Into a row a holder: what was asked for, then every tier.
+// Fills a row a holder: the depth for the tiers asked for together, then for every tier by itself.
 class TierEmit {
  public:
   explicit TierEmit(uint32_t holders) : holders_((holders + 63) / 64 * 64) { Reset(); }
@@ -116,6 +125,7 @@ class TierEmit {
     for (; bits != 0; bits &= bits - 1)
       rows_[(i * 64 + static_cast<uint32_t>(std::countr_zero(bits))) * kColumns] = 0;
   }
+  // Rows without a depth for the tiers asked for are in no answer, whatever single tiers have.
   void AppendTo(std::vector<TierOverlap>* overlaps) const {
     for (uint32_t holder = 0; holder < holders_; ++holder) {
       const uint32_t* row = &rows_[size_t{holder} * kColumns];
@@ -134,6 +144,7 @@ class TierEmit {
 
 }  // namespace
 
+// R3 and R4: a few walks by version, each void if anything changed; then one by holder (R5).
 template <typename Emit>
 void AtlasIndex::Find(const OverlapQuery& query, std::span<const TierMask> masks,
                       Emit* emit) const {
@@ -164,6 +175,7 @@ void AtlasIndex::FindSteps(const OverlapQuery& query, OverlapSteps* steps) const
   Find(query, std::span(&query.tiers, 1), &emit);
 }
 
+// All five masks in one walk, so that they are of one instant.
 void AtlasIndex::FindTierOverlaps(const OverlapQuery& query,
                                   std::vector<TierOverlap>* overlaps) const {
   EpochGuard guard;

@@ -1,3 +1,9 @@
+// Holders, the steps of an event (`ApplyOne`), places and accounts. The protocol is in the header;
+// storing, removing and reshaping have files of their own.
+//
+// Lock order: a holder's mutex, then `writer_`. Between two steps of a long event `writer_` is
+// given away (`MakeRoom`), the holder's mutex is not.
+
 #include "indexer/index/atlas/atlas_index.h"
 
 #include <algorithm>
@@ -17,6 +23,8 @@ std::unique_ptr<Index> MakeAtlasIndex(const IndexOptions& options) {
 
 namespace atlas {
 
+// Null if memory or address space is missing, or if `holders_max` is more than `InlineHolder` can
+// name; the caller refuses the domain.
 std::unique_ptr<AtlasIndex> AtlasIndex::Create(const IndexOptions& options) {
   std::unique_ptr<Heap> heap = Heap::Create(options.retained_bytes, options.address_bytes_max);
   if (heap == nullptr || options.holders_max > uint32_t{1} << kHolderBits) return nullptr;
@@ -46,12 +54,16 @@ AtlasIndex::~AtlasIndex() {
 
 // ---- Holders ----
 
+// Null: no such holder. A state stays allocated when its holder goes, so a pointer that was found
+// is valid for ever.
 HolderState* AtlasIndex::StateOf(HolderIndex holder) const {
   if (Raw(holder) >= options_.holders_max) return nullptr;
   HolderState* const state = holders_[Raw(holder)].load(std::memory_order_acquire);
   return state != nullptr && state->in_use.load(std::memory_order_acquire) ? state : nullptr;
 }
 
+// The smallest free number, so that bit sets stay short. It is in answers from its bit in `alive_`
+// on, which is set last.
 absl::StatusOr<HolderIndex> AtlasIndex::AddHolder() {
   WriterLock lock(&writer_);
   if (holder_count_.load(std::memory_order_relaxed) >= options_.holders_max)
@@ -72,6 +84,10 @@ absl::StatusOr<HolderIndex> AtlasIndex::AddHolder() {
   return HolderIndex{number};
 }
 
+// 1. Masked: in no answer.
+// 2. Cleared in steps, with its mutex held: a thread that found the state before sees an empty
+//    holder afterwards.
+// 3. Reset and given back. `Reclaim` runs before the number is free for another holder.
 void AtlasIndex::RemoveHolder(HolderIndex holder) {
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return;
@@ -86,6 +102,8 @@ void AtlasIndex::RemoveHolder(HolderIndex holder) {
   Count(&holder_count_, -uint64_t{1});
 }
 
+// Read-modify-write: other holders of the word may be masked at the same time, by threads that hold
+// no lock of the index.
 void AtlasIndex::SetMasked(HolderIndex holder, bool masked) {
   if (StateOf(holder) == nullptr) return;
   std::atomic<uint64_t>& word = alive_[Raw(holder) / 64];
@@ -106,6 +124,8 @@ absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeLog
   return ApplyOne(state, event, changes, &room);
 }
 
+// One lock for all events. `room` is what is left of the present step, over several events: many
+// small ones together give the writer away as often as one large one.
 Applied AtlasIndex::ApplyAll(HolderIndex holder, std::span<const Event> events,
                              ChangeLog* changes) {
   HolderState* const state = StateOf(holder);
@@ -126,6 +146,9 @@ Applied AtlasIndex::ApplyAll(HolderIndex holder, std::span<const Event> events,
   return applied;
 }
 
+// Cuts the event into steps of at most `kStepBlocks`. The second step of a stored event goes on
+// behind the last block of the first, as if it were another event. A refused step ends the event,
+// and the rest counts as refused.
 absl::Status AtlasIndex::ApplyOne(HolderState* holder, const Event& event, ChangeLog* changes,
                                   size_t* room) {
   if (const Stored* const stored = std::get_if<Stored>(&event)) {
@@ -171,6 +194,7 @@ absl::Status AtlasIndex::ApplyOne(HolderState* holder, const Event& event, Chang
   return absl::OkStatus();
 }
 
+// `writer_` is held again on return; places found before are void.
 void AtlasIndex::MakeRoom(size_t blocks, size_t* room) {
   if (blocks > *room) {
     writer_.Unlock();
@@ -183,7 +207,7 @@ void AtlasIndex::MakeRoom(size_t blocks, size_t* room) {
 
 // ---- Places ----
 
-// Of a word that the table knows: by W2 it is a block's.
+// The place of a word that the table knows: by W2 it is a live block's, in a run that is alive.
 AtlasIndex::Place AtlasIndex::PlaceOf(Ref word) const {
   const Ref ref = heap_->RunOf(word);
   const Place place{.ref = ref, .run = RunAt(ref), .offset = OffsetOf(ref, word)};
@@ -199,7 +223,8 @@ bool AtlasIndex::Locate(SequenceHash block, Place* place) const {
   return word != 0;
 }
 
-// A run that some holder's list names. It may be another one, in the same place.
+// The run that a holder's list names, at offset 0. The entry may be old: then there is no run, or
+// another one in the same place, so the caller looks whether the holder is in it.
 bool AtlasIndex::LocateListed(Ref ref, Place* place) const {
   if (!heap_->IsRun(ref) || !RunAt(ref)->alive) return false;
   *place = {.ref = ref, .run = RunAt(ref), .offset = 0};
@@ -229,7 +254,10 @@ uint32_t AtlasIndex::HoldersIn(Run* run, uint32_t at_most) const {
 
 // ---- Accounts ----
 
-// The holder got `changed` of the run in one tier, or lost it: its digest, and what is told of it.
+// The holder got `changed` of the run in one tier, or lost it: updates digest and counts, and logs
+// the changes. Called after the blocks were added and before they are taken, while their hashes are
+// in the run. Blocks that the holder has in another tier as well are no new holdings; they are
+// logged one by one with both masks, the others in runs (`Log`).
 void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, const Offsets& changed,
                          bool added) {
   Offsets left = changed;
@@ -237,7 +265,7 @@ void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, cons
   changed.ForEach([&](uint32_t offset) { sum += DigestTermOf(HashAt(*run, offset)); });
   uint64_t gone = changed.Count();  // holdings that began or ended
   const uint64_t count = gone;
-  // What it has in other tiers, too: seldom anything.
+  // Blocks that it has in other tiers as well: seldom any.
   const TierMask others = Members::TiersOf(heap_.get(), *run) & ~TierMask(write.tier);
   if (!others.empty()) {
     Offsets elsewhere[kTiers];
@@ -268,7 +296,7 @@ void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, cons
   Count(&holdings_, added ? gone : -gone);
 }
 
-// Runs of neighbours, each copied at once.
+// Logs neighbouring blocks as runs: one entry of the log and a copy of hashes for each.
 void AtlasIndex::Log(const Run& run, const Offsets& changed, Tier tier, bool added,
                      ChangeLog* changes) {
   const TierMask has(tier);

@@ -1,4 +1,4 @@
-// How does atlas work? Runs of blocks, one table from names to places, and a protocol by which any
+// The atlas index: runs of blocks, one table from names to places, and a protocol by which any
 // number of threads read beside one that writes.
 //
 //     query q[0] q[1] …                     events of holder h

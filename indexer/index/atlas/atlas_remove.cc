@@ -1,13 +1,13 @@
-// What do removed and cleared events do?
+// Removed and cleared events.
 //
 //   1. `Remove` gathers the blocks that lie in one run: engines evict tails first, so the next name
 //      is looked for to the left of the last one, then to its right, before the table is asked.
-//   2. `Withdraw` takes them from the holder. What no other holder has dies (`Kill`): out of the
-//      table, and a bit for each, or a shorter run; what others have is a bit for each that this
-//      holder has part of the run from now on (`Take`). Where no holder has anything of it any
-//      more, the run is freed. `WithdrawOne` does the same for the usual hole.
-//   3. What has become much too large for what is left in it is replaced by a smaller one
-//     (`MaybeFit`).
+//   2. `Withdraw` takes them from the holder. Blocks that no other holder has die (`Kill`): out of
+//      the table, and a bit for each, or a shorter run. Blocks that others have cost a bit each:
+//      this holder has part of the run from now on (`Take`). A run of which no holder has anything
+//      is freed. `WithdrawOne` does the same for the usual hole.
+//   3. A run that has become much too large for its blocks is replaced by a smaller one
+//      (`MaybeFit`).
 
 #include <algorithm>
 
@@ -17,6 +17,11 @@
 
 namespace kvatlas::atlas {
 
+// The holder's removal number is odd for the whole step (R5). Blocks that lie beside the one just
+// found, to the left or right and in the order of the event, are gathered without asking the table.
+// After a block without neighbours the next ones are taken for scattered and fetched `kAhead` at a
+// time (`FetchRuns`); their lookups stay valid, since removals do not make the table grow, and
+// entries that a replaced run moved are found again by name (`FindEntry`).
 void AtlasIndex::Remove(HolderState* holder, const Write& write,
                         std::span<const SequenceHash> blocks) {
   BeginRemovals(holder->number);
@@ -45,7 +50,7 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
     ++i;
     if (found.word == 0) continue;
     at = PlaceOf(found.word);
-    // Those beside it.
+    // Blocks beside it that the event names next.
     const uint32_t len = at.run->len.load(std::memory_order_relaxed);
     uint32_t offset = at.offset;
     offsets = {};
@@ -72,7 +77,8 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
   MaybeTidy(holder);
 }
 
-// Fetches what will be looked at when these blocks are removed, step by step for all of them.
+// Fetches everything that the removal of these blocks looks at, one level for all of them before
+// the next: entries, runs, sections, partials. So each level waits once for memory.
 void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks,
                            BlockTable::Lookup* lookups) const {
   table_->FetchScattered(blocks, lookups, [&](std::span<const Ref> words) {
@@ -120,7 +126,8 @@ void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeLog* changes) 
   }
 }
 
-// A step of the same for all tiers.
+// One step of a clear of all tiers: takes runs off the end of the holder's list until about
+// `blocks_max` blocks are taken. `*more`: the list had another run.
 size_t AtlasIndex::ClearSome(HolderState* holder, size_t blocks_max, ChangeLog* changes,
                              bool* more) {
   WriterLock lock(&writer_);
@@ -140,7 +147,7 @@ size_t AtlasIndex::ClearSome(HolderState* holder, size_t blocks_max, ChangeLog* 
 // Takes what the holder has of a run in its list; returns how many blocks.
 uint32_t AtlasIndex::ClearRun(HolderState* holder, Ref ref, TierMask tiers, ChangeLog* changes) {
   uint32_t taken = 0;
-  // A block goes from all tiers at once, and is told of once.
+  // A block goes from all tiers at once, and is logged once.
   Place at;
   if (!LocateListed(ref, &at)) return 0;
   std::vector<Holding> before;
@@ -159,6 +166,7 @@ uint32_t AtlasIndex::ClearRun(HolderState* holder, Ref ref, TierMask tiers, Chan
   return taken;
 }
 
+// `Clear` with a bound: the same steps, at least one block, and true while the list has more.
 bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) {
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return false;
@@ -169,8 +177,10 @@ bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes
   return more;
 }
 
-// The same for a single block, where that makes a hole or a shorter run and no more: no other tier.
-// False: it is another case, and nothing was done.
+// `Withdraw` for a single block, where it makes a hole or a shorter run and nothing else: one tier,
+// a sole holder or a partial one that keeps other blocks. The entry found for the block is used to
+// erase it. False: it is another case, and nothing was done. True: done, or the holder did not have
+// the block.
 bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
                              const BlockTable::Lookup& lookup, const BlockTable::Found& found) {
   Run* const run = at->run;
@@ -215,8 +225,13 @@ bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
   return true;
 }
 
-// Takes `offsets` from the holder and returns how many it had of them. Another run may have taken
-// the place of this one, or none.
+// Takes `offsets` from the holder in one tier and returns how many it had of them; `*at` is empty
+// afterwards if the run was freed.
+// 1. `taken`: what it has of them. `others`: what is held by others, or by it in other tiers.
+//    `dead`: what remains of `taken` without the latter.
+// 2. The account is changed while the hashes are still in the run.
+// 3. Nothing would live: the run is freed (`FreeRun`).
+// 4. Else the run changes under an odd version (`Take`), then the entries go (`EraseBlocks`).
 uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at,
                               const Offsets& offsets) {
   Run* const run = at->run;
@@ -289,7 +304,7 @@ bool AtlasIndex::Take(HolderState* holder, const Write& write, Run* run, const O
   return done;
 }
 
-// What has part of the run, and that is all that is not dead, has all of it. REQUIRES: an odd
+// Partial holders whose blocks are all that still lives become holders of all. REQUIRES: an odd
 // version.
 void AtlasIndex::Promote(Run* run, Tier tier, const Offsets& live) {
   Members members = MembersOf(run, tier);
@@ -298,8 +313,8 @@ void AtlasIndex::Promote(Run* run, Tier tier, const Offsets& live) {
   });
 }
 
-// What is dead leaves the table, and only then: until then a reader that finds an entry sees that
-// the word is no block's.
+// Dead blocks leave the table after they have left the run (W2): until then a reader that finds an
+// entry sees that the word is not the block's.
 void AtlasIndex::EraseBlocks(const Place& at, const Offsets& dead) {
   if (!dead.Any()) return;
   const uint32_t len = at.run->len.load(std::memory_order_relaxed);
@@ -315,7 +330,8 @@ void AtlasIndex::EraseBlocks(const Place& at, const Offsets& dead) {
   Count(&blocks_, -uint64_t{count});
 }
 
-// They are dead from now on; what is dead at the end is cut off.
+// Complements the hashes of blocks that die. Dead blocks at the end are cut off instead, by `len`,
+// and keep their hashes: the last block of a run is never dead. REQUIRES: an odd version.
 void AtlasIndex::Kill(Run* run, const Offsets& dead) {
   const Offsets live = run->Live() - dead;
   const uint32_t end = live.End();
@@ -338,7 +354,8 @@ void AtlasIndex::KillOne(Run* run, uint32_t offset) {
   run->died += run->died < kDeadToLook ? 1 : 0;
 }
 
-// No holder has anything of the run; `dead` went last.
+// Frees a run of which nothing is held any more; `dead` are its last blocks. Its version stays odd,
+// its length is 0, and only then do entries and memory go.
 void AtlasIndex::FreeRun(Place* at, const Offsets& dead) {
   BeginShrink(at->run);
   Pause();

@@ -1,6 +1,6 @@
-// How do runs change their shape? They are split where many holders end, rewritten when they shrink
-// or outgrow their words, and merged when what divided them is gone. All of it replaces runs by new
-// ones (W5).
+// Changes of runs' shapes. They are split where many holders end, rewritten when they shrink or
+// outgrow their words, and merged when what divided them is gone. All of it replaces runs by new
+// ones (W5): `Prepare` builds them, `Redirect` turns the table, `DropRun` retires the old one.
 
 #include <algorithm>
 #include <new>
@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kPartialsMin = 4;
 // From this many on it is made somewhere even if no two of them end at the same block.
 constexpr uint32_t kPartialsMany = 16;
-// A run that more hold is not moved for a few blocks more: the list of every holder would grow.
+// A run with more holders is not moved for a few blocks more: the list of every holder would grow.
 constexpr uint32_t kHoldersToMove = 16;
 // A smaller run is never too large for what is left in it.
 constexpr uint32_t kCapacityToFit = 8;
@@ -27,6 +27,8 @@ constexpr uint32_t kGapToCut = 8;
 
 // ---- A run's memory ----
 
+// As many blocks as fit into the size class that `blocks` need, with the bits of dead ones, whose
+// number grows with the capacity.
 uint32_t AtlasIndex::CapacityFor(uint32_t blocks) const {
   const size_t bytes = Heap::RoundUpRun(RunBytes(blocks));
   uint32_t capacity = static_cast<uint32_t>(std::min<size_t>(
@@ -55,6 +57,7 @@ Ref AtlasIndex::NewRun(uint32_t blocks, Position start, uint64_t parent) {
   return ref;
 }
 
+// Not alive first, so that lists that still name the run find nothing (`LocateListed`).
 void AtlasIndex::DropRun(Ref ref, bool seen) {
   Run* const run = RunAt(ref);
   KVATLAS_ASSERT(run->alive);
@@ -149,8 +152,8 @@ bool AtlasIndex::Prepare(const Place& at, std::span<Piece> pieces) {
   return false;
 }
 
-// W5. On success the first piece's run is at `*at`; else nothing changed. What is in no piece is
-//   dead.
+// W5. On success the first piece's run is at `*at`; else nothing changed. REQUIRES: blocks in no
+// piece are dead.
 bool AtlasIndex::Replace(Place* at, std::span<Piece> pieces) {
   if (!Prepare(*at, pieces)) return false;
   for (const Piece& piece : pieces) Redirect(at->ref, piece);
@@ -242,8 +245,8 @@ uint32_t AtlasIndex::ChooseCut(Run* run, Tier tier) const {
 
 void AtlasIndex::MaybeSplit(Place* at, Tier tier) {
   const uint32_t partials = MembersOf(at->run, tier).CountPartials();
-  // Looked at when there are 4, 6, 8, 12, 16, 24 …: the cost of looking is shared by those who came
-  // since.
+  // Looked at when there are 4, 6, 8, 12, 16, 24 …: the cost of looking is shared by the holders
+  // that came since.
   const bool due =
       partials >= kPartialsMin && ((partials & (partials - 1)) == 0 ||
                                    (partials % 3 == 0 && (partials / 3 & (partials / 3 - 1)) == 0));

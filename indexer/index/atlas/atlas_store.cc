@@ -1,4 +1,4 @@
-// What does a stored event do?
+// Stored events.
 //
 //   1. `Store` finds where its next block is: behind the previous one, or by name (`Locate`), or
 //      behind its parent.
@@ -21,6 +21,11 @@ constexpr uint32_t kMoreBlocksMin = 4;
 
 }  // namespace
 
+// One step of a stored event. `at` is the place of the next block: known while the run goes on,
+// else looked for by name, else behind the parent (only before the first block is placed), else
+// there is none and `StoreNew` makes it. A call that placed nothing forgets the place, so that the
+// next turn looks for it by name. The names of the first block and its parent are fetched together
+// at the beginning.
 absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const Incoming& stored) {
   const std::span<const SequenceHash> blocks = stored.blocks;
   table_->Prefetch(blocks[0]);
@@ -49,12 +54,14 @@ absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const In
   return status;
 }
 
-// The word is the block's, held or not.
+// True if the word at the offset is the block's: alive, or dead and complemented.
 bool AtlasIndex::Names(const Run& run, uint32_t offset, SequenceHash block) const {
   const uint64_t word = HashAt(run, offset);
   return word == Raw(block) || (word == ~Raw(block) && run.holes);
 }
 
+// In the run: join. Just behind it: append, where that is allowed. Neither: nothing is done, and
+// the caller looks for the block by name.
 absl::Status AtlasIndex::StoreAt(HolderState* holder, const Write& write, const Incoming& stored,
                                  Place* at, size_t* done) {
   const uint32_t len = at->run->len.load(std::memory_order_relaxed);
@@ -67,6 +74,15 @@ absl::Status AtlasIndex::StoreAt(HolderState* holder, const Write& write, const 
 
 // ---- Blocks that some holder has, or had ----
 
+// The holder gets blocks that the run has.
+// 1. As many of the event's blocks as follow one another in the run, [from, to).
+// 2. Dead ones among them get an entry again (`Revive`), where the others of the run do not gain by
+//    it.
+// 3. The run is put into the holder's list before its bits: a list may name too much, never too
+//    little.
+// 4. The holder has all now (W4 if it had part before), or part.
+// 5. Counts, digest and log. Without memory revived blocks die again: nothing of them counts.
+// 6. Local hashes are written, and a run with a new partial holder may be split.
 absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Incoming& stored,
                               Place* at, size_t* done) {
   Run* const run = at->run;
@@ -90,10 +106,10 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Inc
     const Offsets after = before | added;
     bool stored_all = had_all || HasAnything(run, number) || holder->runs.Add(at->ref);
     if (!stored_all || had_all) {
-      // What has all of the run has what came back.
+      // A holder of all has the revived blocks without any change.
     } else if (after == run->Live()) {
-      // W4: a reader that looks for those that have all and then for those that have part may meet
-      //   it in neither place.
+      // W4: a reader that looks for holders of all and then for partial ones may meet this one in
+      // neither place.
       if (before.Any()) BeginShrink(run);
       stored_all = members.AddAll(number);
       if (stored_all && before.Any()) members.RemovePart(number);
@@ -123,8 +139,9 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Inc
   return absl::OkStatus();
 }
 
-// Dead blocks of [at.offset, to) get their place back. Returns where that ends: a block may have
-// come back somewhere else.
+// Dead blocks of [at.offset, to) get their entry and, once `SetDead` is written, their place back.
+// Returns where that ends: before the first block that lives elsewhere by now, or for which there
+// is no room (`*no_memory`).
 uint32_t AtlasIndex::Revive(HolderState* holder, const Write& write, const Place& at, uint32_t to,
                             Offsets* revived, bool* no_memory) {
   Run* const run = at.run;
@@ -150,8 +167,9 @@ uint32_t AtlasIndex::Revive(HolderState* holder, const Write& write, const Place
   return end;
 }
 
-// Other holders of all of the run have from now on what is not dead now (W4). False when there is
-// no memory: nothing that counts has changed.
+// Before a dead block comes back, holders of all of the run become holders of what lives now, since
+// they did not store the block (W3, W4). Only a sole holder that is the storing one stays. False
+// without memory: some may be partial holders already, of the same blocks, which changes no answer.
 bool AtlasIndex::DemoteOthers(HolderState* holder, const Write& write, Run* run) {
   const Holders sole = Members::Sole(*run);
   if (sole == InlineHolder(write.tier, holder->number)) return true;
@@ -178,6 +196,9 @@ bool AtlasIndex::DemoteOthers(HolderState* holder, const Write& write, Run* run)
   return done;
 }
 
+// `revived` blocks of this event are not in `blocks_` yet: `Admit` is asked for one more than
+// these. The table writes the hash back into the word (`Place`), which brings the block to life for
+// readers.
 BlockTable::Inserted AtlasIndex::ReviveBlock(const Place& at, uint32_t offset, uint32_t revived) {
   const SequenceHash block{~HashAt(*at.run, offset)};
   const absl::StatusOr<uint32_t> admitted = Admit(at.run->start + offset, revived + 1);
@@ -193,7 +214,9 @@ BlockTable::Inserted AtlasIndex::ReviveBlock(const Place& at, uint32_t offset, u
 
 // ---- Blocks that no holder has ----
 
-// How many of `blocks` blocks from `position` on may be added; RESOURCE_EXHAUSTED for none.
+// How many of `blocks` new blocks from `position` on may be added, at most a run's;
+// RESOURCE_EXHAUSTED for none. Near a bound of memory only heads of sequences are admitted
+// (`IndexOptions::bytes_max`), and as many blocks as belong to the head.
 absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
   uint64_t admitted = std::min<size_t>(blocks, kRunBlocksMax);
   if (options_.blocks_max != 0) {
@@ -221,8 +244,8 @@ absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
   return static_cast<uint32_t>(admitted);
 }
 
-// Words that were another block's: until `len` says that they are of the run, readers take them for
-// no more than a hint.
+// Writes hashes behind the end of a run. The words may have been other blocks' before; until `len`
+// includes them readers take them for no more than a hint.
 void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Incoming& stored, size_t from,
                             uint32_t count) {
   std::atomic<uint64_t>* const words = run->words() + offset;
@@ -236,7 +259,9 @@ void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Incoming& stored, s
                                     std::memory_order_relaxed);
 }
 
-// W3: no holder may get blocks that it did not store.
+// True if the run may grow in place for this holder: it must be the only holder of all, in this
+// tier alone, since every holder of all gets the new blocks (W3). Partial holders do not matter:
+// they get nothing.
 bool AtlasIndex::MayAppend(HolderState* holder, const Write& write, Run* run) const {
   if (Members::Sole(*run) == InlineHolder(write.tier, holder->number)) return true;
   uint32_t holders = 0;
@@ -248,6 +273,11 @@ bool AtlasIndex::MayAppend(HolderState* holder, const Write& write, Run* run) co
   return holders == 1 && MembersOf(run, write.tier).HasAll(holder->number);
 }
 
+// 1. `Admit` says how many; a refusal stands only if the block is new.
+// 2. A run without room moves to a larger one (`Regrow`), half as long again, unless the next block
+//    is known.
+// 3. Hashes, table entries, then `len` (W2): readers see the blocks when everything is there.
+// 4. The table stops at a block that it knows: the caller goes on there by name.
 absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const Incoming& stored,
                                 Place* at, size_t* done) {
   const uint32_t len = at->offset;
@@ -266,7 +296,7 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const I
     const uint32_t more = std::max({count, len / 2, kMoreBlocksMin});
     const uint32_t room = std::min(kRunBlocksMax, len + more);
     if (!Regrow(at, room)) count = std::min(count, at->run->capacity - len);
-    // In the new run those that had all of the old one in bits have all of it, too.
+    // The copy may have turned a partial holder with all bits into a holder of all: asked again.
     if (count == 0 || !MayAppend(holder, write, at->run)) return absl::OkStatus();
   }
   Run* const run = at->run;
@@ -286,8 +316,8 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const I
   return absl::OkStatus();
 }
 
-// The `count` blocks before the one at `word` are those of the event, and dead: they have a place
-// there.
+// True if the `count` blocks before the one at `word` are those of the event, from `from` on, and
+// dead: they have a place there, and need no run of their own.
 bool AtlasIndex::LeadsBack(Ref word, const Incoming& stored, size_t from, uint32_t count) const {
   const Ref ref = heap_->RunOf(word);
   const Run& run = *RunAt(ref);
@@ -299,6 +329,13 @@ bool AtlasIndex::LeadsBack(Ref word, const Incoming& stored, size_t from, uint32
   return true;
 }
 
+// 1. `Admit` says how many; a run of that size is made, with this holder in it and in its list.
+// 2. Hashes and table entries, up to the first block that some holder has.
+// 3. If nothing was new, or the known block shows that these are dead blocks of its run
+//    (`LeadsBack`), the run is dropped again, and the blocks are joined there.
+// 4. Else `len` makes the blocks the holder's.
+// The entries come before `len`: a reader in between finds a word beyond the run's end, and asks
+// the table again (R2).
 absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const Incoming& stored,
                                   Place* at, size_t* done) {
   const Position start = stored.position + static_cast<Position>(*done);

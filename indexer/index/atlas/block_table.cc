@@ -1,3 +1,13 @@
+// Lookup, insert, move and erase; growth and upkeep are in `block_table_shape.cc`.
+//
+// A lookup has two halves. `StartLookup` goes through the directory: the low bits of the mixed hash
+// are the index, and what it finds is the address of the home bucket. `FindIn` or `FindIf` looks at
+// that line, and at the neighbours whose state bit says that entries of this home live there. The
+// halves are apart so that a batch can start many lookups, whose lines are fetched together, before
+// it looks at the first.
+//
+// R and W numbers: `atlas_index.h`.
+
 #include "indexer/index/atlas/block_table.h"
 
 #include <sys/mman.h>
@@ -11,10 +21,15 @@
 namespace kvatlas::atlas {
 namespace {
 
+// Reserved at once and never moved, so that readers need no pointer to it; pages cost memory when
+// they are first written.
 constexpr size_t kDirectoryBytes = (size_t{1} << 22) * sizeof(uint64_t);
 
+// Set in every entry: an entry of 0 means that the segment is found under the index with the
+// highest bit cleared.
 constexpr uint64_t kValid = uint64_t{1} << 63;
 
+// A shift by 32 would be undefined.
 uint32_t LowBits(uint32_t value, int bits) {
   return bits >= 32 ? value : value & ((uint32_t{1} << bits) - 1);
 }
@@ -38,6 +53,9 @@ BlockTable::BlockTable(Heap* heap, std::atomic<uint64_t>* directory, uint64_t se
 BlockTable::~BlockTable() { munmap(static_cast<void*>(directory_), kDirectoryBytes); }
 
 // ---- Where a hash belongs ----
+//
+// A directory entry is one word, so that readers see a segment as a whole: bit 63 valid, 62…56
+// depth, 47…40 buckets, 30…0 the Ref of its memory (kRefBits).
 
 uint64_t BlockTable::Pack(const Segment& segment) {
   return kValid | uint64_t(segment.depth) << 56 | uint64_t{segment.buckets} << 40 | segment.ref;
@@ -50,6 +68,8 @@ BlockTable::Segment BlockTable::Unpack(uint64_t entry, uint32_t index) {
           .ref = static_cast<Ref>(entry & kWordMask)};
 }
 
+// One look at the depth serves a whole batch. A depth that is old by the time it is used leads to
+// the right segment, or to one whose low bits are not the hash's, which `Enter` notices.
 BlockTable::View BlockTable::Look() const {
   const int depth = depth_.load(std::memory_order_acquire);
   return {.directory = directory_,
@@ -59,7 +79,9 @@ BlockTable::View BlockTable::Look() const {
           .bits_less = LowBits(~uint32_t{0}, std::max(depth - 1, 0))};
 }
 
-// What a directory entry says of the hash: false where it is another segment's, by an old depth.
+// Fills the lookup from a directory entry. False if the segment is not the hash's: its `depth` low
+// bits differ from the index, which happens with an old view of the depth. The address is computed
+// either way, without a branch; an empty segment gives one that is not used (`buckets` 0).
 inline bool BlockTable::View::Enter(uint64_t entry, uint32_t index, uint32_t mixed,
                                     Lookup* lookup) const {
   const uint32_t depth = entry >> 56 & 0x7f;
@@ -73,8 +95,9 @@ inline bool BlockTable::View::Enter(uint64_t entry, uint32_t index, uint32_t mix
   return uint64_t{mixed ^ index} << 32 << (32 - depth) == 0;
 }
 
-// Nearly all segments are as deep as the directory or one less: which of the two is as good as
-// random, so that a branch would be a guess.
+// Nearly all segments are as deep as the directory or one less. Which of the two is as good as
+// random, so a branch would be mispredicted half of the time: both entries are loaded, and a mask
+// takes the second where the first is missing.
 inline bool BlockTable::View::Start(uint32_t mixed, Lookup* lookup) const {
   const uint32_t index = mixed & bits;
   const uint32_t less = mixed & bits_less;
@@ -86,6 +109,8 @@ inline bool BlockTable::View::Start(uint32_t mixed, Lookup* lookup) const {
          lookup->entry != 0;
 }
 
+// The general case: clears the highest bit of the index until there is an entry. Entry 0 always
+// exists.
 void BlockTable::StartLookup(uint32_t mixed, Lookup* lookup) const {
   for (;;) {
     const View view = Look();
@@ -96,12 +121,14 @@ void BlockTable::StartLookup(uint32_t mixed, Lookup* lookup) const {
       index ^= std::bit_floor(index);
       entry = directory_[index].load(std::memory_order_acquire);
     }
-    // Else split while we looked: the other half is published before this one.
+    // Else the segment was split between the two loads: a split publishes the half with the larger
+    // index first, so the next look finds it.
     if (view.Enter(entry, index, mixed, lookup)) return;
   }
 }
 
-// Starts, and fetches the homes of, up to `kAhead`.
+// Starts lookups of up to `kAhead` blocks and fetches their home lines for writing. Nothing waits
+// for a fetch here, so all of them are under way at once.
 void BlockTable::StartLookups(std::span<const SequenceHash> blocks, Lookup* lookups) const {
   const View view = Look();
   for (SequenceHash block : blocks.first(std::min(blocks.size(), kAhead))) {
@@ -113,6 +140,14 @@ void BlockTable::StartLookups(std::span<const SequenceHash> blocks, Lookup* look
 
 // ---- Reading ----
 
+// 1. Entries with the tag are candidates; SSE compares a line at once, so each is loaded again as
+//    an atomic word.
+// 2. A candidate whose tag has changed since, or whose word names another block while the entry is
+//    no longer the same, sets `*changes`.
+// 3. The word decides: equal hash, equal block.
+// 4. Home first, then the neighbours that have entries of this home.
+// An entry moves between home and a neighbour only together with a new directory entry (`Split`,
+// `Reshape`), which `Find` checks.
 Ref BlockTable::FindIn(const Lookup& lookup, SequenceHash block, bool* changes) const {
   const auto look = [&](const Slot* bucket) -> Ref {
     uint32_t matching = MatchTag(bucket, lookup.mixed);
@@ -146,6 +181,9 @@ Ref BlockTable::FindIn(const Lookup& lookup, SequenceHash block, bool* changes) 
   return 0;
 }
 
+// Repeats until the block is found, or until neither an entry nor the directory changed under the
+// look: then the block had no holder at some moment during the call (R2). Each repetition needs a
+// change by the writer, so a reader beside a writer that sleeps does not loop.
 Ref BlockTable::Find(SequenceHash block, Lookup* lookup) const {
   for (;;) {
     bool changes = false;
@@ -160,8 +198,9 @@ Ref BlockTable::Find(SequenceHash block, Lookup* lookup) const {
   }
 }
 
-// What looks like the block at home: a hint. Nothing depends on what is there, so that several of
-// them wait together.
+// The word of an entry at home that has the tag, 0 if there is none: a hint. No branch depends on
+// loaded data, so the cache misses of several candidates overlap. If none matches, slot 7 is loaded
+// and its word multiplied by 0.
 Ref BlockTable::Candidate(const Lookup& lookup) const {
   const uint32_t matching = MatchTag(lookup.slots, lookup.mixed);
   const uint64_t entry =
@@ -171,6 +210,8 @@ Ref BlockTable::Candidate(const Lookup& lookup) const {
 
 // ---- Writing ----
 
+// The writer's search: nothing moves under it, so one pass decides. Returns the first entry with
+// the tag for which match(word) is true, at home or in a neighbour that has entries of this home.
 template <typename Match>
 inline BlockTable::Found BlockTable::FindIf(const Lookup& lookup, Match match) const {
   if (lookup.buckets() == 0) return {};
@@ -200,6 +241,8 @@ BlockTable::Found BlockTable::FindEntry(SequenceHash block, const Lookup& lookup
   });
 }
 
+// By word instead of by name: the word may have been overwritten already, as in `EraseBlocks` after
+// `Kill`.
 BlockTable::Found BlockTable::EntryOf(const Lookup& lookup, Ref word) const {
   const Found found = FindIf(lookup, [&](Ref each) { return each == word; });
   KVATLAS_ASSERT(found.word == word);  // the caller says that it is there
@@ -213,15 +256,17 @@ BlockTable::Inserted BlockTable::Insert(SequenceHash block, Ref word) {
 }
 
 size_t BlockTable::InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped) {
-  // A chunk is inserted while the next one is fetched: fetching waits for nothing.
+  // Two sets of lookups in turns: while one chunk is inserted, the lines of the next are on their
+  // way.
   Lookup lookups[2][kAhead];
   StartLookups(blocks, lookups[0]);
   uint32_t rebuilds = rebuilds_;
   for (size_t begin = 0; begin < blocks.size(); begin += kAhead) {
     Lookup* const now = lookups[begin / kAhead % 2];
     const size_t end = std::min(begin + kAhead, blocks.size());
-    // The next chunk is current unless this one makes the table grow; this one unless the last one
-    // did.
+    // A lookup points into a segment and is void once that is replaced. `rebuilds` is the count at
+    // which this chunk was started: if the previous chunk made the table grow since, all of them
+    // start again; if this one does, its own rest.
     bool current = rebuilds == rebuilds_;
     rebuilds = rebuilds_;
     StartLookups(blocks.subspan(end), lookups[1 - begin / kAhead % 2]);
@@ -240,7 +285,9 @@ size_t BlockTable::InsertMany(std::span<const SequenceHash> blocks, Ref first, I
   return blocks.size();
 }
 
-// The usual case: there is room at home, and nothing there looks like it.
+// The usual case, one line: a free slot at home, no entry there with the tag, and none of this home
+// in a neighbour. Then the block is certainly new. The hash is in its word already (`WriteWords`),
+// so only the slot is written. False: `InsertSlowly` decides.
 inline bool BlockTable::InsertAtHome(const Lookup& lookup, Ref word) {
   if (lookup.buckets() == 0) return false;
   const uint32_t free = FreeSlots(lookup.slots);
@@ -249,13 +296,18 @@ inline bool BlockTable::InsertAtHome(const Lookup& lookup, Ref word) {
   return true;
 }
 
-// The block's hash, and the entry that leads to it.
+// Writes the hash into the block's word, then the entry that leads to it: a reader that finds the
+// entry finds the hash.
 void BlockTable::Place(Slot* slot, uint64_t entry, SequenceHash block) const {
   heap_->word(static_cast<Ref>(entry & kWordMask)).store(Raw(block), std::memory_order_release);
   Pause();
   Put(slot, entry);
 }
 
+// 1. A block that has an entry keeps it (kExists).
+// 2. Home or a neighbour takes the entry (`InsertNear`).
+// 3. Else the segment grows, and the lookup starts again. Growth ends in kNoMemory: no memory, or a
+//    segment that is almost empty and yet full here (`Reshape`).
 BlockTable::Inserted BlockTable::InsertSlowly(Lookup* lookup, SequenceHash block, Ref word) {
   const Found found = FindEntry(block, *lookup);
   if (found.word != 0) return {.what = Inserted::kExists, .existing = found.word};
@@ -270,7 +322,9 @@ BlockTable::Inserted BlockTable::InsertSlowly(Lookup* lookup, SequenceHash block
   }
 }
 
-// At home or in one of the next buckets. kNoMemory: there is no room. REQUIRES: it is not there.
+// Puts the entry at home or into one of the three neighbours. The state bit at home is set before
+// the entry is there: a reader may see the bit without the entry, which costs it a line. kNoMemory:
+// there is no room. REQUIRES: the block has no entry.
 BlockTable::Inserted BlockTable::InsertNear(const Lookup& lookup, SequenceHash block,
                                             uint64_t entry) const {
   if (const int free = FreeSlot(lookup.slots); free >= 0) {
@@ -289,6 +343,7 @@ BlockTable::Inserted BlockTable::InsertNear(const Lookup& lookup, SequenceHash b
   return {.what = Inserted::kNoMemory};
 }
 
+// One store: a reader finds the old word or the new one, and both hold the hash.
 void BlockTable::Move(SequenceHash block, Ref from, Ref to) {
   Lookup lookup;
   StartLookup(block, &lookup);
@@ -297,6 +352,8 @@ void BlockTable::Move(SequenceHash block, Ref from, Ref to) {
   Pause();
 }
 
+// Empties the slot. If it was in a neighbour and the last entry of this home there, the state bit
+// goes as well, after the entry: a bit without entries only costs readers a line.
 void BlockTable::Erase(const Lookup& lookup, const Found& found) {
   Put(found.slot, 0);
   Pause();
@@ -310,6 +367,7 @@ void BlockTable::Erase(const Lookup& lookup, const Found& found) {
   SetState(&lookup.slots[found.beside], false);
 }
 
+// Pipelined like `InsertMany`. Erasing never grows the table, so lookups stay valid.
 void BlockTable::EraseMany(std::span<const SequenceHash> blocks, std::span<const Ref> words) {
   Lookup lookups[2][kAhead];
   StartLookups(blocks, lookups[0]);

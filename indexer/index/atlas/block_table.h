@@ -1,5 +1,5 @@
-// Where is the block of this name? The one table of an atlas: sequence hash → the word of the heap that holds
-// the hash in its run's array. One entry a distinct block, however many hold it.
+// The one table of an atlas: sequence hash → the word of the heap that holds the hash in its run's
+// array. One entry a distinct block, however many hold it.
 //
 //   directory   extendible hashing: the low bits of the mixed hash choose a segment
 //   segment     1 … 64 buckets of 8 slots; it doubles or splits in two when a bucket's
@@ -42,8 +42,8 @@
 namespace kvatlas::atlas {
 
 class BlockTable {
-  // What a directory entry says: valid bit, depth (bits of the hash that all its entries share),
-  // buckets, where they are. `buckets` 0: an empty segment without memory.
+  // A directory entry, unpacked: depth (bits of the hash that all its entries share), number of
+  // buckets, and their memory. `buckets` 0: an empty segment without memory.
   struct Segment {
     uint32_t index = 0;  // in the directory: the shared bits
     int depth = 0;
@@ -54,12 +54,12 @@ class BlockTable {
   };
 
  public:
-  // Many blocks: they are fetched this far ahead.
+  // Batches fetch this many blocks ahead, so that their cache misses overlap.
   static constexpr size_t kAhead = 16;
 
-  // A hash on its way into its home bucket, which is nowhere in a segment without memory: what the
-  // directory said. For readers as long as the guard is held; the writer's stay true until the
-  // table grows or `Maintain` is called.
+  // A hash, with the segment and home bucket that the directory gave for it; no bucket in a segment
+  // without memory. A reader's is valid as long as its guard is held, the writer's until the table
+  // grows or `Maintain` is called.
   class Lookup {
     friend class BlockTable;
 
@@ -98,8 +98,8 @@ class BlockTable {
     return Find(block, &lookup);
   }
 
-  // The same from where it was fetched, which may be where it is no more: what is found then may
-  // have moved.
+  // The same from a lookup that was started before. If the block has moved since, the lookup is
+  // started again; on return it is the one that was used.
   Ref Find(SequenceHash block, Lookup* lookup) const;
 
   void StartLookup(SequenceHash block, Lookup* lookup) const {
@@ -126,7 +126,7 @@ class BlockTable {
   template <typename Visit>
   void FetchScattered(std::span<const SequenceHash> blocks, Lookup* lookups, Visit found) const;
 
-  // What `Insert` found.
+  // Outcome of `Insert`.
   struct Inserted {
     enum What { kInserted, kExists, kNoMemory } what = kInserted;
     Ref existing = 0;  // kExists: where
@@ -156,7 +156,7 @@ class BlockTable {
   // Erases block i, which is in the table with `words[i]`.
   void EraseMany(std::span<const SequenceHash> blocks, std::span<const Ref> words);
 
-  // What the table looks like; exact when no writer is inside.
+  // The table's shape; exact when no writer is inside.
   struct Shape {
     uint64_t entries = 0;
     uint64_t slots = 0;
@@ -247,8 +247,8 @@ class BlockTable {
   bool Grow(const Segment& segment);
   enum class Aim { kGrow, kFit };
   bool Rebuild(const Segment& segment, Aim aim);
-  // A half of a full segment while it is split: its slots, where copies of entries are, and what
-  // they are copies of.
+  // A half of a full segment while it is split: its slots; entries that came home (`copies`) and
+  // the slots from which they came (`old`), `moved` of each.
   struct Half {
     uint64_t slots[kSlotsMax];
     uint16_t copies[kSlotsMax];
@@ -272,8 +272,8 @@ class BlockTable {
   const uint64_t seed_;
   std::atomic<int> depth_{0};
 
-  // The writer's own. Segments at each depth; how often a segment was replaced: while it stays the
-  // same, so do lookups.
+  // The writer's own. Segments at each depth, by which the directory's depth shrinks again; how
+  // often a segment was replaced: while that stays the same, lookups are valid.
   uint32_t at_depth_[kDepthMax + 1] = {1};
   uint32_t rebuilds_ = 0;
   uint32_t longest_step_ = 0;

@@ -1,4 +1,4 @@
-// How does the table grow and shrink? Segments that grow, split and shrink.
+// Growth and upkeep of the table: segments that grow, split and shrink.
 //
 //   1. A full segment gives half of its entries to a new one (`Split`). Else `Fill` copies the
 //      entries into segments that no reader sees yet.
@@ -33,6 +33,7 @@ constexpr uint32_t kSparseIn20 = 12;
 
 }  // namespace
 
+// The smallest size of which so many entries fill at most 16 of 20 slots.
 uint32_t BlockTable::BucketsFor(uint32_t entries) {
   for (uint32_t size : kSizes) {
     if (size * kSlots * kFullIn20 / 20 >= entries) return size;
@@ -40,6 +41,8 @@ uint32_t BlockTable::BucketsFor(uint32_t entries) {
   return kBucketsMax;
 }
 
+// An empty segment gets its first bucket; any other is rebuilt. False: no memory, or no way to
+// grow.
 bool BlockTable::Grow(const Segment& segment) {
   if (segment.buckets != 0) return Rebuild(segment, Aim::kGrow);
   Segment fresh = segment;
@@ -52,6 +55,8 @@ bool BlockTable::Grow(const Segment& segment) {
   return true;
 }
 
+// Replaces a segment: split in place if it is of full size, else reshaped. The old memory is
+// retired, not freed, since readers may be in it; after a split it lives on as the first half.
 bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
   KVATLAS_ASSERT(IsCurrent(segment));
   ++rebuilds_;
@@ -63,7 +68,9 @@ bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
   return split || parts > 0;
 }
 
-// The half with the larger index, and a depth that leads to it; the other half follows.
+// Publishes the half with the larger index, then a depth that leads to it; the caller publishes the
+// other half afterwards. In between, a reader of the old entry still finds all blocks of both
+// halves in the old memory.
 void BlockTable::PublishSecond(const Segment& half) {
   directory_[half.index].store(Pack(half), std::memory_order_release);
   --at_depth_[half.depth - 1];
@@ -173,7 +180,8 @@ int BlockTable::Reshape(const Segment& segment, Aim aim) {
   }
   const std::span<uint64_t> entries(all, count);
   const bool grow = aim == Aim::kGrow;
-  // An almost empty segment with a full neighbourhood: growing would never end.
+  // An almost empty segment with a full neighbourhood: the hashes collide, and growing would never
+  // end.
   if (grow && segment.buckets >= 16 && entries.size() * 4 < segment.slots()) return 0;
   Segment halves[2];
   halves[0] = {.index = segment.index, .depth = segment.depth};
@@ -188,6 +196,8 @@ int BlockTable::Reshape(const Segment& segment, Aim aim) {
   return parts;
 }
 
+// The bit of the hash that the next depth adds decides. If the second half finds no memory, the
+// first is given back: nothing has been published.
 bool BlockTable::FillHalves(const Segment& segment, std::span<uint64_t> entries,
                             Segment* halves) const {
   const uint64_t bit = uint64_t{1} << (segment.depth + 32);
@@ -243,6 +253,10 @@ bool BlockTable::TryFill(std::span<const uint64_t> entries, Segment* to) const {
   return true;
 }
 
+// A walk over the directory from where the last call ended. Each segment's words go to the caller,
+// for the upkeep of runs; a segment that is sparse and would fit a smaller size, or that keeps a
+// page of the heap from running empty, is rebuilt. *Cost*: a step an entry of the directory and a
+// slot.
 size_t BlockTable::Maintain(uint32_t* cursor, size_t steps, std::vector<Ref>* words) {
   const uint32_t end = uint32_t{1} << depth_.load(std::memory_order_relaxed);
   size_t looked = 0;

@@ -210,7 +210,7 @@ TEST(BlockTableTest, ManyAreFoundAndErasedAndTheDirectoryShrinks) {
     for (uint64_t i = 0; i < kNames; ++i)
       ASSERT_EQ(table->Find(names[i]), i < kNames / 2 ? 0 : words[i]) << i;
     table->EraseMany(std::span(names).subspan(kNames / 2), std::span(words).subspan(kNames / 2));
-    // What shrinks does so in upkeep alone.
+    // The table shrinks in upkeep alone.
     EXPECT_EQ(table->CountShape().slots, full.slots);
     uint32_t cursor = 0;
     std::vector<Ref> left;
@@ -223,7 +223,7 @@ TEST(BlockTableTest, ManyAreFoundAndErasedAndTheDirectoryShrinks) {
   }
 }
 
-// What a growing table does at once is bounded, however large it is; so is a step of upkeep.
+// A step of growth is bounded, however large the table is; so is a step of upkeep.
 TEST(BlockTableTest, NoStepMovesMoreThanASegment) {
   constexpr uint64_t kNames = 400'000;
   const std::unique_ptr<Heap> heap = Heap::Create(0);

@@ -1,8 +1,8 @@
-// What is a bucket of the table? A cache line of eight slots, which are looked at all at once.
+// A bucket of the table: a cache line of eight slots, which are compared all at once.
 //
 //   slot        63…32 the mixed hash's low half | 31 a bit of the bucket's own state | 30…0 word, 0 = empty
 //
-// What the states say: `block_table.h`.
+// The meaning of the states: `block_table.h`.
 //
 // *Threads*: one writer; slots are atomic and change one by one. Which of them match is a hint to a
 // reader: it loads those again.
@@ -36,14 +36,15 @@ inline void SetState(Slot* slot, bool to) {
 }
 
 inline void Put(Slot* slot, uint64_t entry) {
-  // Partner: the acquire loads of `FindIn`, so that who finds the word sees the hash in it.
+  // Partner: the acquire loads of `FindIn`, so that a reader that finds the word sees its hash.
   slot->store((slot->load(std::memory_order_relaxed) & kStateBit) | entry,
               std::memory_order_release);
 }
 
 // ---- Eight slots at once ----
 //
-// Words change one by one and are never torn, so that they may be read two by two.
+// Words change one by one and are never torn, so that they may be read two by two. ThreadSanitizer
+// cannot know that, so its builds compare one word at a time (`tsan.h`).
 
 #if defined(__SSE4_1__) && !KVATLAS_THREAD_SANITIZER
 

@@ -1,4 +1,4 @@
-// What does a block add to a digest? `DigestTerm` of `hash.h`, inlined: it is computed for every
+// A block's term in a digest: `DigestTerm` of `hash.h`, inlined, since it is computed for every
 // block that changes.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_DIGEST_TERM_H_

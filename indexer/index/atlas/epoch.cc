@@ -1,3 +1,7 @@
+// A line for each thread that ever held a guard at the same time as others, in blocks of 64 that
+// are never freed. A thread keeps its line until it ends; a line's epoch is 0 while no guard is
+// held.
+
 #include "indexer/index/atlas/epoch.h"
 
 #include <algorithm>
@@ -5,7 +9,7 @@
 namespace kvatlas::atlas {
 namespace {
 
-// Lines in blocks that are never freed: as many as there were threads at once.
+// Never freed: a reclaimer may be walking over it.
 struct LineBlock {
   EpochLine lines[64];
   std::atomic<LineBlock*> next{nullptr};
@@ -21,6 +25,7 @@ struct LineReturner {
   }
 };
 
+// The plain load first, so that taken lines cost no exchange.
 EpochLine* FreeLineOf(LineBlock* block) {
   for (EpochLine& line : block->lines) {
     bool taken = false;
@@ -31,6 +36,7 @@ EpochLine* FreeLineOf(LineBlock* block) {
   return nullptr;
 }
 
+// The loser of the exchange takes the winner's block.
 LineBlock* NextBlock(LineBlock* block) {
   LineBlock* next = block->next.load(std::memory_order_acquire);
   if (next != nullptr) return next;
@@ -58,6 +64,9 @@ uint64_t RetireEpoch() {
   return g_epoch.load(std::memory_order_relaxed);
 }
 
+// The new epoch separates guards taken before from those taken after. A guard that is being taken
+// while the lines are walked either has its line seen, or was taken after the fence and sees what
+// was unlinked before it. Without guards the answer is the new epoch, which is above every tag.
 uint64_t OldestActiveEpoch() {
   uint64_t oldest = g_epoch.fetch_add(1, std::memory_order_seq_cst) + 1;
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -1,6 +1,6 @@
-// When may memory that readers might still look at be used again? Epoch-based reclamation.
+// Epoch-based reclamation: when memory that readers might still look at may be used again.
 //
-// A thread that reads atlas holds an `EpochGuard`. What a writer has unlinked is tagged with
+// A thread that reads atlas holds an `EpochGuard`. Memory that a writer has unlinked is tagged with
 // `RetireEpoch()`; it may be reused once `OldestActiveEpoch()` is larger than the tag, for then no
 // guard is left that was taken before it was unlinked.
 //

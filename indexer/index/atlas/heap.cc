@@ -1,3 +1,12 @@
+// Three layers: objects of a size class on a page (`AllocateObject`, `FreeObject`), pages
+// (`TakePage`, `ReturnPages`, `AllocateLarge`), and retired objects, which wait for readers
+// (`RetireTagged`, `Reclaim`).
+//
+// A page's life: never used (beyond `pages_end_`); used for objects of one class, or as part of a
+// large object; free again, retained with its memory (up to `retained_pages_max_`) or returned to
+// the system. A page for runs passes through `Retire` before it is free. The writer alone changes
+// anything; readers look at `shapes_`, objects and `bytes_`.
+
 #include "indexer/index/atlas/heap.h"
 
 #include <sys/mman.h>
@@ -10,6 +19,8 @@
 namespace kvatlas::atlas {
 namespace {
 
+// Sizes of objects other than runs: sections, partials, chunks of lists, segments of the table. All
+// are multiples of 16; the largest is half a page.
 constexpr uint16_t kClassBytes[] = {
     16,   32,   48,   64,   80,   96,   112,   128,   192,   256,   320,   384,
     448,  512,  640,  768,  896,  1024, 1280,  1536,  1792,  2048,  2560,  3072,
@@ -18,7 +29,8 @@ constexpr uint16_t kClassBytes[] = {
 constexpr size_t kClasses = std::size(kClassBytes);
 constexpr size_t kObjectBytesMax = kClassBytes[kClasses - 1];
 
-// Short runs are many: a class for every block more. Long ones begin with a line.
+// Sizes of runs. Short runs are many: a class for every block more, up to 128 bytes. From 256 bytes
+// on they are multiples of a line.
 constexpr uint16_t kRunClassBytes[] = {
     48,   56,   64,   72,   80,   88,   96,   104,  112,  120,  128,  144, 160,
     176,  192,  224,  256,  320,  384,  448,  512,  576,  640,  704,  768, 896,
@@ -27,7 +39,8 @@ constexpr uint16_t kRunClassBytes[] = {
 constexpr size_t kRunClasses = std::size(kRunClassBytes);
 static_assert(kRunClassBytes[kRunClasses - 1] == kRunBytesMax);
 
-// The smallest class that holds i * kGrain bytes.
+// By size in grains: the smallest class that holds i * kGrain bytes. Made at compile time, so that
+// an allocation finds its class by one load.
 template <size_t kGrain, size_t kBytesMax>
 struct ClassTable {
   uint8_t of[kBytesMax / kGrain + 1] = {};
@@ -55,20 +68,26 @@ size_t BytesOf(uint8_t size_class) {
   return size_class < kClasses ? kClassBytes[size_class] : kRunClassBytes[size_class - kClasses];
 }
 
-// Where a free object says which is the next: what is before it stays as it was.
+// Offset in a free object of the number of the next free one. The first 8 bytes stay as they were
+// when it was freed: `IsRun` and readers of a run that was freed rely on it.
 constexpr size_t kNextOffset = 8;
 
-// The first part of the region, in pages of the system's usual size.
+// This much of the region stays in pages of the system's usual size: a small index would not fill a
+// huge page.
 constexpr size_t kSmallBytes = size_t{8} << 20;
 
-// A region has at least so much, and what is usable of it grows by at least so much.
+// The smallest region, and the smallest step by which its usable part grows (`Commit`).
 constexpr size_t kRegionBytesMin = size_t{16} << 20;
 constexpr size_t kExtentBytesMin = size_t{8} << 20;
 
 }  // namespace
 
-// Shapes and pages lie behind the region, usable at once. What is not usable yet may be read, as
-// any word was always.
+// 1. Addresses are reserved as readable: a reader may load any word of the region, used or not.
+// 2. The tables `shapes_` and `pages_` lie behind the region and are writable at once; their pages
+//    cost memory when they are touched.
+// 3. Behind the first `kSmallBytes` huge pages are asked for.
+// The region becomes writable in extents (`Commit`), so that a system without overcommit counts
+// little more than is used.
 std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes, uint64_t address_bytes_max) {
   const uint64_t bytes_max = address_bytes_max == 0 ? kRegionBytes : address_bytes_max;
   const size_t pages = std::min<uint64_t>(bytes_max, kRegionBytes) / kPageBytes;
@@ -83,7 +102,6 @@ std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes, uint64_t address_byt
     munmap(memory, region_bytes + table_bytes);
     return nullptr;
   }
-  // A small index lives in small pages; what a large one touches at random is worth large ones.
   if (region_bytes > kSmallBytes)
     madvise(region + kSmallBytes, region_bytes - kSmallBytes, MADV_HUGEPAGE);
   return std::unique_ptr<Heap>(new Heap(region, static_cast<uint32_t>(pages), retained_bytes));
@@ -102,8 +120,9 @@ Heap::~Heap() {
   munmap(region_, size_t{pages_max_} * (kPageBytes + sizeof(uint64_t) + sizeof(Page)));
 }
 
-// Makes the first `pages` usable, and some more, so that it is seldom asked for; false: the system
-// has no more.
+// Makes the first `pages` of the region writable, and half as many again as are usable now, so that
+// it is seldom called. If the system refuses the larger extent, just enough is tried; false: it
+// refuses that, too. Pages never become unwritable again.
 bool Heap::Commit(uint32_t pages) {
   if (pages <= pages_usable_) return true;
   constexpr uint32_t kExtentPagesMin = kExtentBytesMin / kPageBytes;
@@ -140,15 +159,22 @@ void Heap::Free(Ref ref, size_t bytes) {
   ReturnPages(static_cast<uint32_t>(size_t{ref} * 8 / kPageBytes), static_cast<uint32_t>(pages));
 }
 
+// Runs have classes of their own behind the others, so a page has either runs or other objects.
 Ref Heap::AllocateRun(size_t bytes) { return AllocateObject(RunClassOf(bytes)); }
 
 size_t Heap::RoundUpRun(size_t bytes) { return BytesOf(RunClassOf(bytes)); }
 
+// The page knows the class, so a run is freed without its size.
 void Heap::FreeRun(Ref ref) { FreeObject(ref, pages_[ref / kPageWords].size_class); }
 
-// An object that was freed on this page, else the next one that was never given out ("carved"). The
-// shape of a page for runs counts the carved ones: a reader that has a word of a run finds where it
-// begins by `RunOf`, so that count is raised, with release, after the run's first word is zero.
+// 1. A page of the class with a free object: the fuller ones first (`NextPage`), else a new one
+//    (`OpenPage`).
+// 2. On it an object that was freed, else the next one that was never given out ("carved").
+// 3. The shape of a page for runs counts the carved ones: a reader that has a word of a run finds
+//    where it begins by `RunOf`, so the count is raised, with release, after the run's first word
+//    is zero.
+// 4. The page changes lists if it became dense or full (`Relink`).
+// `bytes_` grows only with carved objects: freed ones stay resident with their page.
 Ref Heap::AllocateObject(uint8_t size_class) {
   SizeClass& objects = classes_[size_class];
   const size_t object_bytes = BytesOf(size_class);
@@ -175,6 +201,8 @@ Ref Heap::AllocateObject(uint8_t size_class) {
   return static_cast<Ref>((size_t{number} * kPageBytes + object * object_bytes) / 8);
 }
 
+// A page for runs gets its shape here: the reciprocal of the object size, by which `NumberIn`
+// divides without a division, the carved count 0, and the size in words.
 bool Heap::OpenPage(SizeClass* objects, uint8_t size_class) {
   const uint32_t number = TakePage();
   if (number == kNoPage) return false;
@@ -189,9 +217,10 @@ bool Heap::OpenPage(SizeClass* objects, uint8_t size_class) {
   return true;
 }
 
-// The list of a page's free objects lies in these objects, 8 bytes from their begin: the first word
-// of a freed run stays, for `IsRun`. A page whose last object goes is returned, one for runs only
-// after every reader that may have a word of it has left (`RetireTagged`).
+// The list of a page's free objects lies in these objects, at `kNextOffset`. A page whose last
+// object goes leaves all lists and is returned; one for runs only after every reader that may have
+// a word of it has left (`RetireTagged`), and with shape 0 from here on: `IsRun` is false for all
+// of it.
 void Heap::FreeObject(Ref ref, uint8_t size_class) {
   SizeClass& objects = classes_[size_class];
   const size_t object_bytes = BytesOf(size_class);
@@ -214,12 +243,13 @@ void Heap::FreeObject(Ref ref, uint8_t size_class) {
   }
 }
 
-// The fuller pages first, so that the others can run empty.
+// The fuller pages first, so that the others run empty and go back.
 uint32_t Heap::NextPage(const SizeClass& objects) {
   return objects.dense.first != kNoPage ? objects.dense.first : objects.sparse.first;
 }
 
-// A page's list by how full it is; a full one is in none.
+// Puts a page into the list for how full it is: more than half is dense, a full one is in none.
+// Constant time: most calls change nothing.
 void Heap::Relink(SizeClass* objects, uint32_t number, size_t capacity) {
   Page& page = pages_[number];
   const size_t used = page.carved - page.free;
@@ -242,6 +272,7 @@ bool Heap::RunIsOnSparsePage(Ref ref) const {
   return IsOnSparsePage(ref, pages_[ref / kPageWords].size_class);
 }
 
+// An object on the page from which the class allocates next stays: it would move within that page.
 bool Heap::IsOnSparsePage(Ref ref, uint8_t size_class) const {
   const SizeClass& objects = classes_[size_class];
   const uint32_t number = static_cast<uint32_t>(size_t{ref} * 8 / kPageBytes);
@@ -272,6 +303,8 @@ bool Heap::PageFails() {
   return true;
 }
 
+// Retained pages first, which have their memory, then returned ones, then a new one behind
+// `pages_end_`. Page 0 is never given out.
 uint32_t Heap::TakePage() {
   if (PageFails()) return kNoPage;
   uint32_t number = kNoPage;
@@ -288,6 +321,7 @@ uint32_t Heap::TakePage() {
   return number;
 }
 
+// MADV_DONTNEED gives the memory back at once and leaves the addresses readable as zeros.
 void Heap::ReturnPages(uint32_t first, uint32_t count) {
   for (uint32_t number = first; number < first + count; ++number) {
     const bool retain = retained_.count < retained_pages_max_;
@@ -297,8 +331,8 @@ void Heap::ReturnPages(uint32_t first, uint32_t count) {
   }
 }
 
-// Objects beyond the largest class: whole pages in a row. They are rare: a table of thousands of
-// holders.
+// Objects beyond the largest class: whole pages in a row, found by a walk over all pages
+// (`FindAdjacent`). They are rare: partials or sections of thousands of holders.
 Ref Heap::AllocateLarge(size_t bytes) {
   if (PageFails()) return 0;
   const size_t pages = (bytes + kPageBytes - 1) / kPageBytes;
@@ -317,6 +351,8 @@ Ref Heap::AllocateLarge(size_t bytes) {
   return static_cast<Ref>(size_t{first} * kPageBytes / 8);
 }
 
+// The first gap of free pages that is long enough, else the end of the used ones, together with
+// free pages just before it. O(pages).
 uint32_t Heap::FindAdjacent(uint32_t pages) {
   uint32_t free = 0;
   for (uint32_t number = 1; number < pages_end_; ++number) {
@@ -333,13 +369,18 @@ void Heap::Retire(Ref ref, size_t bytes) { RetireTagged(ref, static_cast<uint32_
 
 void Heap::RetireRun(Ref ref) { RetireTagged(ref, kRun); }
 
+// The tag comes later, in `Reclaim`: one epoch serves all that was retired since the last time.
+// That is safe, as a later epoch only makes an object wait for longer.
 void Heap::RetireTagged(Ref ref, uint32_t bytes) {
   retired_.push_back({.epoch = 0, .ref = ref, .bytes = bytes});
   ++untagged_;
 }
 
-// Runs that are freed may leave pages behind, which are retired in their turn: hence a second
-// round.
+// 1. Everything retired since the last time gets the epoch of now (`RetireEpoch`).
+// 2. Objects whose epoch is below that of the oldest guard are freed: no reader can have them.
+// 3. Runs that are freed may leave pages behind, which are retired in their turn: hence another
+//    round while there are some.
+// `retired_` is in order of epochs, so the walk ends at the first that must wait.
 void Heap::Reclaim() {
   do {
     const uint64_t epoch = RetireEpoch();

@@ -1,4 +1,4 @@
-// Where does one atlas live? A region of address space of its own, cut into pages of equal objects,
+// The memory of one atlas: a region of address space of its own, cut into pages of equal objects,
 // that gives memory back when blocks go.
 //
 //   region    16 GiB of addresses, less where they are limited; 64 KiB pages; a page holds objects of one size class
@@ -48,17 +48,17 @@ class Heap {
   // none.
   Ref Allocate(size_t bytes);
 
-  // What an allocation of `bytes` really has.
+  // The size that an allocation of `bytes` gets.
   static size_t RoundUp(size_t bytes);
 
-  // Gives back what no other thread can see. `bytes` as allocated.
+  // Gives back an object that no other thread can see. `bytes` as allocated.
   void Free(Ref ref, size_t bytes);
 
-  // The object lies in a page that is mostly free, and another one like it would not: moving it
-  // helps that page to run empty.
+  // True if the object lies on a page that is mostly free and a new one of its size would lie on
+  // another: moving it helps the page to run empty.
   bool IsOnSparsePage(Ref ref, size_t bytes) const;
 
-  // Gives back what was just unlinked and readers may still look at (`epoch.h`).
+  // Gives back an object that was just unlinked and that readers may still look at (`epoch.h`).
   void Retire(Ref ref, size_t bytes);
 
   // The same for runs. An allocation is of at least `bytes`: `RoundUpRun` says of how many; at most
@@ -76,7 +76,7 @@ class Heap {
     return word / kPageWords * kPageWords + number * static_cast<uint16_t>(shape);
   }
 
-  // A run begins here, or did.
+  // True if a run begins here, or did.
   bool IsRun(Ref ref) const {
     const uint64_t shape = shapes_[ref / kPageWords].load(std::memory_order_acquire);
     const uint32_t number = NumberIn(shape, ref % kPageWords);
@@ -84,8 +84,8 @@ class Heap {
            number < static_cast<uint16_t>(shape >> 16);
   }
 
-  // Frees what was retired and no guard can see any more. Anything retired before may be gone then:
-  // the writer calls it where it has no Ref in hand.
+  // Frees retired objects that no guard can see any more. The writer calls it where it has no Ref
+  // in hand (W6), since anything retired before may be gone afterwards.
   void Reclaim();
 
   // The same when much has been retired since the last time.
@@ -150,8 +150,8 @@ class Heap {
 
   Heap(char* region, uint32_t pages_max, uint64_t retained_bytes);
 
-  // Of a page for runs, by bits: 63…32 2^32 over the object's size, rounded up; 31…16 objects ever
-  // given out; 15…0 the size in words. 0: another page.
+  // The shape of a page for runs, by bits: 63…32 2^32 over the object's size, rounded up; 31…16
+  // objects ever given out; 15…0 the size in words. 0: another page.
   static uint32_t NumberIn(uint64_t shape, uint32_t word) {
     return static_cast<uint32_t>((shape >> 32) * word >> 32);
   }

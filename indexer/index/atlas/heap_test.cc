@@ -1,4 +1,4 @@
-// What address space does an atlas take, and what does the system have to promise it?
+// The address space that an atlas takes, and the memory that the system has to promise it.
 
 #include "indexer/index/atlas/heap.h"
 

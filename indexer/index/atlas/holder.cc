@@ -1,3 +1,7 @@
+// A list of Refs in chunks of 256 bytes, linked backwards from the last. All chunks but the last
+// are full, so the place of an entry follows from its number. Chunks are the writer's alone and are
+// freed at once, without waiting for readers.
+
 #include "indexer/index/atlas/holder.h"
 
 #include <algorithm>
@@ -35,7 +39,7 @@ bool RunList::TakeLast(Ref* run) {
   return true;
 }
 
-// Chunks before the last are full.
+// From the last chunk to the first, which fills `runs` from its end.
 uint32_t* RunList::CopyTo(Ref* runs) const {
   uint32_t end = size_;
   for (Ref ref = last_; ref != 0; ref = heap_->At<Chunk>(ref)->previous) {
@@ -46,6 +50,8 @@ uint32_t* RunList::CopyTo(Ref* runs) const {
   return runs + size_;
 }
 
+// Keeps the first `count` places of memory and writes the Refs over what is there: needs no memory,
+// as upkeep must not fail for want of it.
 void RunList::Assign(const Ref* runs, uint32_t count) {
   const uint32_t chunks_before = (size_ + kRuns - 1) / kRuns;
   const uint32_t chunks = (count + kRuns - 1) / kRuns;

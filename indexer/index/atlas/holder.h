@@ -1,5 +1,5 @@
-// What does an atlas keep for one holder? Its digest, and in which runs it may have something, so
-// that what it has can be found and cleared at the cost of its own blocks.
+// The state of one holder in an atlas: its digest, and the runs in which it may have something, so
+// that its blocks can be found and cleared at the cost of these alone.
 //
 // *Truth*: the list names every run in which the holder has a block, by its Ref; it may name
 // others, some that are gone or are another's now, and name one twice. Before an entry is used, it

@@ -1,3 +1,11 @@
+// Holders of one run in one tier: those that have all of it, those that have part, and both.
+//
+// Small is inline: up to three holders in the run itself. `MakeSections` moves them out once and
+// for all; from then on a tier's section grows (`GrowSection`), as does its table of partial
+// holders (`GrowPartials`). Growth builds a new object, publishes it with one release store and
+// retires the old one, so a reader sees one or the other whole. Within an object single words
+// change.
+
 #include "indexer/index/atlas/members.h"
 #include "indexer/index/atlas/pause.h"
 
@@ -11,6 +19,7 @@ namespace {
 // Up to this many holder numbers a bit each is at most 64 bytes; that is never worth a list.
 constexpr uint32_t kBitsOnly = 512;
 
+// Up to this capacity `LookAt` scans a table of partial holders instead of searching it.
 constexpr uint32_t kFewEntries = 16;
 
 // Sizes of lists of holders: a section is then 32, 64, 128, 256 bytes.
@@ -22,6 +31,8 @@ uint32_t WordsFor(uint32_t holders_end) { return (holders_end + 63) / 64; }
 
 // ---- Where ----
 
+// Sections of a run form a list, one a tier in use, in no particular order. Where the tier has none
+// this is the end of the list, at which one may be appended.
 std::atomic<Holders>* Members::Link() const {
   std::atomic<Holders>* link = &run_->holders[0];
   for (;;) {
@@ -46,6 +57,7 @@ TierMask Members::TiersOf(Heap* heap, const Run& run) {
   return tiers;
 }
 
+// Inline runs alone: sections say "several" even if one holder is left.
 Holders Members::Sole(const Run& run) {
   Holders sole = kFree;
   for (const std::atomic<Holders>& slot : run.holders) {
@@ -97,6 +109,7 @@ uint32_t Members::CountAll(uint32_t at_most) const {
   return at == nullptr ? 0 : CountAll(at, at_most);
 }
 
+// May count a little beyond `at_most`: a word of bits is counted whole.
 uint32_t Members::CountAll(Section* at, uint32_t at_most) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < at->words && count < at_most; ++i)
@@ -106,6 +119,10 @@ uint32_t Members::CountAll(Section* at, uint32_t at_most) {
   return count;
 }
 
+// 1. A free place in the run itself, in any tier: the places are shared by all tiers.
+// 2. Else sections are made, and a bit or a free place in the tier's list is taken.
+// 3. Else the section grows, and 2 again.
+// A holder that had part is still there as well; the caller removes it (W4).
 bool Members::AddAll(uint32_t holder) {
   if (is_inline()) {
     for (std::atomic<Holders>& slot : run_->holders) {
@@ -130,6 +147,8 @@ bool Members::AddAll(uint32_t holder) {
   }
 }
 
+// REQUIRES: the run is inline or has a section of this tier. Sections never shrink: the run's next
+// replacement makes new ones.
 void Members::RemoveAll(uint32_t holder) {
   if (is_inline()) {
     for (std::atomic<Holders>& slot : run_->holders) {
@@ -165,7 +184,8 @@ void Members::Add(Section* section, uint32_t holder) {
 }
 
 // An empty section with room for `holders` of numbers up to `holder_max`; null when there is no
-// memory.
+// memory. A list while it is smaller than a bit for every holder number in use, and never again
+// once a section had bits (`bits`).
 Section* Members::NewSection(Tier tier, uint32_t holders, uint32_t holder_max, bool bits,
                              Ref* ref) const {
   Section shape;
@@ -193,7 +213,9 @@ Section* Members::NewSection(Tier tier, uint32_t holders, uint32_t holder_max, b
   return fresh;
 }
 
-// What is in the run itself goes into sections, a tier each, all of them published at once.
+// Moves the holders of the run itself into sections, one a tier and one for this tier in any case.
+// They are linked while no reader sees them and published by one store to `holders[0]`: the section
+// bit there makes readers ignore the other places. False without memory: nothing changed.
 bool Members::MakeSections() {
   Holders first = kFree;
   for (int i = 0; i < kTiers; ++i) {
@@ -289,6 +311,10 @@ uint32_t Members::CountPartials() const {
   return part == nullptr ? 0 : part->holders;
 }
 
+// 1. A section is needed for the table of partial holders, even if no holder has all.
+// 2. A holder that is in the table gets its new bits word by word: a reader may see some old and
+//    some new ones, so callers that take bits away do it under an odd version (W4).
+// 3. Else a new entry, in a larger table if this one is 7/8 used (`GrowPartials`).
 bool Members::SetPart(uint32_t holder, const Offsets& offsets) {
   if (is_inline() && !MakeSections()) return false;
   if (section() == nullptr && !GrowSection(holder)) return false;
@@ -308,7 +334,8 @@ bool Members::SetPart(uint32_t holder, const Offsets& offsets) {
   return true;
 }
 
-// A table with room for one more, without those that are gone.
+// A table with room for one more, without entries of holders that are gone: these only leave in
+// this way, since a search must not end at them.
 bool Members::GrowPartials() {
   Partials* const old = partials();
   const uint32_t words = (run_->capacity + 63u) / 64;
@@ -333,6 +360,7 @@ bool Members::GrowPartials() {
   return true;
 }
 
+// The entry becomes kGone and keeps its bits. The table goes with its last holder.
 void Members::RemovePart(uint32_t holder) {
   Partials* const part = partials();
   const int entry = part == nullptr ? -1 : FindPart(part, holder);
@@ -346,6 +374,9 @@ void Members::RemovePart(uint32_t holder) {
   heap_->Retire(ref, part->bytes());
 }
 
+// Looks at everything that `WithdrawOne` has to know, in one pass and without changing anything.
+// `usual` is false where the removal is more than a bit: another tier, a holder of all, or its last
+// block here. Without a table, or without an entry in it, the holder has nothing of this run.
 Members::One Members::LookAt(Heap* heap, Run* run, Tier tier, uint32_t holder, uint32_t offset) {
   Section* const at = SectionAt(heap, run->holders[0].load(std::memory_order_relaxed));
   const bool only = (at->next.load(std::memory_order_relaxed) & kSectionBit) == 0;
@@ -397,9 +428,11 @@ Offsets Members::Of(uint32_t holder, const Offsets& live) const {
   return entry < 0 ? Offsets{} : Load(part, static_cast<uint32_t>(entry));
 }
 
+// Two holders of all, or one beside `except`, have everything that lives; `except` may be among
+// those. Else partial holders are joined until they cover everything.
 Offsets Members::Union(uint32_t except, const Offsets& live) const {
   Offsets all;
-  // `except` may be kNoHolder, which has nothing.
+  // `except` may be kNoHolder, which holds nothing.
   if (CountAll(2) >= (HasAll(except) ? 2u : 1u)) return live;
   Partials* const part = partials();
   if (part == nullptr) return all;
@@ -412,6 +445,7 @@ Offsets Members::Union(uint32_t except, const Offsets& live) const {
   return all;
 }
 
+// Follows the list of sections; an inline run has nothing to give back.
 void Members::Discard(Heap* heap, Run* run, bool seen) {
   Holders link = run->holders[0].load(std::memory_order_relaxed);
   while (Section* const at = SectionAt(heap, link)) {

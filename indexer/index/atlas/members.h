@@ -1,5 +1,5 @@
-// Who holds which blocks of a run, in one tier? Few holders that have all of it are numbers in the
-// run itself; else a section: holders that have all, and those that have part.
+// The holders of a run in one tier. Few holders that have all of it are numbers in the run itself;
+// else there is a section: holders that have all, and those that have part.
 //
 //   section   words > 0: a bit for every holder number;  else: a list of `listed_max` numbers, ~0 is free
 //   partials  open addressing by holder; kNoHolder ends a search, kGone was a holder
@@ -78,7 +78,7 @@ class Members {
   static uint32_t CountAll(Section* section, uint32_t at_most);
   uint32_t CountPartials() const;
 
-  // What a holder has, where `live` is what any holder has.
+  // The blocks of a holder; `live`: the blocks that any holder has.
   Offsets Of(uint32_t holder, const Offsets& live) const;
 
   // False when there is no memory: nothing changed.
@@ -104,7 +104,7 @@ class Members {
   void RemoveAll(uint32_t holder);
   void RemovePart(uint32_t holder);
 
-  // What all but `except` have, where `live` is what any holder has.
+  // The blocks that holders other than `except` have; `live`: the blocks that any holder has.
   Offsets Union(uint32_t except, const Offsets& live) const;
 
   // Calls visit(holder, offsets) for every holder.
@@ -138,7 +138,7 @@ class Members {
   bool is_inline() const {
     return (run_->holders[0].load(std::memory_order_relaxed) & kSectionBit) == 0;
   }
-  // What leads to the tier's section, or would: the end of the chain.
+  // The link to the tier's section, or the end of the chain where it would be.
   std::atomic<Holders>* Link() const;
   Section* section() const {
     return is_inline() ? nullptr : SectionAt(heap_, Link()->load(std::memory_order_acquire));

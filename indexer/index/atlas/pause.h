@@ -1,6 +1,6 @@
-// Where may a thread of atlas be put to sleep in a test? At every `Pause()`: nothing in a usual
-// build; in one with KVATLAS_ATLAS_PAUSES the thread now and then gives the processor away, so that
-// others pass it in every place, or runs what the test has set for it there.
+// `Pause()`: a place where a test may put a thread of atlas to sleep. It does nothing in a usual
+// build; in one with KVATLAS_ATLAS_PAUSES the thread gives the processor away now and then, so that
+// others pass it in every place, or runs a function that the test has set for it.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_

@@ -1,4 +1,4 @@
-// What is a run? Up to 256 consecutive blocks of one sequence, kept together, and who holds which
+// A run: up to 256 consecutive blocks of one sequence, kept together, and which holders have which
 // of them.
 //
 //       ┌─────────────┬───┬────┬────┬────┬────┬────┬──────┐
@@ -16,9 +16,9 @@
 // the next run is: the next block is found by its name (`block_table.h`), so a run has any number
 // of children, at any offset, and they cost it nothing.
 //
-// *Threads*: one writer, and readers beside it: see "How atlas is read" in `atlas_index.h`. What is
-// not atomic is the writer's own, or does not change while a reader can find the run. The first 8
-// bytes of a run that was freed stay as they are until it is a run again (`heap.h`).
+// *Threads*: one writer, and readers beside it: see "How atlas is read" in `atlas_index.h`. Fields
+// that are not atomic are the writer's own, or do not change while a reader can find the run. The
+// first 8 bytes of a run that was freed stay as they are until it is a run again (`heap.h`).
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
@@ -132,7 +132,7 @@ struct Offsets {
   friend bool operator==(const Offsets&, const Offsets&) = default;
 };
 
-// What `Run::holders` says: a section, or one holder that has all in one tier, or nothing.
+// A word of `Run::holders`: a section, or one holder that has all in one tier, or nothing.
 using Holders = uint32_t;
 inline constexpr Holders kSectionBit = uint32_t{1} << 31;
 inline constexpr int kHolderBits = 28;
@@ -161,7 +161,7 @@ struct Run {
   Position start;   // position of the first block
   uint16_t capacity;
   bool holes;  // some are dead
-  // Of at most 32 blocks the bits of the dead are here.
+  // The bits of dead blocks, for a capacity of at most 32.
   uint32_t dead_few;
   std::atomic<Holders> holders[kInlineHolders];
 

@@ -1,5 +1,5 @@
-// Is this build watched by ThreadSanitizer, which does not know about words that are read two by
-// two? 1 or 0.
+// KVATLAS_THREAD_SANITIZER: 1 in builds with ThreadSanitizer, which does not know about words that
+// are read two by two; else 0.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_TSAN_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_TSAN_H_

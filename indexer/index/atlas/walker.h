@@ -1,5 +1,8 @@
-// Which runs does a prompt pass, and who drops out where? One look at an atlas: steps R2–R6 of
-// `atlas_index.h`.
+// One look of a query at an atlas: the runs that a prompt passes, and the holders that drop out at
+// each. Steps R2–R6 of `atlas_index.h`; `Walk` passes the runs, `Pass` the holders of one run.
+//
+// *Invariant*: a candidate is in exactly one place: in `Candidates::words` while it has every block
+// so far, or emitted once, at the depth where it dropped out. Only depths above 0 are emitted.
 //
 // *Threads*: one thread's; under an `EpochGuard`. The working sets are the thread's own and are
 // kept.
@@ -23,7 +26,7 @@
 
 namespace kvatlas::atlas {
 
-// Holders that are still in, for one mask of tiers.
+// Holders that have every block so far, for one mask of tiers: a bit each.
 struct Candidates {
   TierMask tiers;
   std::vector<uint64_t> words;
@@ -37,7 +40,8 @@ struct Candidates {
   }
 };
 
-// What a thread keeps between its queries.
+// Working memory of a thread, kept between its queries. `kept`: candidates that pass the present
+// run. `versions`: runs passed and their versions, for R3. `removals`: by holder, for R5.
 struct WalkMemory {
   Candidates candidates[1 + kTiers];
   std::vector<uint64_t> kept;
@@ -71,8 +75,10 @@ class AtlasIndex::Walker {
     return true;
   }
 
-  // R5 and R6. Calls changed(i, bits) for holders of word i of which what was emitted is worth
-  // nothing.
+  // R5 and R6: the walk that always ends. Each look begins anew: removal numbers first, then the
+  // walk, then the numbers again. A look that `Walk` gives up is repeated; from `kLooksByHolder` on
+  // the prompt is cut before the run that would not stay the same. Calls changed(i, bits) for
+  // holders of word i of which nothing that was emitted counts.
   template <typename Changed>
   void WalkByHolder(Changed changed) {
     uint32_t holders;
@@ -101,6 +107,7 @@ class AtlasIndex::Walker {
   static constexpr int kLooksByHolder = 128;
   static constexpr int kMovesByWalk = 128;
 
+  // Candidates at the beginning: live holders among those asked for.
   void Start() {
     const uint32_t words = (index_.holders_end() + 63) / 64;
     for (size_t i = 0; i < masks_.size(); ++i) {
@@ -126,7 +133,15 @@ class AtlasIndex::Walker {
     return false;
   }
 
-  // False: by `unsteady_at_` something had changed while it was looked at.
+  // 1. The block at `depth` is looked up; its run, version and length are read (R2).
+  // 2. A word that is not the block's, or is beyond the run's length: the table is asked again, and
+  //    the block has no holder only if that says the same (`IsStill`).
+  // 3. The run is compared with the prompt as far as both go (`Match`), while the next block's
+  //    bucket is on its way.
+  // 4. Holders are asked after the hashes (`Pass`), and by holder the run must be as it was (R5).
+  // 5. On from behind the matched blocks. At the end the candidates that are left have all of it.
+  // False: a version was odd (by version), a run had changed while it was looked at (by holder), or
+  // a block had moved `kMovesByWalk` times; `unsteady_at_` says where.
   bool Walk(bool by_version) {
     const std::span<const SequenceHash> blocks = blocks_;
     uint32_t depth = 0;
@@ -194,7 +209,7 @@ class AtlasIndex::Walker {
     return false;
   }
 
-  // Who has the run is asked when it was compared.
+  // Fetches the run's section, which is needed once the run was compared.
   void FetchHolders(const Run& run) const {
     const Ref section = SectionOf(run.holders[0].load(std::memory_order_relaxed));
     __builtin_prefetch(index_.heap_->template At<char>(section));
@@ -251,7 +266,7 @@ class AtlasIndex::Walker {
 #endif
   }
 
-  // Where a run says who has it: sections of the tiers asked for, or what it says itself.
+  // The places where a run names its holders: sections of the tiers asked for, or the run itself.
   struct Sources {
     Section* sections[kTiers];
     uint32_t count = 0;
@@ -260,6 +275,8 @@ class AtlasIndex::Walker {
     std::span<Section* const> all() const { return {sections, count}; }
   };
 
+  // `holders[0]` decides which of both, so it is read once: a run that gets its sections meanwhile
+  // is read in one form or the other, never in a mixture that could miss a holder.
   Sources SourcesOf(const Run& run, TierMask tiers) const {
     Sources sources;
     Holders link = run.holders[0].load(std::memory_order_acquire);
@@ -278,8 +295,10 @@ class AtlasIndex::Walker {
     return sources;
   }
 
-  // The candidates of mask i pass blocks [from, from + matched) of a run, at `depth` of the prompt.
-  // `half_way`: some writer may be so.
+  // The candidates of mask i pass blocks [from, from + matched) of a run, at `depth` of the prompt:
+  // holders of all first, then partial ones, each at its own depth. `half_way` (an odd version): a
+  // holder may be on its way from part to all, so all are asked once more afterwards: in this order
+  // it is found in one of the places (R5).
   void Pass(size_t i, Run* run, uint32_t from, uint32_t matched, uint32_t depth, bool half_way) {
     Candidates& in = memory_.candidates[i];
     const Sources sources = SourcesOf(*run, in.tiers);
@@ -317,7 +336,9 @@ class AtlasIndex::Walker {
     }
   }
 
-  // Those that have part of it and do not go on say where they drop out.
+  // Partial holders: those with all matched blocks are kept, the others drop out at their first
+  // missing block. A holder's parts in several tiers count together, so a block may be in either.
+  // Candidates that are kept already are skipped.
   void PassParts(size_t i, std::span<Section* const> sections, uint32_t from, uint32_t matched,
                  uint32_t depth) {
     Candidates& in = memory_.candidates[i];
@@ -345,7 +366,7 @@ class AtlasIndex::Walker {
     }
   }
 
-  // Those that have all of it.
+  // Keeps holders that have all of the run.
   void KeepAll(const Candidates& in, const Sources& sources) {
     for (const Holders holder : sources.few) Keep(in, holder);
     for (Section* section : sources.all()) KeepAllOf(in, section);

@@ -1,4 +1,4 @@
-// Does a query end while a writer changes what it looks at, at every step of it?
+// A query ends while a writer changes what it looks at, at every step of it.
 
 #include <gtest/gtest.h>
 

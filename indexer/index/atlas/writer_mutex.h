@@ -1,5 +1,5 @@
-// Whose turn is it to write an atlas? A mutex that knows how many threads wait for it, so that one
-// that works in steps lets them in between: an ordinary one is nearly always taken again by the
+// The writer's lock of an atlas: a mutex that knows how many threads wait for it, so that a thread
+// that works in steps lets them in between. An ordinary mutex is nearly always taken again by the
 // thread that has just left it.
 //
 // *Threads*: any.

@@ -1,4 +1,4 @@
-// Does a thread that waits get its turn while another one works in steps?
+// A thread that waits gets its turn while another one works in steps.
 
 #include "indexer/index/atlas/writer_mutex.h"
 #include "indexer/base/await.h"

@@ -1,3 +1,7 @@
+// Encoding and its two checks: by checksum without keys, by signature with keys. A process with
+// keys takes signed entries alone, one without keys unsigned ones alone; the status says which of
+// both is missing.
+
 #include "indexer/transport/redis/redis_entry.h"
 
 #define XXH_INLINE_ALL
@@ -22,11 +26,14 @@ constexpr char kSignedByWorkerVersion = 3;  // by the worker's own
 constexpr size_t kSignedHeaderBytes = 1 + kRecordMacBytes;
 static_assert(std::endian::native == std::endian::little);
 
+// The id is part of the sum: an entry that was copied to another id is damaged. The rotation keeps
+// (epoch, seq) and (seq, epoch) apart.
 uint64_t Checksum(std::string_view message, const RedisEntryId& id) {
   return XXH3_64bits_withSeed(message.data(), message.size(), id.epoch ^ std::rotl(id.seq, 32));
 }
 
-// No field can be taken for another: cell and stream have their lengths before them.
+// The place for which an entry is signed. Cell and stream have their lengths before them, so that
+// no two places give the same text.
 std::string ContextOf(const RedisSeal& seal, const RedisEntryId& id) {
   return std::to_string(seal.cell.size()) + ":" + std::string(seal.cell) +
          std::to_string(seal.stream.size()) + ":" + std::string(seal.stream) +
@@ -38,7 +45,7 @@ absl::Status OtherVersion(std::string_view bytes) {
                              " is not ours");
 }
 
-// The message in them.
+// Returns the message in the bytes.
 absl::StatusOr<std::string_view> CheckedBySum(std::string_view bytes, const RedisEntryId& id) {
   if (bytes.size() < kHeaderBytes) return absl::DataLossError("too short for an entry");
   if (bytes[0] == kSignedVersion || bytes[0] == kSignedByWorkerVersion)

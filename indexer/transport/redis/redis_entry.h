@@ -1,4 +1,4 @@
-// How does a message lie in Redis? Version, checksum and the message as protobuf, and back.
+// The form of a message in Redis: version, checksum and the message as protobuf, and back.
 //
 // *Format*: byte 0: version (1). Bytes 1 to 8: XXH3-64 of the rest, seeded with the entry's id,
 // little-endian. Rest: `kvatlas.v1.SenderMessage`. Another version is refused; fields that a reader
@@ -7,7 +7,7 @@
 // snapshot, and its id.
 // *Truth*: what `Decode` returns is within all bounds (`wire.h`), was written whole and for this
 // id. With keys it was written by one of us, for this stream, and by its worker where workers have
-// keys of their own; without, anyone who may write to Redis may have.
+// keys of their own; without, any process that may write to Redis may have.
 // *Threads*: pure functions. *Cost*: 8 bytes a block and about 40 an entry, 64 with keys; a copy of
 // the hashes each way.
 
@@ -26,7 +26,7 @@ namespace kvatlas {
 
 inline constexpr char kRedisEntryField[] = "m";
 
-// What an entry is signed with, and for.
+// The keys with which an entry is signed, and the place for which.
 struct RedisSeal {
   RecordKeys* keys = nullptr;  // null: a checksum alone
   std::string_view cell = {};

@@ -1,5 +1,5 @@
-// What happens to a log when Redis fails, and, by seed, everything together. Whatever it was, in
-// the end every leaf has what every worker has.
+// A log while Redis fails, one fault at a time and, by seed, all together. Whatever it was, in the
+// end every leaf has what every worker has.
 
 #include <gtest/gtest.h>
 
@@ -222,7 +222,7 @@ TEST(RedisFaultsTest, ARedisThatLostTheShardsAndIsFullIsWaitedOut) {
 
 TEST(RedisFaultsTest, AFullDiskIsWaitedOut) {
   Running running;
-  // What cannot be saved makes Redis refuse writes, when it is told to save.
+  // Redis refuses writes when it is configured to save and cannot.
   std::filesystem::remove_all(running.server.directory());
   ASSERT_TRUE(running.client.Call({"CONFIG", "SET", "save", "3600 100000"}).ok());
   ASSERT_FALSE(running.client.Call({"SAVE"}).ok());

@@ -9,7 +9,8 @@
 namespace kvatlas {
 namespace {
 
-// Whatever could end a part of a key, or is not to be seen, as %XX.
+// Every byte that could end a part of a key, or is not printable, as %XX. Letters beyond ASCII
+// stay.
 std::string Escape(std::string_view text) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string escaped;
@@ -26,7 +27,7 @@ std::string Escape(std::string_view text) {
   return escaped;
 }
 
-// What `Escape` made of a text.
+// The inverse of `Escape`.
 std::string Unescape(std::string_view escaped) {
   std::string text;
   for (size_t i = 0; i < escaped.size(); ++i) {
@@ -56,6 +57,8 @@ std::optional<RedisEntryId> RedisEntryId::Parse(std::string_view text) {
   return RedisEntryId{*epoch, *seq};
 }
 
+// "/", "@" and "|" are escaped in the parts, so the name is one to one. The tenant comes last and
+// may be empty.
 std::string RedisStreamName(const HolderId& holder, const Domain& domain) {
   std::string name = Escape(holder.name) + "/" + std::to_string(holder.rank);
   if (!holder.replica.empty()) name += "@" + Escape(holder.replica);
@@ -70,6 +73,8 @@ uint32_t RedisShardOf(std::string_view stream_name, uint32_t shards) {
   return static_cast<uint32_t>(XXH3_64bits(stream_name.data(), stream_name.size()) % shards);
 }
 
+// The braces are Redis Cluster's hash tag: keys with equal tags lie in one slot, as scripts need
+// it.
 std::string RedisTag(std::string_view cell, uint32_t shard) {
   return "{kvatlas:" + Escape(cell) + ":" + std::to_string(shard) + "}";
 }

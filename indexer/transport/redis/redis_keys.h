@@ -1,4 +1,4 @@
-// What are the keys and ids of a stream in Redis called? See README.md.
+// The names of a stream's keys and ids in Redis. See README.md.
 //
 // *Threads*: pure functions.
 
@@ -21,7 +21,7 @@ inline constexpr int kRedisPartBits = 20;
 inline constexpr uint64_t kRedisPartsMax = uint64_t{1} << kRedisPartBits;
 inline constexpr BatchNumber kRedisNumberMax = (uint64_t{1} << (64 - kRedisPartBits)) - 1;
 
-// Of an entry of a log or a snapshot.
+// The id of an entry of a log or a snapshot.
 struct RedisEntryId {
   Epoch epoch = 0;
   uint64_t seq = 0;
@@ -33,7 +33,7 @@ struct RedisEntryId {
   static RedisEntryId Before(Epoch epoch, BatchNumber number) {
     return {epoch, (number << kRedisPartBits) - 1};
   }
-  // What a goodbye is signed for: no entry of a log has it.
+  // The id for which a goodbye is signed: no entry of a log has it.
   static RedisEntryId Last(Epoch epoch) { return {epoch, ~uint64_t{0}}; }
   static std::optional<RedisEntryId> Parse(std::string_view text);
 

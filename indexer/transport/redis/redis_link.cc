@@ -1,3 +1,8 @@
+// `Core` is the link. Any thread says messages (`Write` and the `Say` functions), which become
+// commands; the client's thread hears the answers (`On...`) and calls the observer. The numbers in
+// README.md, "The protocol", are: 1 `SayHello` and `OnHelloReply`, 2 `Add` and `OnEntryReply`,
+// 3 `Say(SnapshotPart)` and `OnSnapshotIn`, 4 `Say(Heartbeat)`, 5 `ReadBack`, 6 `Say(Goodbye)`.
+
 #include "indexer/transport/redis/redis_link.h"
 
 #include <algorithm>
@@ -21,14 +26,17 @@ namespace kvatlas {
 namespace {
 
 constexpr char kNewsMax[] = "1000";
+// How long Redis keeps a read of what flows back open without news.
 constexpr Duration kBackBlock = std::chrono::seconds(1);
 constexpr Duration kBackRetry = std::chrono::milliseconds(100);
 constexpr Duration kBackoffInitial = std::chrono::milliseconds(50);
 constexpr Duration kBackoffMax = std::chrono::seconds(1);
-// A reader that asks for a snapshot so soon after one looks again.
+// A need that comes so soon after a complete snapshot is not passed on: its reader has just not
+// seen that one, and asks again if it does not help.
 constexpr Duration kSnapshotFresh = std::chrono::milliseconds(500);
+// Readers whose acknowledgements are kept; further ones are not waited for.
 constexpr size_t kReadersMax = 256;
-// Of registrations in a row, before the link waits.
+// Registrations that are not believed in a row, before the link waits.
 constexpr int kDisbelievedMax = 3;
 
 LogLimiter& LinkLog() {
@@ -47,9 +55,12 @@ std::map<std::string, std::string> FieldsOf(const RedisReply& entry) {
 
 }  // namespace
 
-// A connection, as the observer knows it, has a number (`connection`); answers to commands of an
-// earlier one are ignored. `mutex` is not held while the observer or the client is called back;
-// `client` takes its own below it.
+// A connection, as the observer knows it, has a number (`connection_`). Each answer carries the
+// number of its command's connection, and answers of an earlier one are ignored: a log that was
+// made anew must not be acknowledged by replies from before.
+//
+// `mutex_` is not held while the observer is called. Commands are sent under it; the client takes
+// its own lock below it and calls back without it.
 class RedisLink::Core {
  public:
   Core(const RedisLogOptions& options, const Clock* clock, RedisConnectFn connect)
@@ -64,11 +75,13 @@ class RedisLink::Core {
 
  private:
   using Reply = absl::StatusOr<RedisReply>;
+  // An entry of the log that Redis has acknowledged.
   struct Kept {
     RedisEntryId id;
     Time at;
     size_t bytes;
   };
+  // A reader of this stream, by what it told: the last batch it applied, and when that was.
   struct Reader {
     BatchNumber applied = 0;
     Time heard{0};
@@ -85,6 +98,8 @@ class RedisLink::Core {
     std::string Owner() const { return RedisPadded(epoch) + RedisHex(instance_id); }
   };
 
+  // The place of entries is signed with them: no entry can be moved to another stream, or between
+  // log and snapshot.
   RedisSeal SealOf(const Stream& stream, bool snapshot = false) const {
     return {.keys = options_.redis.record_keys.get(),
             .cell = options_.cell,
@@ -157,7 +172,7 @@ class RedisLink::Core {
   size_t outstanding_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   BatchNumber written_ ABSL_GUARDED_BY(mutex_) = 0;  // acknowledged by Redis
   uint64_t parts_out_ ABSL_GUARDED_BY(mutex_) = 0;   // of the snapshot, unacknowledged
-  std::optional<SnapshotPart> marker_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SnapshotPart> marker_ ABSL_GUARDED_BY(mutex_);  // the last part, without blocks
   BatchNumber snapshot_in_ ABSL_GUARDED_BY(mutex_) = 0;  // `as_of` of the last complete one
   Time snapshot_at_ ABSL_GUARDED_BY(mutex_){0};
   std::deque<Kept> kept_ ABSL_GUARDED_BY(mutex_);  // in the log
@@ -175,11 +190,15 @@ class RedisLink::Core {
 
 void RedisLink::Core::Start(SenderLinkObserver* observer) {
   observer_ = observer;
-  // The state may be told before the pointer is set; the mutex makes observers wait.
+  // The client may report its state before `client_` is set; the mutex makes that callback wait.
   MutexLock lock(&mutex_);
   client_ = connect_(options_.redis, [this](const absl::Status& state) { OnRedis(state); });
 }
 
+// Takes a message, or returns false and tells later that there is room (`TellWritable`). One
+// message is always taken when nothing is outstanding. `snapshot_waits_` holds everything back
+// between the last part of a snapshot and its marker, so that the log has the marker directly
+// behind the batches before it.
 bool RedisLink::Core::Write(const SenderMessage& message) {
   MutexLock lock(&mutex_);
   if (!connected_ || stopped_) return false;
@@ -203,6 +222,9 @@ bool RedisLink::Core::SayAny(const SenderMessage& message) {
   return Say(std::get<Goodbye>(message));
 }
 
+// Sends a command and counts it as outstanding until its answer. False: the client has no
+// connection. The answer is counted before `callback`, so that `Stop` waits for no answer that has
+// come.
 bool RedisLink::Core::Send(RedisArgs args, RedisCallback callback) {
   size_t bytes = 0;
   for (const std::string& arg : args) bytes += arg.size();
@@ -225,6 +247,9 @@ bool RedisLink::Core::Send(RedisArgs args, RedisCallback callback) {
   return true;
 }
 
+// Remembers the stream. A new epoch forgets the log, snapshot and readers of the older one. Without
+// a key that signs for this worker the hello could only be refused by readers: the connection ends
+// with the reason, from the client's thread, since `Write` must not call the observer.
 bool RedisLink::Core::Say(const Hello& hello) {
   const std::string name = RedisStreamName(hello.holder, hello.domain);
   const std::string tag = RedisTag(options_.cell, RedisShardOf(name, options_.shards));
@@ -246,6 +271,9 @@ bool RedisLink::Core::Say(const Hello& hello) {
   return true;
 }
 
+// The arguments are those of `kRedisHelloScript`, in its order. The largest id that this sender can
+// have written, and its clock's largest epoch, let the script tell foreign entries from its own.
+// `disbelieved`: the registration that `OnMadeUp` does not believe, or empty.
 bool RedisLink::Core::SayHello(const std::string& disbelieved) {
   const Stream& stream = *stream_;
   const Hello& hello = stream.hello;
@@ -261,6 +289,12 @@ bool RedisLink::Core::SayHello(const std::string& disbelieved) {
       [this, connection](const Reply& reply) { OnHelloReply(connection, reply); });
 }
 
+// Adds an entry to the log or a snapshot. For the log:
+// 1. Entries beyond the bounds leave `kept_`, and MINID trims them in Redis with the same command.
+// 2. A snapshot is of use only if the log goes on behind it: else it is removed, and readers ask
+//    for another.
+// 3. NOMKSTREAM: a log that is gone is not made by a batch, since its hello would be missing. The
+//    nil answer ends the connection (`OnEntryReply`).
 bool RedisLink::Core::Add(const std::string& key, const SenderMessage& message,
                           const RedisEntryId& id) {
   const bool log = key == stream_->keys.log;
@@ -275,7 +309,6 @@ bool RedisLink::Core::Add(const std::string& key, const SenderMessage& message,
       kept_bytes_ -= kept_.front().bytes;
       kept_.pop_front();
     }
-    // What the log does not go on from is of no use.
     if (snapshot_in_ > 0 && !kept_.empty() && kept_.front().id.number() > snapshot_in_ + 1) {
       Send({"UNLINK", stream_->keys.snap}, [](const Reply&) {});
       snapshot_in_ = 0;
@@ -292,7 +325,8 @@ bool RedisLink::Core::Add(const std::string& key, const SenderMessage& message,
   });
 }
 
-// A stream that is never silent sends no heartbeats; it needs them all the same.
+// A stream that is never silent sends no heartbeats of its own. One is added every `look_every`: it
+// prolongs the keys and checks that they are still this sender's.
 bool RedisLink::Core::Say(const Batch& batch) {
   const RedisEntryId id = RedisEntryId::Of(stream_->epoch, batch.number);
   if (!Add(stream_->keys.log, batch, id)) return false;
@@ -300,6 +334,8 @@ bool RedisLink::Core::Say(const Batch& batch) {
   return true;
 }
 
+// Parts go to their own key. The marker follows once Redis has acknowledged all of them
+// (`OnEntryReply`), so a reader that sees it finds them all.
 bool RedisLink::Core::Say(const SnapshotPart& part) {
   if (!Add(stream_->keys.snap, part, RedisEntryId::Of(stream_->epoch, part.as_of, part.part))) {
     return false;
@@ -331,6 +367,7 @@ bool RedisLink::Core::Say(const Heartbeat& heartbeat) {
   return sent;
 }
 
+// Signed for an id that no entry of the log has, so that it cannot be made of one.
 bool RedisLink::Core::Say(const Goodbye& goodbye) {
   const RedisStreamKeys& keys = stream_->keys;
   const RedisEntryId last = RedisEntryId::Last(stream_->epoch);
@@ -340,6 +377,7 @@ bool RedisLink::Core::Say(const Goodbye& goodbye) {
               [](const Reply&) {});
 }
 
+// On the client's thread, since observers are called from there alone.
 void RedisLink::Core::Reset() {
   uint64_t connection;
   {
@@ -352,6 +390,8 @@ void RedisLink::Core::Reset() {
   });
 }
 
+// Waits until Redis has answered everything, or for `flush_for`. After `client_->Stop` no callback
+// runs.
 void RedisLink::Core::Stop(Duration flush_for) {
   {
     MutexLock lock(&mutex_);
@@ -367,6 +407,8 @@ void RedisLink::Core::Stop(Duration flush_for) {
   client_->Stop();
 }
 
+// False without a reader: then nothing has applied the batch. A reader that is silent for
+// `reader_ttl` is not waited for.
 bool RedisLink::Core::Confirmed(BatchNumber number) const {
   MutexLock lock(&mutex_);
   DropReaders(clock_.Now());
@@ -391,6 +433,8 @@ RedisLinkStats RedisLink::Core::Stats() const {
 
 // ---- Connections ----
 
+// The client reconnects by itself and reports each change. A loss without a connection of ours is
+// only "unreachable".
 void RedisLink::Core::OnRedis(const absl::Status& state) {
   uint64_t lost = 0;
   bool in_vain = false;
@@ -406,6 +450,8 @@ void RedisLink::Core::OnRedis(const absl::Status& state) {
   if (state.ok()) Connect();
 }
 
+// The number of shards is checked before the observer hears of the connection: with another number
+// its stream would lie where no reader looks.
 void RedisLink::Core::Connect() {
   uint64_t connection;
   {
@@ -430,6 +476,8 @@ void RedisLink::Core::OnShards(uint64_t connection, const Reply& reply) {
   observer_->OnConnected();
 }
 
+// Ends the connection once: other answers with its number come too late. Redis itself may stay
+// connected. After the backoff the next connection begins with a hello.
 void RedisLink::Core::Disconnect(uint64_t connection, const absl::Status& why) {
   Duration wait;
   {
@@ -452,6 +500,7 @@ void RedisLink::Core::Disconnect(uint64_t connection, const absl::Status& why) {
   });
 }
 
+// At half of what `Write` admits, so that one call makes room for many messages.
 void RedisLink::Core::TellWritable(uint64_t connection) {
   {
     MutexLock lock(&mutex_);
@@ -467,6 +516,12 @@ void RedisLink::Core::TellWritable(uint64_t connection) {
 
 // ---- Answers ----
 
+// 1. Refused: by a registration that is made up (`OnMadeUp`), or rightly, which the sender handles
+//    like any refusal.
+// 2. Ahead: the epoch is beyond Redis' clock; a refusal without an epoch, which makes the sender go
+//    back to its own clock.
+// 3. Welcome: the last id of the log names the next batch. A new log has nothing of what was kept.
+// Then what flows back is read, from where it stood at the hello.
 void RedisLink::Core::OnHelloReply(uint64_t connection, const Reply& reply) {
   if (!Current(connection)) return;
   if (!reply.ok()) return Disconnect(connection, reply.status());
@@ -504,9 +559,9 @@ void RedisLink::Core::OnHelloReply(uint64_t connection, const Reply& reply) {
   ReadBack(connection);
 }
 
-// Is the younger epoch for which Redis refuses a hello one that no key of ours signed? Without a
-// registration it is the log's alone, and its sender, if there is one, registers again with its
-// next heartbeat.
+// True if no key of ours signed the younger epoch for which Redis refuses a hello. Without a
+// registration the log alone has that epoch; its sender, if there is one, registers again with its
+// next heartbeat. Without keys every registration is believed.
 bool RedisLink::Core::MadeUp(const std::vector<RedisReply>& refused) const {
   if (options_.redis.record_keys == nullptr || refused.size() < 5) return false;
   const std::string_view registration = refused[4].text;
@@ -521,7 +576,8 @@ bool RedisLink::Core::MadeUp(const std::vector<RedisReply>& refused) const {
          RedisStreamName(hello->holder, hello->domain) != stream_->name;
 }
 
-// The hello is said again, at once while that helps.
+// Says the hello again, naming the registration that is not to be believed. After `kDisbelievedMax`
+// in a row the connection ends and waits for the backoff: a process writes them as fast as we do.
 void RedisLink::Core::OnMadeUp(uint64_t connection, const std::string& registration) {
   LogEvery(LinkLog(), "made up", LogLevel::kError,
            "redis has a younger epoch of this stream that no key of ours signed",
@@ -536,6 +592,12 @@ void RedisLink::Core::OnMadeUp(uint64_t connection, const std::string& registrat
                              "give each cell a user of its own"));
 }
 
+// The acknowledgement of one entry, in the order in which they were sent.
+// 1. Errors end the connection, and the next hello finds out what the log has. OOM gives half of
+//    the log back first.
+// 2. A part of a snapshot: the last outstanding one completes it (`OnSnapshotIn`).
+// 3. A batch: it is kept for the bounds, and one `Ack` is posted for all that are answered together
+//    (`DeliverAck`).
 void RedisLink::Core::OnEntryReply(uint64_t connection, const RedisEntryId& id, bool log,
                                    size_t bytes, const Reply& reply) {
   if (!Current(connection)) return;
@@ -565,7 +627,8 @@ void RedisLink::Core::OnEntryReply(uint64_t connection, const RedisEntryId& id, 
   if (post_ack) client_->RunAfter(Duration(0), [this, connection] { DeliverAck(connection); });
 }
 
-// All its parts are in: the marker, which readers wait for, and the one before goes.
+// All parts are in. The marker goes to the log under the snapshot's number, then the parts of older
+// snapshots are trimmed, and writing goes on.
 void RedisLink::Core::OnSnapshotIn(uint64_t connection, const RedisEntryId& id) {
   {
     MutexLock lock(&mutex_);
@@ -588,7 +651,8 @@ void RedisLink::Core::Keep(const RedisEntryId& id, size_t bytes) {
   kept_bytes_ += bytes;
 }
 
-// Redis is full: what is old in this log makes room for what is new.
+// Redis is full: the older half of this log makes room for new entries. Readers that still needed
+// it get a snapshot.
 void RedisLink::Core::GiveBackHalf() {
   if (kept_.size() < 2) return;
   kept_.erase(kept_.begin(), kept_.begin() + static_cast<int64_t>(kept_.size() / 2));
@@ -614,6 +678,7 @@ void RedisLink::Core::OnHeartbeatReply(uint64_t connection, const Reply& reply) 
   DeliverAck(connection);
 }
 
+// Acknowledges the highest number in Redis; receivers may be far behind it (`Confirmed`).
 void RedisLink::Core::DeliverAck(uint64_t connection) {
   Ack ack;
   {
@@ -627,6 +692,8 @@ void RedisLink::Core::DeliverAck(uint64_t connection) {
 
 // ---- What flows back ----
 
+// A blocking read, renewed by its own answer (`OnBack`): one is under way at a time, as long as the
+// connection lasts.
 void RedisLink::Core::ReadBack(uint64_t connection) {
   absl::Status sent;
   {
@@ -641,6 +708,8 @@ void RedisLink::Core::ReadBack(uint64_t connection) {
   if (!sent.ok()) client_->RunAfter(kBackRetry, [this, connection] { ReadBack(connection); });
 }
 
+// The messages for the observer are collected under the mutex and delivered without it. An
+// acknowledgement is added so that pumps which wait for `Confirmed` look again.
 void RedisLink::Core::OnBack(uint64_t connection, const Reply& reply) {
   if (!Current(connection)) return;
   if (!reply.ok()) {
@@ -653,7 +722,6 @@ void RedisLink::Core::OnBack(uint64_t connection, const Reply& reply) {
       if (entry.elements.size() == 2) back_from_ = entry.elements[0].text;
       OnReaderSaid(FieldsOf(entry), &out);
     }
-    // Callers that wait for `Confirmed` look again.
     out.push_back(Ack{.applied = written_, .credit = options_.credit_batches});
   }
   for (ReceiverMessage& message : out) {
@@ -663,7 +731,9 @@ void RedisLink::Core::OnBack(uint64_t connection, const Reply& reply) {
   ReadBack(connection);
 }
 
-// Fields: k (kind), r (reader), e (epoch), n (number).
+// Fields: k (kind), r (reader), e (epoch), n (number), w (why). Kinds: a (applied up to n), g
+// (goodbye), n (needs a snapshot, n being the last one that it used), r (refuses the stream).
+// Entries of another epoch are old and ignored.
 void RedisLink::Core::OnReaderSaid(const std::map<std::string, std::string>& said,
                                    std::vector<ReceiverMessage>* out) {
   const auto field = [&](const char* name) {
@@ -682,7 +752,8 @@ void RedisLink::Core::OnReaderSaid(const std::map<std::string, std::string>& sai
   } else if (kind == "g") {
     readers_.erase(reader);
   } else if (kind == "n" && number.has_value()) {
-    // The last snapshot that it has seen. One that it can only just not have seen helps it as well.
+    // `number` is the last snapshot that the reader used. A newer one that was completed just now,
+    // or is being written, helps it as well as another would.
     const bool fresh = clock_.Now() - snapshot_at_ < kSnapshotFresh;
     if ((snapshot_in_ > *number && fresh) || snapshot_waits_) return;
     ++stats_.snapshots_asked;

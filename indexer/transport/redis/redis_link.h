@@ -1,5 +1,5 @@
-// How does a sender put its stream into Redis? A `SenderLink` for which Redis plays the receiver,
-// as README.md has it.
+// Puts a sender's stream into Redis: a `SenderLink` for which Redis plays the receiver, as
+// README.md describes it.
 //
 // *Truth*: an acknowledgement says that Redis has the batch; `Confirmed` says that every reader
 // that is there has applied it, and that there is one. A sender is fenced by epoch at its hello and

@@ -189,7 +189,7 @@ class RedisLeaf {
     return std::nullopt;
   }
 
-  // Of what it holds of this worker; nothing: it does not know it.
+  // The digest of what the leaf holds of this worker; nothing: it does not know it.
   std::optional<Digest> DigestOf(const HolderId& holder) const {
     const absl::StatusOr<HolderDump> dump = registry_.Dump(kTestDomain, holder);
     if (!dump.ok()) return std::nullopt;

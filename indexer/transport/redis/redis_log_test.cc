@@ -301,7 +301,7 @@ TEST_F(RedisLogTest, TheLogIsGoneSomeTimeAfterItsWorker) {
   options_.log_ttl = milliseconds(400);
   {
     RedisWorker worker(options_, {});
-    // Where everybody is slow it may be gone again before it is looked for.
+    // On a slow machine it may be gone again before it is looked for.
     AwaitTrue([&, first = uint64_t{1}]() mutable {
       worker.Apply(RunOf(first, 10));
       first += 100;

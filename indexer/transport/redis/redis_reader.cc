@@ -1,3 +1,10 @@
+// The reader's thread, finding and opening streams, and what sessions reply. Reading logs is in
+// `redis_reader_follow.cc`; both are parts of one class (`redis_reader_impl.h`).
+//
+// Everything happens on one thread, as tasks in `tasks_`: answers of Redis are posted by the
+// client's thread, replies of sessions are collected under `mutex_`. A stream's `life` names one
+// session of it; answers that were asked for in an earlier life are dropped (`AskOf`).
+
 #include "indexer/transport/redis/redis_reader.h"
 
 #include <algorithm>
@@ -19,10 +26,13 @@ namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(20);
 constexpr Duration kFlushFor = std::chrono::milliseconds(200);
+// Logs whose ends are asked for at a time: a cell of thousands of streams must not flood Redis at a
+// start.
 constexpr size_t kOpeningMax = 64;
 constexpr char kWakeTtlMs[] = "3600000";
 
-// What a reader goes by; the rest of a hello changes with every connection of the sender.
+// True if both hellos are of one stream as readers see it; the other fields change with every
+// connection of the sender.
 bool SameStream(const Hello& a, const Hello& b) {
   return a.epoch == b.epoch && a.instance_id == b.instance_id && a.block_size == b.block_size &&
          a.contract_id == b.contract_id && a.schedule == b.schedule && a.address == b.address &&
@@ -54,6 +64,8 @@ RedisReader::Impl::Impl(const RedisLogOptions& options, const std::string& name,
   if (threaded) thread_ = std::thread([this] { Run(); });
 }
 
+// The goodbye is said by the thread that owns the streams: the reader's own, or the caller's where
+// there is none.
 void RedisReader::Impl::Stop() {
   {
     MutexLock lock(&mutex_);
@@ -68,6 +80,8 @@ void RedisReader::Impl::Stop() {
   client_->Stop();
 }
 
+// Works off tasks and replies, and wakes up every `kTick` for what is due by time. At the end it
+// gives the goodbyes a moment to leave; the blocking reads, one a shard, stay outstanding.
 void RedisReader::Impl::Run() {
   while (true) {
     {
@@ -86,6 +100,8 @@ void RedisReader::Impl::Run() {
   }
 }
 
+// Replies are drained after each task: a session that was refused must not be fed by the next one.
+// Acknowledgements go out once for all tasks, and new streams are opened last.
 void RedisReader::Impl::Step() {
   std::deque<std::function<void()>> tasks;
   {
@@ -105,7 +121,8 @@ void RedisReader::Impl::Step() {
   }
 }
 
-// Senders need not wait for this reader.
+// Tells the sender of each stream not to wait for this reader (`SenderLink::Confirmed`), and
+// removes the keys by which this reader wakes itself.
 void RedisReader::Impl::SayGoodbye() {
   for (auto& [name, stream] : streams_) {
     if (stream->session == nullptr) continue;
@@ -122,6 +139,8 @@ void RedisReader::Impl::Post(std::function<void()> task) {
   work_.Signal();
 }
 
+// The answer comes as a task, also where the command could not be sent: `then` always runs, once,
+// and never inside of `Ask`.
 void RedisReader::Impl::Ask(RedisArgs args, std::function<void(const Reply&)> then) {
   auto shared = std::make_shared<std::function<void(const Reply&)>>(std::move(then));
   const absl::Status sent = client_->Send(std::move(args), [this, shared](Reply reply) {
@@ -130,6 +149,7 @@ void RedisReader::Impl::Ask(RedisArgs args, std::function<void(const Reply&)> th
   if (!sent.ok()) Post([shared, sent] { (*shared)(sent); });
 }
 
+// The same for a stream in its present life; if that has ended meanwhile, `then` does not run.
 void RedisReader::Impl::AskOf(const Stream& stream, RedisArgs args,
                               std::function<void(Stream*, const Reply&)> then) {
   Ask(std::move(args), [this, life = stream.life, then = std::move(then)](const Reply& reply) {
@@ -137,9 +157,10 @@ void RedisReader::Impl::AskOf(const Stream& stream, RedisArgs args,
   });
 }
 
+// A command whose answer matters to nothing but the statistics.
 void RedisReader::Impl::Tell(RedisArgs args) {
-  // XADD alone counts: `OnRedis` is told of a lost connection, and a full Redis still takes
-  // commands that need no memory.
+  // XADD alone counts: `OnRedis` hears of a lost connection, and a full Redis still takes commands
+  // that need no memory.
   const auto note = [this, adds = args.front() == "XADD"](const Reply& reply) {
     if (!adds || absl::IsUnavailable(reply.status())) return;
     Count([&](RedisReaderStats& stats) { stats.writes = reply.status(); });
@@ -154,7 +175,8 @@ RedisReaderStats RedisReader::Impl::Stats() const {
 
 // ---- Time ----
 
-// A policy that is read again may not allow what an earlier one did.
+// Checks all streams against a policy that was read again: it may forbid what an earlier one
+// allowed. A comparison of pointers while the policy stays.
 void RedisReader::Impl::LookAtPolicy() {
   std::shared_ptr<const AccessPolicy> policy = security_->policy();
   if (policy == policy_) return;
@@ -166,6 +188,14 @@ void RedisReader::Impl::LookAtPolicy() {
   }
 }
 
+// 1. The number of shards is asked for again after a disagreement; registrations every
+//    `find_every`.
+// 2. Shards that are not being read are read again, after `kRedisReadRetry` if there was an error.
+// 3. Refused streams are opened again when their time has come.
+// 4. A lease after Redis was back, sessions are told that the transport is there: from then on
+//    silence is the sender's.
+// 5. Streams without a registration are forgotten after a lease of silence, unless Redis itself was
+//    away.
 void RedisReader::Impl::Tick(Time now) {
   watch_.Tick();
   if (!up_) return;
@@ -208,6 +238,8 @@ void RedisReader::Impl::Tick(Time now) {
 
 // ---- 1. Find ----
 
+// After a loss everything is found anew: registrations may have changed unheard. `redis_life_`
+// outdates answers of `Find` from before.
 void RedisReader::Impl::OnRedis(const absl::Status& state) {
   Count([&](RedisReaderStats& stats) {
     stats.connected = state.ok();
@@ -226,7 +258,8 @@ void RedisReader::Impl::OnRedis(const absl::Status& state) {
   Count([](RedisReaderStats& stats) { ++stats.losses; });
 }
 
-// No sender is heard, for a reason of our own.
+// No sender can be heard, since Redis is away or its answers are not readable: sessions are told
+// that silence says nothing (`OnTransportLost`).
 void RedisReader::Impl::Silence() {
   back_since_.reset();
   silent_ = true;
@@ -255,8 +288,9 @@ void RedisReader::Impl::OnShards(const Reply& reply) {
   find_at_ = now;
 }
 
-// The place in the news first, so that what is registered meanwhile is found there. Redis' clock
-// makes their ids: where it lost them and its clock went back, they start below what was read.
+// Reads all registrations of a shard. The place in the news is asked for first, so that a
+// registration made meanwhile is found in the news. The ids of news come from Redis' clock: where
+// it lost them and its clock went back, they start below what was read, and reading goes back.
 void RedisReader::Impl::Find(uint32_t shard) {
   const uint64_t life = redis_life_;
   // Something is written each time, so that a Redis that takes no writes is known to be one
@@ -280,6 +314,8 @@ void RedisReader::Impl::Find(uint32_t shard) {
   });
 }
 
+// A stream whose registration is missing is not forgotten at once: its sender may be about to
+// register again (`Tick`).
 void RedisReader::Impl::OnFound(uint32_t shard, const Reply& reply) {
   if (!reply.ok()) {
     find_at_ = clock_->Now() + kRedisReadRetry;
@@ -299,6 +335,11 @@ void RedisReader::Impl::OnFound(uint32_t shard, const Reply& reply) {
   shards_[shard].found = true;
 }
 
+// 1. A registration is owner (padded epoch and instance) and the hello as an entry; its epoch, name
+//    and signature must fit, or it is skipped and counted.
+// 2. A new stream gets a place, within `streams_max`.
+// 3. A known one with the same hello goes on; if its log was missing, it is opened again at once.
+// 4. Any other hello ends the session: the stream is opened anew.
 void RedisReader::Impl::Register(uint32_t shard, const std::string& name,
                                  const std::string& registration) {
   const auto epoch = ParseUint64(std::string_view(registration).substr(0, 20));
@@ -338,6 +379,7 @@ void RedisReader::Impl::Register(uint32_t shard, const std::string& name,
 
 // ---- 2. Open ----
 
+// `life` is 0 until the stream is being opened: a name that is queued twice is opened once.
 void RedisReader::Impl::OpenSome() {
   while (opening_ < kOpeningMax && !to_open_.empty()) {
     const auto it = streams_.find(to_open_.front());
@@ -359,6 +401,12 @@ void RedisReader::Impl::Open(Stream* stream) {
       });
 }
 
+// Makes the hello that the session gets, from the registration and the ends of the log.
+// 1. Without a log of this epoch the stream waits for its sender (`no_log`), without a refusal.
+// 2. `first_kept` and `last_sent` become what the log has. A log whose first entry is number 0, the
+//    hello, has all batches.
+// 3. Policy, session, allowance, hello. The session's welcome comes as a reply (`On`) and begins to
+//    follow, or looks for a snapshot.
 void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
   if (!reply.ok() || reply->elements.size() != 2) {
     // No log: its sender is long gone, or says hello again when it notices.
@@ -373,7 +421,8 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
   }
   Hello hello = stream->hello;
   const auto in_log = std::min<BatchNumber>(last->number(), kBatchNumberMax - 1);
-  // What the sender had when it came may not be in the log yet: without it nothing is current.
+  // Batches that the sender had at its hello may not be in the log yet: holdings are not current
+  // without them.
   hello.last_sent = std::max(hello.last_sent, in_log);
   hello.first_kept = in_log + 1;
   if (first.has_value() && first->epoch == hello.epoch) {
@@ -404,8 +453,8 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
   if (!status.ok()) Refused(stream, std::string(status.message()));
 }
 
-// What a record's key says is that its sender is of this cell; which worker it is, the worker alone
-// says, unless it has a key of its own.
+// The cell's key shows that a sender is of this cell, not which worker it is: the name is the
+// hello's own claim, unless workers have keys of their own (version 3 of an entry).
 std::shared_ptr<const Identity> RedisReader::Impl::IdentityOf(const Hello& hello) const {
   Identity identity;
   identity.role = IdentityRole::kWorker;
@@ -428,7 +477,8 @@ absl::Status RedisReader::Impl::Allowed(const Hello& hello) {
                           /*audit_allowed=*/true);
 }
 
-// `why` is told to the sender, unless it is empty.
+// Ends the session and tries again after `hello_retry`. `why` goes to the sender, unless it is
+// empty.
 void RedisReader::Impl::Refused(Stream* stream, const std::string& why) {
   if (!why.empty()) {
     Count([](RedisReaderStats& stats) { ++stats.streams_refused; });
@@ -440,6 +490,7 @@ void RedisReader::Impl::Refused(Stream* stream, const std::string& why) {
   stream->retry_at = clock_->Now() + options_.hello_retry;
 }
 
+// `lives_` first: from here on no answer and no reply finds the session that is destroyed below.
 void RedisReader::Impl::EndSession(Stream* stream) {
   lives_.erase(stream->life);
   stream->life = 0;
@@ -460,6 +511,8 @@ void RedisReader::Impl::Forget(const std::string& name) {
 
 // ---- What sessions reply ----
 
+// Only the newest acknowledgement of each life was kept. Other replies go to their streams in
+// order; those of lives that have ended are dropped.
 void RedisReader::Impl::DrainReplies() {
   std::unordered_map<uint64_t, BatchNumber> acks;
   std::vector<std::pair<uint64_t, ReceiverMessage>> replies;
@@ -480,6 +533,8 @@ void RedisReader::Impl::DrainReplies() {
   }
 }
 
+// A welcome says what the receiver has: `fed` counts from there, and the sender hears of it as of
+// an acknowledgement.
 void RedisReader::Impl::On(Stream* stream, const ReceiverMessage& message) {
   if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
     stream->fed = std::max<BatchNumber>(welcome->next, 1) - 1;

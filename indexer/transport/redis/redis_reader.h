@@ -1,12 +1,11 @@
-// How does a leaf hear its workers through Redis? It finds the logs of its cell, reads them all,
-// and feeds each into a session of its acceptor, as README.md has it.
+// Hears a leaf's workers through Redis: finds the logs of its cell, reads them all, and feeds each
+// into a session of its acceptor, as README.md describes it.
 //
 //   logs ══ XREAD, one per shard ══▶ RedisClient ─▶ reader's thread ─▶ ReceiverSession per stream ─▶ StreamReceiver
 //      ◀══ acks, needs, refusals ══════════════════════╯
 //
 // *Truth*: a receiver gets every batch of an epoch in order, whatever the reader missed: what the
-// log does not have is healed by a snapshot. What it applied is told back once per round of
-// reading.
+// log does not have is healed by a snapshot. Progress is told back once per round of reading.
 // *Threads*: its own, for everything but sockets; `Stats` from any. Replies of sessions may come
 // from any.
 // *Cost*: per round a command per shard, with a key per stream. Entries are copied three times.

@@ -1,4 +1,10 @@
-// Logs are followed: rounds of reading, and what heals a gap.
+// Following logs: rounds of reading, and what heals a gap.
+//
+// A shard has one blocking read under way, a *round*, over its news, its wake key and all logs that
+// are followed. The wake key ends a round early when a stream begins to be followed.
+// `Stream::position` is the last id that a round returned; `fed` the last number that the receiver
+// was given without a gap. A stream leaves kFollowing to look for a batch (`OnNeed`) or a snapshot,
+// and comes back by `Follow`.
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +18,7 @@
 namespace kvatlas {
 namespace {
 
+// How long a round waits for entries; a round in turns (`Read`) hardly waits.
 constexpr Duration kBlock = std::chrono::seconds(1);
 constexpr Duration kWantFor = std::chrono::seconds(5);  // a need is repeated every second
 constexpr Duration kBlockInTurns = std::chrono::milliseconds(1);
@@ -28,6 +35,7 @@ const std::string* MessageOf(const RedisReply& entry) {
   return nullptr;
 }
 
+// A field of an entry of the news; empty if it has none.
 std::string FieldOf(const RedisReply& entry, std::string_view name) {
   if (entry.elements.size() != 2) return {};
   const std::vector<RedisReply>& flat = entry.elements[1].elements;
@@ -41,6 +49,8 @@ std::string FieldOf(const RedisReply& entry, std::string_view name) {
 
 // ---- 3. Follow ----
 
+// The stream joins the next round. A round that is under way does not have it, or has it at another
+// position: its entries are not taken (`follows_from`), and the wake key ends it, once.
 void RedisReader::Impl::Follow(Stream* stream, const RedisEntryId& position) {
   stream->mode = Mode::kFollowing;
   stream->position = position;
@@ -51,6 +61,10 @@ void RedisReader::Impl::Follow(Stream* stream, const RedisEntryId& position) {
   }
 }
 
+// 1. All streams of the shard that are followed, each from its position.
+// 2. Where a reply was too large, fewer entries a stream; where even one of each is too large, some
+//    streams in turns, the others being `left_out`.
+// 3. One XREAD. A round in turns hardly waits, so that the others come soon.
 void RedisReader::Impl::Read(uint32_t index) {
   Shard& shard = shards_[index];
   const uint64_t round = ++shard.round;
@@ -94,8 +108,14 @@ void RedisReader::Impl::Read(uint32_t index) {
   if (!sent.ok()) Post([this, index, round, sent] { OnRead(index, round, sent); });
 }
 
-// Where everybody stands is known before anything is applied, so that the next round is on its way
-// meanwhile.
+// 1. A reply that was too large is asked for again with half of the entries. An entry that is too
+//    large alone blocks the shard: the log says how to remove it.
+// 2. Errors count as silence of Redis; the next round is tried after a pause.
+// 3. Positions are taken from the reply first, so that the next round is on its way (`Read`) before
+//    anything is applied.
+// 4. Entries are applied stream by stream, then the news, then heartbeats whose batches were read.
+// A stream that left kFollowing, or joined after this round began, takes nothing of it. A full page
+// of entries means that there may be more (`unfinished`).
 void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& reply) {
   Shard& shard = shards_[index];
   shard.reading = false;
@@ -152,6 +172,8 @@ void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& repl
   GiveHeartbeats(&shard, round, unfinished);
 }
 
+// Reads an entry for its place. A signature that is not ours is counted and audited, the latter
+// once in ten seconds a stream.
 absl::StatusOr<SenderMessage> RedisReader::Impl::Decode(std::string_view bytes,
                                                         const RedisEntryId& id,
                                                         std::string_view stream, bool snapshot) {
@@ -163,7 +185,7 @@ absl::StatusOr<SenderMessage> RedisReader::Impl::Decode(std::string_view bytes,
                         .snapshot = snapshot});
   if (!absl::IsUnauthenticated(message.status())) return message;
   Count([](RedisReaderStats& stats) { ++stats.entries_forged; });
-  // Once in ten seconds of a stream: who forges one record forges many.
+  // A forger writes many records: one line in ten seconds is enough.
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
   if (!limiter.Admit(std::string(stream), Clock::Real().Now()).has_value()) return message;
   const std::string target = "stream=" + std::string(stream);
@@ -178,6 +200,10 @@ absl::StatusOr<SenderMessage> RedisReader::Impl::Decode(std::string_view bytes,
   return message;
 }
 
+// Feeds the entries of one log, in order. Entries that cannot be read, or stand under another
+// number, are skipped and counted; the receiver sees a gap. It ends early if the session ends, or
+// if the stream is to look elsewhere: `position` then is the last entry looked at, and the rest is
+// read again.
 void RedisReader::Impl::TakeEntries(Stream* stream, const RedisReply& entries) {
   const uint64_t life = stream->life;
   stream->heard = clock_->Now();
@@ -194,7 +220,7 @@ void RedisReader::Impl::TakeEntries(Stream* stream, const RedisReply& entries) {
                "an entry in redis cannot be read",
                {{"stream", stream->name}, {"reason", message.status()}});
     } else if (id->epoch != stream->hello.epoch) {
-      // Of an epoch whose hello is in the news to come.
+      // Another epoch: the news to come have its hello.
     } else if (Batch* batch = std::get_if<Batch>(&*message)) {
       const BatchNumber number = batch->number;
       if (number != id->number()) {
@@ -218,12 +244,14 @@ void RedisReader::Impl::TakeEntries(Stream* stream, const RedisReply& entries) {
   });
 }
 
-// A snapshot of what was held after batch `as_of` is in Redis.
+// A marker: a snapshot of what was held after batch `as_of` is in Redis. It is read if the receiver
+// wants one, or has missed batches before it. Else the receiver is whole, and the marker is an
+// empty batch with a digest under that number.
 void RedisReader::Impl::TakeMarker(Stream* stream, const SnapshotPart& marker, size_t bytes) {
   if (marker.as_of <= stream->fed) return;
   const bool wanted = clock_->Now() < stream->wants_snapshot_until;
   if (wanted || marker.as_of > stream->fed + 1) return LookForSnapshot(stream);
-  // Nothing happened since the batch before.
+  // The sender captured the snapshot directly after the batch before, so it changes nothing.
   Batch batch{.number = marker.as_of,
               .events = {},
               .load = marker.load,
@@ -232,6 +260,7 @@ void RedisReader::Impl::TakeMarker(Stream* stream, const SnapshotPart& marker, s
   if (Feed(stream, std::move(batch), bytes)) stream->fed = marker.as_of;
 }
 
+// `bytes` 0: nothing of it was read as an entry.
 bool RedisReader::Impl::Feed(Stream* stream, SenderMessage message, size_t bytes) {
   if (stream->session == nullptr) return false;
   if (bytes > 0) stream->session->OnWireBytes(bytes);
@@ -240,6 +269,10 @@ bool RedisReader::Impl::Feed(Stream* stream, SenderMessage message, size_t bytes
   return status.ok();
 }
 
+// g: a goodbye, believed only with a signature where there are keys. b: a heartbeat of the epoch
+// that we know; it waits for its batches (`GiveHeartbeats`). h, or a heartbeat of another epoch:
+// the registration is read, and the stream is followed from behind `fed`, since its log may have
+// been made anew with smaller ids.
 void RedisReader::Impl::TakeNews(uint32_t index, const RedisReply& entry) {
   const std::string kind = FieldOf(entry, "k"), name = FieldOf(entry, "s");
   const auto it = streams_.find(name);
@@ -268,7 +301,6 @@ void RedisReader::Impl::TakeNews(uint32_t index, const RedisReply& entry) {
   Ask({"HGET", shards_[index].streams_key, name}, [this, index, name](const Reply& reply) {
     if (!reply.ok() || !reply->is_string()) return;
     Register(index, name, reply->text);
-    // The log may be another one now, with smaller ids than were read in the one before.
     const auto same = streams_.find(name);
     if (same == streams_.end() || same->second->mode != Mode::kFollowing) return;
     Stream* stream = same->second.get();
@@ -276,7 +308,10 @@ void RedisReader::Impl::TakeNews(uint32_t index, const RedisReply& entry) {
   });
 }
 
-// A heartbeat names the last batch of its time. It is given once that was read, or could have been.
+// A heartbeat names the last batch of its time. It is given to the receiver once that batch was
+// read, or could have been: given earlier, it would report a gap that is only a reader's delay. It
+// could have been read when a round that began after the heartbeat has returned all that the log
+// had.
 void RedisReader::Impl::GiveHeartbeats(Shard* shard, uint64_t round,
                                        const std::unordered_set<std::string>& unfinished) {
   std::vector<std::string> given;
@@ -303,6 +338,9 @@ void RedisReader::Impl::GiveHeartbeats(Shard* shard, uint64_t round,
 
 // ---- 4. and 5. Replay, snapshots ----
 
+// A missing batch is looked up in the log first: if it is there and readable, reading goes back to
+// it. If not, only a snapshot helps. While the stream looks for either, further needs are ignored;
+// the receiver repeats them.
 void RedisReader::Impl::OnNeed(Stream* stream, const Need& need) {
   if (stream->mode != Mode::kFollowing) return;  // it is being looked for; the receiver asks again
   if (need.snapshot) return LookForSnapshot(stream);
@@ -322,12 +360,15 @@ void RedisReader::Impl::OnNeed(Stream* stream, const Need& need) {
         });
 }
 
+// The last entry of the key tells whether a snapshot is complete: its last part is written last.
 void RedisReader::Impl::LookForSnapshot(Stream* stream) {
   stream->mode = Mode::kSnapshot;
   AskOf(*stream, {"XREVRANGE", stream->keys.snap, "+", "-", "COUNT", "1"},
         [this](Stream* same, const Reply& reply) { OnLastPart(same, reply); });
 }
 
+// A snapshot is used if it is complete, of this epoch, newer than the last used one, and no older
+// than what was fed. Else the sender is asked for another.
 void RedisReader::Impl::OnLastPart(Stream* stream, const Reply& reply) {
   const std::optional<RedisEntryId> id =
       reply.ok() && !reply->elements.empty() ? RedisIdOf(reply->elements[0]) : std::nullopt;
@@ -349,6 +390,9 @@ void RedisReader::Impl::ReadParts(Stream* stream, BatchNumber as_of, const std::
         [this, as_of](Stream* same, const Reply& reply) { OnParts(same, as_of, reply); });
 }
 
+// One page of parts, fed in order. The log goes on behind the last one. A page without a usable
+// part means that the snapshot was replaced or damaged while it was being read: another one is
+// asked for. Between two pages other streams have their turn.
 void RedisReader::Impl::OnParts(Stream* stream, BatchNumber as_of, const Reply& reply) {
   if (!reply.ok()) return AskForSnapshot(stream);
   const uint64_t life = stream->life;
@@ -378,12 +422,12 @@ void RedisReader::Impl::OnParts(Stream* stream, BatchNumber as_of, const Reply& 
     stream->wants_snapshot_until = Time(0);
     return Follow(stream, RedisEntryId::Before(stream->hello.epoch, as_of + 1));
   }
-  // Replaced, or damaged.
   if (!last_id.has_value()) return AskForSnapshot(stream);
   ReadParts(stream, as_of, RedisEntryId::Of(last_id->epoch, as_of, last_id->part() + 1).ToString());
 }
 
-// The log is followed meanwhile: a marker says when the snapshot is there.
+// Asks the sender, naming the last snapshot used, and follows the log meanwhile: a marker within
+// `kWantFor` says that the snapshot is there.
 void RedisReader::Impl::AskForSnapshot(Stream* stream) {
   stream->wants_snapshot_until = clock_->Now() + kWantFor;
   Count([](RedisReaderStats& stats) { ++stats.snapshots_asked; });

@@ -1,4 +1,4 @@
-// How does a `RedisReader` work? Its state, and who does what: a part of it.
+// The state of a `RedisReader` and the division of its work; private to it.
 //
 //   redis_reader.cc         its thread, finding and opening streams (1, 2), what sessions reply
 //   redis_reader_follow.cc  reading logs (3), replay and snapshots (4, 5), heartbeats (6)
@@ -56,8 +56,7 @@ inline std::optional<RedisEntryId> RedisIdOf(const RedisReply& entry) {
 }
 
 // Everything without a guard belongs to the reader's thread, which works off `tasks_`. Answers of
-// Redis come as tasks;
-// one that belongs to an earlier life of its stream (`life`) is dropped.
+// Redis come as tasks; one that belongs to an earlier life of its stream (`life`) is dropped.
 class RedisReader::Impl {
  public:
   Impl(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
@@ -168,7 +167,7 @@ class RedisReader::Impl {
   void On(Stream* stream, const ReceiverMessage& message);
   void SendAcks();
 
-  // Of an entry of that stream. Signatures that are not ours are counted.
+  // Decodes an entry of that stream. Signatures that are not ours are counted.
   absl::StatusOr<SenderMessage> Decode(std::string_view bytes, const RedisEntryId& id,
                                        std::string_view stream, bool snapshot = false);
 
@@ -182,7 +181,7 @@ class RedisReader::Impl {
     change(stats_);
   }
 
-  // Is the hello one that the policy allows to a worker of its name in this cell? Audited.
+  // OK if the policy allows the hello to a worker of its name in this cell. Audited.
   absl::Status Allowed(const Hello& hello);
   std::shared_ptr<const Identity> IdentityOf(const Hello& hello) const;
 
@@ -217,7 +216,7 @@ class RedisReader::Impl {
   Mutex mutex_;
   CondVar work_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  // What sessions replied, by life; of acks only the last.
+  // Replies of sessions by life; only the last of their acks.
   std::unordered_map<uint64_t, BatchNumber> acks_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<uint64_t, ReceiverMessage>> replies_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,5 +1,5 @@
-// What has to happen in Redis at once? The scripts of the protocol; README.md says when each one
-// runs.
+// The steps of the protocol that have to be atomic in Redis, as scripts; README.md says when each
+// one runs.
 //
 // Their keys lie in one slot. Epochs are compared as text of 20 digits, since Lua's numbers have 53
 // bits.

@@ -47,7 +47,7 @@ class RedisSealedLogTest : public testing::Test {
 
   std::string StreamName() const { return RedisStreamName({"worker-0", 0, ""}, kTestDomain); }
   std::string LogKey() const { return RedisTag("cell", 0) + ":log:" + StreamName(); }
-  // What that name registers: nothing that a key of ours signed, whatever the epoch.
+  // Registers that name with an entry that no key of ours signed.
   void RegisterMadeUp(Epoch epoch, RecordKeys* keys) {
     const std::string stream = StreamName();
     Hello hello;
@@ -130,7 +130,7 @@ TEST_F(RedisSealedLogTest, WhoHasTheKeyIsHeardAndNobodyElse) {
   EXPECT_FALSE(foreign.DigestOf(worker.holder()).has_value());
   EXPECT_EQ(leaf.reader_stats().entries_forged, 0u);
   EXPECT_EQ(leaf.reader_stats().entries_damaged, 0u);
-  // One that does not sign is not heard by who wants signatures.
+  // A worker that does not sign is not heard by a leaf that wants signatures.
   RedisWorker unsigned_worker(TestLogOptions(server_.url()), {.name = "worker-1"});
   unsigned_worker.Apply(RunOf(500, 5));
   AwaitTrue([&] { return leaf.reader_stats().entries_forged > 0; });
@@ -195,7 +195,8 @@ TEST_F(RedisSealedLogTest, KeysRotateWhileTheLogIsWritten) {
   EXPECT_EQ(leaf.StatsOf(worker.holder())->receiver.gaps, 0u);
 }
 
-// Who may write to Redis registers a younger epoch: what none of our keys signed fences no worker.
+// An attacker that may write to Redis registers a younger epoch: without a signature by our keys it
+// fences no worker.
 TEST_F(RedisSealedWorkerTest, AMadeUpEpochFencesNoWorker) {
   uint64_t first = 1000;
   const auto goes_on = [&] {
@@ -214,7 +215,7 @@ TEST_F(RedisSealedWorkerTest, AMadeUpEpochFencesNoWorker) {
   EXPECT_TRUE(client_.Call({"DEL", LogKey()}).ok());
   EXPECT_TRUE(client_.Call({"XADD", LogKey(), "2000-0", "m", "nothing"}).ok());
   goes_on();
-  // One that a key of ours signed counts.
+  // A younger epoch that a key of ours signed counts.
   RedisWorker younger(options_, {.epoch = 3000, .instance_id = 8});
   younger.Apply(RunOf(9000, 10));
   AwaitTrue([&] { return worker_.pump().stats().replaced > 0; });
@@ -262,7 +263,7 @@ TEST_F(RedisSealedLogTest, AWorkerWithAKeyOfItsOwnSpeaksForItselfAlone) {
   EXPECT_EQ(leaf.StatsOf(own.holder())->epoch, 1000u);
 }
 
-// What README.md says such a user needs.
+// The rights that README.md lists for such a user.
 TEST(RedisUserTest, AUserOfACellReachesThatCellAlone) {
   RedisTestServer server(
       {"user cell-a on >secret ~{kvatlas:a:* ~kvatlas:a:* +@stream +@hash +@scripting "

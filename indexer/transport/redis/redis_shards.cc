@@ -6,6 +6,7 @@
 
 namespace kvatlas {
 
+// SETNX decides between processes that start at once; GET then shows all of them the same.
 RedisShardsQuestion AskForRedisShards(std::string_view cell, uint32_t shards) {
   const std::string key = RedisShardsKey(cell);
   return {{"SETNX", key, std::to_string(shards)}, {"GET", key}};

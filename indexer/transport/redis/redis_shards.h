@@ -1,9 +1,9 @@
-// Over how many shards does a cell's log lie? The first process writes it into Redis, all others
-// have to agree: `AskForRedisShards`' two commands in this order, then `CheckRedisShards` of the
-// second one's reply.
+// The number of shards of a cell's log. The first process writes it into Redis, all others have to
+// agree: `AskForRedisShards`' two commands in this order, then `CheckRedisShards` of the second
+// one's reply.
 //
-// Redis that is full refuses the first one, and may lose the key later: who asks again sends both
-// again.
+// A full Redis refuses the first one, and may lose the key later: a process that asks again sends
+// both again.
 //
 // *Threads*: pure functions.
 
