@@ -17,7 +17,8 @@ namespace {
 
 using grpc::experimental::ClientInterceptorFactoryInterface;
 
-// Lives as long as its channel, and so does what it keeps; intercepts nothing.
+// Keeps a `Security` alive as long as its channel: gRPC owns the factory with the channel. It
+// intercepts nothing.
 class Keeps final : public ClientInterceptorFactoryInterface {
  public:
   explicit Keeps(std::shared_ptr<Security> security) : security_(std::move(security)) {}

@@ -1,3 +1,7 @@
+// Two hooks of gRPC. `CallProcessor` refuses calls before their handler, by certificate, token,
+// policy and quota. `CutWhenRevoked` watches the calls that stream: it holds their quotas and cuts
+// them when the policy or the files change. VerbOfMethod maps methods to the verbs of the policy.
+
 #include "indexer/net/grpc_guard.h"
 
 #include <grpcpp/security/auth_metadata_processor.h>
@@ -16,7 +20,7 @@ namespace {
 
 constexpr char kChainProperty[] = "x509_pem_cert_chain";
 constexpr char kCertificateProperty[] = "x509_pem_cert";
-// gRPC 1.51 tells its AuthMetadataProcessor nothing of the peer's address, and lets nothing else
+// gRPC 1.51 gives its AuthMetadataProcessor no address of the peer, and has no other hook that may
 // refuse a call.
 constexpr std::string_view kNoPeer;
 
@@ -25,7 +29,8 @@ struct MethodVerb {
   Verb verb;
 };
 
-// The first prefix counts.
+// The first prefix that matches counts, so longer ones stand before shorter ones of the same
+// service.
 constexpr std::array kMethodVerbs = {
     MethodVerb{"/grpc.health.", Verb::kHealth},
     MethodVerb{"/grpc.reflection.", Verb::kStatus},
@@ -64,15 +69,16 @@ std::string PropertyOf(const grpc::AuthContext& context, const char* name) {
   return values.empty() ? "" : std::string(values.front().data(), values.front().size());
 }
 
-// OpenSSL's chain of a client has its intermediates alone.
+// The client's certificate and its intermediates as PEM. OpenSSL's chain of a client does not
+// contain the client's own certificate, so gRPC has it as a property of its own.
 std::string ChainOf(const grpc::AuthContext& context) {
   std::string chain = PropertyOf(context, kCertificateProperty);
   if (!chain.empty()) chain += PropertyOf(context, kChainProperty);
   return chain;
 }
 
-// A method that two kinds of streams come by: workers' to a leaf, leaves' to a node. Which, the
-// hello says.
+// Two kinds of streams use the same method: workers' to a leaf (publish) and leaves' to a node
+// (report). The hello message tells them apart, later; here the role does.
 absl::Status CheckMethod(Security* security, const Identity& identity, Verb verb) {
   const bool reports = identity.role == IdentityRole::kLeaf || identity.role == IdentityRole::kNode;
   return security->CheckMethod(identity, verb == Verb::kPublish && reports ? Verb::kReport : verb,
@@ -114,7 +120,9 @@ class CallProcessor final : public grpc::AuthMetadataProcessor {
   const std::shared_ptr<Security> security_;
 };
 
-// Of one call that streams: it is cut when its identity is no longer allowed.
+// One per streaming call, destroyed by gRPC with the call, which releases the quotas. When its
+// identity is no longer allowed, AddCall's callback cancels the call. The identity is taken once
+// its metadata is there; CallProcessor has accepted it before.
 class CutWhenRevoked final : public grpc::experimental::Interceptor {
  public:
   CutWhenRevoked(std::shared_ptr<Security> security, grpc::experimental::ServerRpcInfo* info)
@@ -165,7 +173,7 @@ class CutterFactory final : public grpc::experimental::ServerInterceptorFactoryI
       grpc::experimental::ServerRpcInfo* info) override {
     if (info->type() == grpc::experimental::ServerRpcInfo::Type::UNARY) return nullptr;
     if (VerbOfMethod(info->method()) == Verb::kHealth) return nullptr;
-    // Its acceptor knows what else was allowed of it.
+    // The acceptor of holdings registers its streams itself, with `AddCall`.
     if (VerbOfMethod(info->method()) == Verb::kPublish) return nullptr;
     return new CutWhenRevoked(security_, info);
   }

@@ -1,4 +1,4 @@
-// How do we talk to Redis without ever waiting for it? Commands go in from any thread, answers come
+// An asynchronous client of Redis: commands go in from any thread without waiting, answers come
 // back by callback.
 //
 //   Send ─▶ inbox ─▶ event loop ─▶ a pipelined connection per node ─▶ Redis

@@ -83,10 +83,10 @@ class RedisConnection : public std::enable_shared_from_this<RedisConnection> {
   // Waits until the connection is ready, if it is not yet. With `asking` the node is told to take a
   // key that is just being moved to it.
   void Write(std::unique_ptr<RedisCommand> command, bool asking, Time now);
-  // Closes when an answer is overdue; says PING when nothing else is said.
+  // Closes the connection when an answer is overdue; sends PING when nothing else is in flight.
   void OnTime(Time now);
-  // Every command that waits or is under way fails with `why`; from a callback of this connection,
-  // once that returns.
+  // Fails every command that waits or is in flight with `why`. Called within a callback of this
+  // connection, it takes effect when that returns.
   void Close(const absl::Status& why);
 
   uint64_t id() const { return id_; }
@@ -154,7 +154,7 @@ class RedisConnection : public std::enable_shared_from_this<RedisConnection> {
   std::deque<Waiting> waiting_;
 };
 
-// What an error reply means, as `redis_client.h` has it.
+// The status of an error reply, by the table in `redis_client.h`.
 absl::Status RedisErrorToStatus(const std::string& error);
 
 }  // namespace kvatlas
