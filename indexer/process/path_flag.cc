@@ -32,6 +32,7 @@ int WritableDirectoryError(const std::string& path) {
 
 }  // namespace
 
+// A directory that is missing may be made later: the nearest existing parent must then be writable.
 absl::Status CheckDirectoryToWrite(const std::string& path) {
   int error = WritableDirectoryError(path);
   if (error == 0) return absl::OkStatus();

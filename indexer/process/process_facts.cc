@@ -1,3 +1,6 @@
+// The facts of the process, kept by SetFactsOfProcess and completed with the present time when
+// asked. One instance, never destroyed: answers may be given while static objects go.
+
 #include "indexer/process/process_facts.h"
 
 #include <limits.h>
@@ -41,6 +44,7 @@ std::string Quoted(std::string_view text) {
   return out + "\"";
 }
 
+// The path of the file that standard error was redirected to.
 std::string LogFile() {
   struct stat file = {};
   if (fstat(STDERR_FILENO, &file) != 0 || !S_ISREG(file.st_mode)) return "";
@@ -64,6 +68,8 @@ ProcessFacts FactsOfProcess() {
   return facts;
 }
 
+// "salt=" counts at the start of an option only ("engine;salt=S"), and the value ends with the
+// option.
 std::string WithoutSecrets(std::string_view value) {
   constexpr std::string_view kSalt = "salt=";
   std::string text = WithoutPasswords(value);
@@ -78,6 +84,8 @@ std::string WithoutSecrets(std::string_view value) {
   return text;
 }
 
+// The first call fixes the start time; later ones (reloads) replace the flags. Secrets are removed
+// before anything is kept.
 void SetFactsOfProcess(std::string program, std::vector<ToldFlag> flags) {
   Kept& kept = OfProcess();
   MutexLock lock(&kept.mutex);

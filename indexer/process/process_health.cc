@@ -42,6 +42,7 @@ void ProcessHealth::Set(Health health, std::string reason) {
   reason_ = reason.empty() ? std::string(NameOf(health)) : std::move(reason);
 }
 
+// Called without the mutex later (readiness), since a gate takes locks of its own.
 void ProcessHealth::SetGate(std::function<Readiness()> gate) { gate_ = std::move(gate); }
 
 void ProcessHealth::SetDeaf(std::string reason) {
@@ -68,6 +69,7 @@ Readiness ProcessHealth::readiness() const {
   return gate_ == nullptr ? Readiness{.ready = true, .reason = ""} : gate_();
 }
 
+// All are quick and vital: answered whatever other requests do.
 void ProcessHealth::AddRoutes(HttpServer* server) const {
   const auto add = [&](const char* path, void (ProcessHealth::*answer)(HttpResponse*) const) {
     server->Handle({.method = "GET",
@@ -100,6 +102,7 @@ void ProcessHealth::AnswerReady(HttpResponse* response) const {
   response->body += "}\n";
 }
 
+// /healthz: kServing and live. It does not ask the gate.
 void ProcessHealth::AnswerBoth(HttpResponse* response) const {
   const Health health = this->health();
   const std::string deaf = this->deaf();

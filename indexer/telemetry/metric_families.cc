@@ -1,3 +1,7 @@
+// Each family is one string, with its head first; a series is appended to the family of its name
+// wherever it comes. So the series of a family are together in the output, as the format requires,
+// whatever the order of the calls.
+
 #include "indexer/telemetry/metric_families.h"
 
 #include <cstdio>
@@ -36,6 +40,7 @@ void MetricFamilies::AppendTo(std::string* text) const {
   for (const std::string& family : families_) *text += family;
 }
 
+// The family of `name`, made with HELP and TYPE at the first call; later help and type are ignored.
 std::string& MetricFamilies::Family(std::string_view name, std::string_view type,
                                     std::string_view help) {
   const auto known = index_.find(name);
