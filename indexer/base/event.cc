@@ -21,6 +21,7 @@ size_t BlockCount(const Batch& batch) {
   return count;
 }
 
+// Integer sums may wrap only beyond 2^32 requests, which no fleet has.
 Load& Load::operator+=(const Load& other) {
   running_requests += other.running_requests;
   waiting_requests += other.waiting_requests;
@@ -38,6 +39,7 @@ void Digest::Add(Tier tier, SequenceHash block) {
   of_tier.sum += DigestTerm(block);
 }
 
+// Sums are mod 2^64, so the order of adding and subtracting does not matter.
 void Digest::Subtract(Tier tier, SequenceHash block) {
   OfTier& of_tier = tiers[static_cast<int>(tier)];
   of_tier.blocks -= 1;

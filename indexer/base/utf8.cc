@@ -2,6 +2,8 @@
 
 namespace kvatlas {
 
+// The table of well-formed sequences in the Unicode standard. Bounds on the second byte exclude
+// overlong forms (E0, F0), surrogates (ED) and code points beyond U+10FFFF (F4).
 size_t Utf8CharacterBytes(std::string_view text) {
   if (text.empty()) return 0;
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };

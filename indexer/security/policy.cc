@@ -1,3 +1,6 @@
+// Decisions of a policy; policy_reader.cc makes it from its file, policy_rule.h has the single
+// rule. Everything is immutable after parsing, so no lock is taken.
+
 #include "indexer/security/policy.h"
 
 #include <algorithm>
@@ -16,8 +19,8 @@ constexpr std::array<std::string_view, kVerbs> kVerbNames = {
     "publish", "report",   "query",   "route",  "pick",    "feedback", "snapshot",
     "dump",    "register", "operate", "status", "metrics", "health"};
 
-// Is a certificate of `identity` good for what the target claims to be? Not configurable. Empty:
-// yes.
+// Why the target claims to be another worker, cell or node than the identity's own; empty: it does
+// not. These rules are built in, no policy can relax them.
 std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarget& target) {
   const auto other = [](const std::optional<std::string>& claimed, std::string_view own) {
     return claimed.has_value() && *claimed != own;
@@ -43,6 +46,8 @@ std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarge
 
 }  // namespace
 
+// The text between scheme and path, without login and port. What is no URL yields a text that no
+// rule allows.
 std::string HostOfUrl(const std::string& url) {
   const size_t scheme = url.find("://");
   const size_t from = scheme == std::string::npos ? 0 : scheme + 3;
@@ -77,6 +82,9 @@ std::string TextOf(const PolicyTarget& target) {
   return text;
 }
 
+// 1. The first SPIFFE URI decides alone: one of a foreign trust domain is refused, even if other
+//    names are mapped. 2. Else the first DNS name that "names" maps. 3. Else the common name. The
+//    credential's serial number and fingerprint are kept, to be found in "revoked".
 absl::StatusOr<Identity> AccessPolicy::IdentityOf(const CertificateNames& names) const {
   std::optional<Identity> identity;
   for (const std::string& uri : names.uris) {
@@ -104,6 +112,7 @@ absl::StatusOr<Identity> AccessPolicy::IdentityOf(const CertificateNames& names)
   return *std::move(identity);
 }
 
+// True for a verb that some rule allows for some target: the request is worth reading.
 PolicyDecision AccessPolicy::DecideMethod(const Identity& identity, Verb verb) const {
   if (verb == Verb::kHealth) return {.allowed = true, .reason = "health is always allowed"};
   for (const auto& rule : rules_) {
@@ -115,6 +124,8 @@ PolicyDecision AccessPolicy::DecideMethod(const Identity& identity, Verb verb) c
           .reason = absl::StrCat("no rule allows ", Absl(VerbName(verb)), " to ", identity.Text())};
 }
 
+// One rule must allow the whole target: two rules that allow a part each do not add up. A refusal
+// names what the first rule with the verb lacks, or that no rule has the verb.
 PolicyDecision AccessPolicy::Decide(const Identity& identity, Verb verb,
                                     const PolicyTarget& target) const {
   if (verb == Verb::kHealth) return {.allowed = true, .reason = "health is always allowed"};
@@ -138,6 +149,8 @@ PolicyDecision AccessPolicy::Decide(const Identity& identity, Verb verb,
           .reason = absl::StrCat("rules[", nearest->number, "] does not allow ", missing)};
 }
 
+// By identity, or by serial number, fingerprint or token name. Linear in the list, but called only
+// when an identity is first seen, and for each token.
 bool AccessPolicy::Revoked(const Identity& identity) const {
   if (revoked_.empty()) return false;
   const auto has = [this](const std::string& name) {
@@ -147,6 +160,7 @@ bool AccessPolicy::Revoked(const Identity& identity) const {
          std::any_of(identity.credential.begin(), identity.credential.end(), has);
 }
 
+// As Rule::AllowsTenant decides, as a list. Patterns with '*' are returned as they are.
 std::vector<std::string> AccessPolicy::TenantsOf(const Identity& identity, Verb verb) const {
   std::set<std::string> tenants;
   for (const auto& rule : rules_) {
@@ -169,6 +183,8 @@ PolicyQuota AccessPolicy::QuotaOf(const Identity& identity) const {
   return {};
 }
 
+// With several tenants, or a pattern, the identity alone does not tell which tenant it acts for;
+// the caller names it then.
 std::string AccessPolicy::QuotaTenantOf(const Identity& identity) const {
   if (!tenant_quotas_ || !identity.tenant.empty()) return identity.tenant;
   std::set<std::string> tenants;

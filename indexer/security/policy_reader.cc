@@ -1,4 +1,6 @@
-// From a policy's file to a policy.
+// Reads a policy file. Unknown keys and verbs are refused, with the nearest known name: a key that
+// is misspelt and ignored would open more than its author meant. The first error ends the reading,
+// and nothing of a bad file is used.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -25,7 +27,8 @@ constexpr size_t kSaltBytesMin = 16;
 
 }  // namespace
 
-// Reads the file's JSON. An error begins with the place, as rules[2].allow[0].
+// Fills `policy_` from the JSON of the file, section by section. Errors begin with the place, as
+// rules[2].allow[0].
 class AccessPolicy::Reader {
  public:
   explicit Reader(AccessPolicy* policy) : policy_(policy) {}
@@ -55,6 +58,7 @@ class AccessPolicy::Reader {
     return Bad(place, std::string(status.message()));
   }
 
+  // An object with no other keys than these.
   static absl::Status CheckKeys(std::string_view place, const Json& json,
                                 const std::vector<std::string>& keys) {
     if (!json.is_object()) {
@@ -69,6 +73,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A key that may be absent: then `*text` keeps its value.
   static absl::Status ReadText(const Json& json, const char* key, std::string_view place,
                                std::string* text) {
     if (!json.contains(key)) return absl::OkStatus();
@@ -97,6 +102,8 @@ class AccessPolicy::Reader {
     return texts;
   }
 
+  // Absent is not the same as empty: an absent list means the default of its key, an empty one
+  // matches nothing.
   static absl::Status ReadPatterns(const Json& json, const char* key, std::string_view place,
                                    std::optional<std::vector<NamePattern>>* patterns) {
     if (!json.contains(key)) return absl::OkStatus();
@@ -113,6 +120,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // Names are kept in lower case, as DNS names are compared (AccessPolicy::IdentityOf looks them up
+  // so).
   absl::Status ReadNames(const Json& json) {
     if (!json.contains("names")) return absl::OkStatus();
     if (!json["names"].is_object()) return Bad("names", "expected an object");
@@ -129,6 +138,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // "rules" must be there: a file without them would refuse everything, most likely by mistake.
   absl::Status ReadRules(const Json& json) {
     if (!json.contains("rules"))
       return Bad("rules", "expected a list; without it nothing is allowed");
@@ -142,6 +152,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // The number of a rule is its index in the file; decisions name it.
   absl::Status ReadRule(const Json& json, Rule* rule) {
     static const std::vector<std::string> kKeys = {"identity", "allow",   "models",    "tenants",
                                                    "cells",    "holders", "url_hosts", "quota"};
@@ -174,7 +185,8 @@ class AccessPolicy::Reader {
 
   static absl::Status ReadIdentity(const std::string& place, const std::string& text, Rule* rule) {
     if (text == "*") return absl::OkStatus();
-    // With names in the place of patterns it must be an identity.
+    // With a letter in place of each '*' it must be a valid identity; then each segment is a
+    // pattern.
     std::string plain = text;
     std::replace(plain.begin(), plain.end(), '*', 'x');
     absl::StatusOr<Identity> identity = ParseIdentity(plain);
@@ -189,6 +201,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A set of bits by `Verb`. "route" includes "pick": the same question, put by a gateway
+  // (ext_proc).
   static absl::Status ReadAllow(const Json& json, const std::string& within, Rule* rule) {
     absl::StatusOr<std::vector<std::string>> verbs = ReadTexts(json, "allow", within);
     if (!verbs.ok()) return verbs.status();
@@ -213,6 +227,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // Each entry is an address, a range, or a pattern of names. "*" is both: every range and every
+  // name. Without "url_hosts" no host is allowed.
   static absl::Status ReadHosts(const Json& json, const std::string& within, Rule* rule) {
     std::vector<std::string> ranges;
     if (json.contains("url_hosts")) {
@@ -240,6 +256,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A bound of 0 would read as "none" (PolicyQuota), so it is refused.
   static absl::Status ReadQuota(const Json& json, const std::string& within,
                                 std::optional<PolicyQuota>* read) {
     if (!json.contains("quota")) return absl::OkStatus();
@@ -268,6 +285,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // Serial numbers and fingerprints are brought into the form that ReadCertificate makes, so that
+  // texts copied from openssl match.
   absl::Status ReadRevoked(const Json& json) {
     if (!json.contains("revoked")) return absl::OkStatus();
     absl::StatusOr<std::vector<std::string>> revoked = ReadTexts(json, "revoked", "");
@@ -300,6 +319,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A tenant whose engines serve others too must have a salt: its hashes would otherwise match
+  // blocks that the others cached.
   absl::Status ReadTenants(const Json& json) {
     static const std::vector<std::string> kKeys = {"salt", "pool", "public_prefixes", "quota"};
     if (!json.contains("tenants")) return absl::OkStatus();
@@ -356,7 +377,8 @@ class AccessPolicy::Reader {
 };
 
 absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Parse(std::string_view json) {
-  // nlohmann keeps the last of two equal keys; a policy that says two things is refused.
+  // nlohmann keeps the last of two equal keys. A policy that says two things is refused: the
+  // callback keeps the keys of each open object in a stack of sets.
   std::vector<std::set<std::string>> keys;
   std::string twice;
   const auto look = [&keys, &twice](int, Json::parse_event_t event, Json& value) {

@@ -1,3 +1,6 @@
+// Prometheus text of the process's security. Families are declared even where they have no series,
+// so that a dashboard or an alert finds their names in every process.
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/security/real_security.h"
