@@ -14,7 +14,8 @@
 namespace kvatlas {
 namespace {
 
-// What the allocator takes for that many bytes: 8 before them, in all a multiple of 16.
+// Bytes that the allocator takes for a block of `bytes`: 8 more for its head, in all a multiple of
+// 16.
 constexpr size_t Allocated(size_t bytes) { return (bytes + 8 + 15) / 16 * 16; }
 
 }  // namespace

@@ -22,13 +22,12 @@
 
 namespace kvatlas {
 
-// What became of events that were handed over together.
+// The result of events that were handed over together.
 struct Applied {
   // How many were taken, from the first on; at least one. The events behind them were not looked
   // at.
   size_t events = 0;
-  // Of the last one taken: blocks of the main class that it changed. A writer that cannot tell says
-  // that all were.
+  // Blocks of the main class that the last event taken changed. A writer that cannot tell says all.
   uint64_t changed = 0;
   absl::Status status;
 };

@@ -1,5 +1,5 @@
-// Which name may a mistyped one have meant? For messages such as "unknown flag --parrents; did you
-// mean --parents?".
+// Finds the name that a mistyped one may have meant, for messages such as "unknown flag --parrents;
+// did you mean --parents?".
 //
 // *Truth*: the candidate of the least distance (letters inserted, left out, replaced, or swapped
 // with their neighbour), if that is at most a third of the name's length, rounded up, and at most

@@ -9,7 +9,7 @@ size_t Utf8CharacterBytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return 1;
   size_t bytes = 0;
-  // What the second byte may be; the rest may be any continuation.
+  // The range of the second byte; the others may be any continuation byte.
   unsigned char second_min = 0x80;
   unsigned char second_max = 0xBF;
   if (byte(0) >= 0xC2 && byte(0) <= 0xDF) {

@@ -91,7 +91,7 @@ absl::StatusOr<WaypointSchedule> WaypointSchedule::Parse(absl::string_view name)
     }
     if (early.size() > kEarlyWaypointsMax) return Bad(name, "too many early positions");
   }
-  // What the strides would say anyway is not named.
+  // Early positions that the strides would produce anyway are dropped.
   while (!early.empty() && early.back() % stride == stride - 1 &&
          (early.size() == 1 ? early.back() < stride
                             : early.back() - early[early.size() - 2] <= stride)) {

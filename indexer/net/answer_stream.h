@@ -1,5 +1,5 @@
-// How does a service answer many questions over one call? A stream whose requests each carry a few
-// questions, and whose responses carry their answers.
+// Answers many questions over one call: a stream whose requests each carry a few questions, and
+// whose responses carry their answers.
 //
 //   StartRead ─▶ OnReadDone ─▶ what is told is heard
 //                    ╰──────▶ AnswerSome ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
@@ -66,14 +66,14 @@ class AnswerStreams {
   using Response = std::decay_t<decltype(std::declval<StreamResponse>().answers(0).response())>;
   using Incoming = BoundedMessage<StreamRequest>;
   using Reactor = grpc::ServerBidiReactor<Incoming, StreamResponse>;
-  // Of the method, for `Service::MarkMethodCallback`; `open` returns what `Open` does.
+  // The handler of the method, for `Service::MarkMethodCallback`; `open` returns what `Open` does.
   static auto* MethodHandler(std::function<Reactor*(grpc::CallbackServerContext*)> open) {
     return new grpc::internal::CallbackBidiHandler<Incoming, StreamResponse>(std::move(open));
   }
   // Any thread; it does not wait for anybody.
   using Handler = std::function<absl::Status(const Request& request, Response* response)>;
 
-  // What a request tells, beside its questions. Any thread; several at once.
+  // Takes what a request reports beside its questions. Any thread; several at once.
   using Hear = std::function<void(const StreamRequest& request)>;
 
   explicit AnswerStreams(Handler handler) : handler_(std::move(handler)) {}
@@ -83,7 +83,7 @@ class AnswerStreams {
   AnswerStreams(const AnswerStreams&) = delete;
   AnswerStreams& operator=(const AnswerStreams&) = delete;
 
-  // What a method returns to gRPC.
+  // The reactor that a method returns to gRPC.
   Reactor* Open() { return Open(handler_); }
   // `hear` of this stream alone goes with it.
   Reactor* OpenHearing(Hear hear) { return Open(handler_, nullptr, std::move(hear)); }
@@ -207,7 +207,7 @@ class AnswerStreams {
       Holder* holder;
       std::shared_ptr<const void> hold;  // of `Unread`
     };
-    // What is to be done once the lock is released.
+    // Work to be done once the lock is released.
     struct Next {
       StreamRequest* read = nullptr;
       const StreamResponse* write = nullptr;

@@ -22,7 +22,7 @@ using google::protobuf::io::CodedInputStream;
 // Adds the parts of one message to `parts`. False: malformed, or more than `kPartsMax`; the caller
 // tells by `parts`. Recurses into fields that are messages, up to protobuf's own depth.
 bool Count(const Descriptor& type, CodedInputStream* in, size_t* parts, int depth) {
-  constexpr int kDepthMax = 100;  // as of who reads it
+  constexpr int kDepthMax = 100;  // as protobuf's own parser has it
   if (depth > kDepthMax) return false;
   while (const uint32_t tag = in->ReadTag()) {
     if (++*parts > kPartsMax) return false;

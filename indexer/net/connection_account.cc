@@ -1,5 +1,5 @@
 // The account of inbound connections. `ConnectionAccount`, one per process, knows every connection
-// that a `ConnectionListener` accepted, by descriptor number and inode: it decides who stays,
+// that a `ConnectionListener` accepted, by descriptor number and inode: it decides which stay,
 // closes silent connections for new ones, and measures what connections send. The listeners do the
 // system calls around it. At the end: the probe of the process's own listeners.
 //
@@ -471,7 +471,7 @@ class ConnectionAccount {
         return entry.listener == listener && !entry.on_reserve && entry.peer.host == peer.host;
       });
     }
-    // Of all listeners, if it is the process that is full.
+    // Any listener may pay if the whole process is full.
     ConnectionListener* of = listener;
     if (static_cast<size_t>(fd) >= ceiling_) {
       for (const auto& [other, its] : listeners_) {

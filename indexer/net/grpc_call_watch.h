@@ -71,7 +71,7 @@ inline constexpr int64_t kCallsUncounted = 32;
 inline constexpr uint64_t kUnfinishedUnlooked = uint64_t{4} << 20;
 // Senders of fewer bytes are not looked at.
 inline constexpr uint64_t kUnfinishedUncounted = uint64_t{64} << 10;
-// Of all connections together while memory is critical.
+// The bound of all connections together while memory is critical.
 inline constexpr uint64_t kUnfinishedCritical = uint64_t{64} << 20;
 
 // The gRPC servers of this process, by gRPC's numbers.
@@ -138,7 +138,7 @@ class GrpcCallWatch {
   const GrpcCallLimits limits_;
   ConnectionListener* const listener_;
   std::atomic<bool> settling_{false};
-  // Of the thread.
+  // The members below belong to the thread.
   std::vector<Server> servers_;
   // The sum of the pauses that the thread meant to make: a clock that hardly moves while the
   // process is kept from running, when gRPC cannot destroy calls either.

@@ -42,7 +42,7 @@ namespace {
 
 // GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, which has no public name.
 constexpr char kHandshakeTimeoutMs[] = "grpc.server_handshake_timeout_ms";
-// The header of the SETTINGS frame with which gRPC greets everybody.
+// The header of the SETTINGS frame with which gRPC greets every client.
 constexpr size_t kH2GreetingBytes = 9;
 // The header of the record with which TLS answers a client's hello. Both are for
 // `CheckOwnListeners`, which tells by them that gRPC itself handles new connections.
@@ -50,7 +50,7 @@ constexpr size_t kTlsGreetingBytes = 5;
 constexpr int kReadBytesMax = 64 << 10;
 // Calls whose messages of the longest kind may be under way on one connection at once.
 constexpr uint64_t kMessagesAtOnce = 4;
-// What orchestrators ask for by convention.
+// Names that orchestrators ask for by convention.
 constexpr char kLiveness[] = "liveness";
 constexpr char kReadiness[] = "readiness";
 // How long accepting pauses when the machine has no descriptor left.
@@ -81,9 +81,9 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
                               1 << GRPC_COMPRESS_NONE);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_max);
-  // What `GrpcCallWatch` asks for is figures: the traces that come with them cost more.
+  // `GrpcCallWatch` needs the figures of channelz alone; its traces would cost more than they do.
   builder->AddChannelArgument(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
-  // What is read at once bounds how many calls begin before the first of them is over.
+  // The bytes of one read bound how many calls can begin before the first of them is over.
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                               Milliseconds<int>(options.idle_timeout));

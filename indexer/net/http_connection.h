@@ -42,12 +42,12 @@
 
 namespace kvatlas {
 
-// What is read at once; more only where a header needs it.
+// Bytes of the input buffer; larger only where a header needs it.
 inline constexpr size_t kHttpInputBytes = 32 << 10;
 
 class HttpConnection;
 
-// What the connections of all loops share.
+// State shared by the connections of all loops.
 struct HttpShared {
   explicit HttpShared(HttpServerOptions server_options)
       : options(Fitting(std::move(server_options))),
@@ -57,7 +57,7 @@ struct HttpShared {
         enforces(security->enforces()),
         open_to_browsers(!enforces && Tls() == nullptr && IsLoopbackHost(options.listen.host)) {}
 
-  // Of new connections; null: they are not encrypted.
+  // The context of new connections; null: they are not encrypted.
   std::shared_ptr<ssl_ctx_st> Tls() const {
     return security->tls() == nullptr ? nullptr : security->tls()->server();
   }

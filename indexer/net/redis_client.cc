@@ -194,7 +194,7 @@ class RedisClient::Loop : public RedisConnection::Owner {
   std::unordered_map<uint64_t, std::shared_ptr<RedisConnection>> connections_;
   uint64_t next_id_ = 1;
   uint64_t primary_ = 0;   // 0: none, until `retry_`
-  uint64_t sentinel_ = 0;  // being asked who the master is
+  uint64_t sentinel_ = 0;  // being asked for the master
   // Commands that came while a sentinel is asked; they are routed, or fail, with its answer.
   std::vector<std::unique_ptr<RedisCommand>> awaiting_master_;
   // Why there is no first node: the error of commands that come meanwhile.

@@ -145,7 +145,7 @@ RedisReply* RedisReplyBuilder::Place(const redisReadTask* task) {
   return &root_.value;
 }
 
-// What hiredis keeps as the task's object.
+// Returns what hiredis keeps as the task's object.
 void* RedisReplyBuilder::Made(const redisReadTask* task, RedisReply* value) {
   if (task->parent != nullptr) return value;
   root_.type = task->type;

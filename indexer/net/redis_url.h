@@ -3,7 +3,7 @@
 //   redis://[[USER]:PASSWORD@]HOST:PORT[,HOST:PORT…][/DATABASE]
 //       Hosts are tried in turn until one answers; nodes of a Redis Cluster are recognised as such.
 //   redis-sentinel://[[USER]:PASSWORD@]SENTINEL:PORT[,…][/DATABASE]?master=NAME
-//       The sentinels are asked who the master is, again after each loss. User and password are the
+//       The sentinels are asked for the master, again after each loss. User and password are the
 //       master's.
 //
 //   @FILE, or redis://@/FILE where a list of other things is taken
@@ -62,8 +62,8 @@ struct RedisOptions {
   // Accepted by `Send` and not yet answered.
   size_t outstanding_max = 1 << 14;
   size_t outstanding_bytes_max = 64 << 20;
-  // Of one reply as it is held here (`RedisReplyBuilder`), on each connection; a larger one ends
-  // it.
+  // Bytes of one reply as it is held here (`RedisReplyBuilder`), on each connection; a larger one
+  // ends it.
   size_t reply_bytes_max = kRedisReplyBytesMax;
   size_t blocking_max = 64;  // blocking commands at a time, each on a connection of its own
 };

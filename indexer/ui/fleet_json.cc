@@ -247,8 +247,8 @@ FleetVerdict Judge(const FleetPage& fleet) {
   return verdict;
 }
 
-// All cells; their workers only if there are at most `kTilesMax` in all. Streams and peers are cut to the
-// worst, with the totals beside them.
+// All cells; their workers only if there are at most `kTilesMax` in all. Streams and peers are cut
+// to the worst, with the totals beside them.
 std::string FleetJson(const FleetPage& fleet) {
   const FleetVerdict verdict = Judge(fleet);
   const Tally tally = TallyOf(fleet);
