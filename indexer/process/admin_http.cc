@@ -114,8 +114,8 @@ class AdminHttp::Impl {
   ProcessHealth* health() { return health_.get(); }
 
  private:
-  // The dialling thread. A listener counts as deaf after two failures in a row: a moment without a
-  // descriptor must not make /livez fail, which restarts the process. The mutex is not held while
+  // The dialling thread. A listener counts as failed after two failures in a row: a moment without
+  // a descriptor must not make /livez fail, which restarts the process. The mutex is not held while
   // it dials.
   void Dial() {
     int failed = 0;

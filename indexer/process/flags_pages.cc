@@ -1,5 +1,4 @@
-// What a process tells of its flags to tools that make documents: a page of the manual, a part of a
-// reference.
+// The flags of a process as documents: a page of the manual, and a part of a reference.
 //
 //   --help=man        roff, as man(7) describes it
 //   --help=markdown   a heading and a table for each topic

@@ -209,7 +209,7 @@ class FileAudit final : public AuditLog {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::string> waiting_ ABSL_GUARDED_BY(mutex_);
   uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of the thread.
+  // The members below belong to the thread.
   std::string text_;          // not written yet
   size_t lines_in_text_ = 0;  // of the queue, besides the one that says how many were lost
   uint64_t lost_in_text_ = 0;

@@ -196,7 +196,7 @@ absl::StatusOr<std::shared_ptr<const QuotaHold>> Quotas::Hold(std::span<const Qu
     for (const QuotaUse& use : uses) {
       const double bound = BoundOf(user.quota, use.kind);
       const double less = before == nullptr ? 0 : before->AmountOf(user.name, use.kind);
-      // What does not grow passes whatever a later policy says of what is there.
+      // A use that does not grow passes, even if a later policy has a bound below it.
       if (bound == 0 || use.amount <= less) continue;
       if (state_->Find(user.name, use.kind).amount - less + use.amount > bound)
         return state_->Refuse(user, use.kind);

@@ -65,7 +65,7 @@ struct QuotaUse {
   double amount;
 };
 
-// What is held, until it is destroyed.
+// A hold: its uses count until it is destroyed.
 class QuotaHold {
  public:
   virtual ~QuotaHold() = default;
@@ -76,11 +76,11 @@ class Quotas {
   explicit Quotas(const Clock* clock = &Clock::Real());
   ~Quotas();
 
-  // Of a rate: all users pass, or nothing is taken and RESOURCE_EXHAUSTED names the quota, its
-  // bound and whose it is.
+  // Takes from a rate: all users pass, or nothing is taken and RESOURCE_EXHAUSTED names the quota,
+  // its bound, and whether it is an identity's or a tenant's.
   absl::Status Take(std::span<const QuotaUser> users, QuotaKind kind, double amount);
-  // Of what is held: all uses of all users, or none. `previous`, which may be null, goes when the
-  // new hold is there, and does not count where it is of the same user.
+  // Holds all uses of all users, or none. `previous`, which may be null, is dropped by the caller
+  // when the new hold is there, and does not count where it is of the same user.
   absl::StatusOr<std::shared_ptr<const QuotaHold>> Hold(std::span<const QuotaUser> users,
                                                         std::vector<QuotaUse> uses,
                                                         const QuotaHold* previous = nullptr);

@@ -121,7 +121,7 @@ void RealSecurity::NoteInClear(std::string what) {
   exposed_.store(true, std::memory_order_relaxed);
 }
 
-// ---- Who is it? ----
+// ---- Authentication ----
 
 // The certificate counts first. A token counts where there is no certificate, or none that counts;
 // beside a good certificate it is ignored, since it may be meant for the engine behind a proxy.
@@ -158,7 +158,7 @@ absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfCertificate(
   } else {
     MutexLock lock(&mutex_);
     generation = generation_.load(std::memory_order_relaxed);
-    // Of another policy than the caller's: a younger one, which counts as well.
+    // An entry may be of a younger policy than the caller's, which counts as well.
     const auto found = known_.find(std::string(chain_pem));
     if (found != known_.end()) known = found->second;
   }
@@ -227,7 +227,7 @@ uint64_t RealSecurity::NextInstance() {
   return ++instances;
 }
 
-// ---- May it? ----
+// ---- Decisions ----
 
 // A refusal here costs no reading of the request. What passes may still be refused by Check.
 absl::Status RealSecurity::CheckMethod(const Identity& identity, Verb verb, std::string_view peer) {

@@ -29,7 +29,7 @@
 namespace kvatlas {
 namespace {
 
-// What went wrong last in OpenSSL, in its own words; its queue of errors is empty afterwards.
+// OpenSSL's text for its last error; its queue of errors is empty afterwards.
 std::string LastError() {
   const unsigned long error = ERR_peek_last_error();
   const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);

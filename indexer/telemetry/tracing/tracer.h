@@ -111,7 +111,7 @@ class Span {
 
 class Tracer : public std::enable_shared_from_this<Tracer> {
  public:
-  // That of this process; never null, off until it is set.
+  // The tracer of this process; never null, off until it is set.
   static const std::shared_ptr<Tracer>& OfProcess();
   // Before other threads use it.
   static void SetOfProcess(std::shared_ptr<Tracer> tracer);
