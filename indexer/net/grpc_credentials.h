@@ -1,8 +1,6 @@
 // The encryption of gRPC connections, and the servers that a client trusts.
 //
-// none. Replace
 // By the TLS files of a `Security`, which gRPC reads again every second; plain TCP where it has
-// none. Replace
 // none. Replace the files together (a new folder and a changed symlink), so that gRPC does not read
 // a certificate with another one's key.
 //

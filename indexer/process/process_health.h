@@ -35,7 +35,7 @@ class ProcessHealth {
   // A condition besides kServing. It is asked at every probe, so it must be quick. Before a server
   // starts.
   void SetGate(std::function<Readiness()> gate);
-  // Sets which listener takes no connections, and why; empty: all take some.
+  // Sets which listener takes no connections, and why; empty: all take them.
   void SetDeaf(std::string reason);
 
   Health health() const;

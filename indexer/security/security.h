@@ -84,10 +84,9 @@ class Security {
   virtual absl::Status MayGoInClear(std::string_view what, const std::string& host,
                                     bool trusted) = 0;
 
-  // each may be empty. A certificate
   // The identity of a client's certificate with its intermediates (PEM) and an "Authorization:
-  // Bearer" value; each may be empty. A certificate
-  // each may be empty. A certificate counts before a token, which may be meant for the engine.
+  // Bearer" value; each may be empty. A certificate counts before a token, which may be meant for
+  // the engine.
   // Never null; anonymous without either, and without a policy. UNAUTHENTICATED
   // (`CredentialRefused`): expired, revoked, not of the fleet, unknown token.
   virtual absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view chain_pem,
