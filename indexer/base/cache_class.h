@@ -1,4 +1,5 @@
-// The cache classes of a worker: the parts of its cache that must agree before it can reuse a prefix.
+// The cache classes of a worker: the parts of its cache that must agree before it can reuse a
+// prefix.
 //
 // A model with full attention alone has one class of cached blocks, the *main class*. A hybrid
 // model has *side classes* beside it (sliding windows, recurrent states, chunked local attention),

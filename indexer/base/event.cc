@@ -15,6 +15,7 @@ struct CountBlocks {
 
 size_t BlockCount(const Event& event) { return std::visit(CountBlocks{}, event); }
 
+// Linear in the events, not in their blocks.
 size_t BlockCount(const Batch& batch) {
   size_t count = 0;
   for (const Event& event : batch.events) count += BlockCount(event);

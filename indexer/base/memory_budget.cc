@@ -70,6 +70,8 @@ std::pair<MemoryLevel, MemoryLevel> MemoryBudget::Measure() {
   return {before, now};
 }
 
+// Two atomics are read one after the other: the percentage in the message may be of a later
+// measurement than the level.
 absl::Status MemoryBudget::Check(MemoryLevel from, std::string_view what) const {
   if (level() < from) return absl::OkStatus();
   const std::string_view name = MemoryLevelName(level());

@@ -21,6 +21,7 @@ absl::Status Bad(absl::string_view element, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("'", element.substr(0, 256), "' ", why));
 }
 
+// HOST:PORT in form only; whether it can be an address is the caller's question.
 bool IsAddress(absl::string_view text) {
   const size_t colon = text.rfind(':');
   return colon != absl::string_view::npos && colon > 0 && colon + 1 < text.size();
@@ -38,6 +39,7 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
+// One shard without a name: the level is not split.
 ShardMap::ShardMap(std::vector<std::string> addresses) {
   if (!addresses.empty()) shards_.push_back({.name = "", .addresses = std::move(addresses)});
 }

@@ -33,6 +33,9 @@ class Keeps final : public ClientInterceptorFactoryInterface {
 
 }  // namespace
 
+// gRPC shares a connection among channels with the same target and arguments, unless
+// `own_connection`. Proxies of the environment are off: addresses of the fleet are reached
+// directly.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const GrpcChannelOptions& options) {
   RouteGrpcLog();

@@ -31,6 +31,7 @@ constexpr unsigned kReadFilesEverySeconds = 1;
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
 // Without a port and the brackets of IPv6.
+// Two or more colons without brackets: an IPv6 address without a port.
 std::string HostOf(std::string_view target) {
   if (const size_t slash = target.rfind('/'); slash != std::string_view::npos) {
     target.remove_prefix(slash + 1);  // of "dns:///HOST:PORT"
@@ -142,6 +143,8 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
   return grpc::experimental::TlsServerCredentials(options);
 }
 
+// For a port whose clients do not know the fleet's CA. The files are checked once here; changes are
+// read by gRPC.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeOwnServerCredentials(
     const std::string& certificate, const std::string& key) {
   if (certificate.empty() != key.empty())

@@ -53,6 +53,8 @@ constexpr std::array kMethodVerbs = {
 
 std::string_view View(const grpc::string_ref& ref) { return {ref.data(), ref.size()}; }
 
+// The scheme's letters may be of either case (RFC 9110); gRPC has metadata keys in lower case
+// already.
 std::string BearerOf(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() <= kScheme.size()) return "";
@@ -85,6 +87,13 @@ absl::Status CheckMethod(Security* security, const Identity& identity, Verb verb
                                kNoPeer);
 }
 
+// gRPC calls it for each call of a TLS connection, once the metadata is there and before a handler
+// or a message. Not blocking, so it runs on gRPC's own thread and must not wait.
+// 1. The verb by the method; health passes without a credential.
+// 2. Authenticate certificate and token, else UNAUTHENTICATED, which is audited with the reason.
+// 3. The verb by policy, else PERMISSION_DENIED.
+// 4. Rates: questions and dumps take one of their quota. Streams are held by CutWhenRevoked, and
+//    what is published by its acceptor.
 class CallProcessor final : public grpc::AuthMetadataProcessor {
  public:
   explicit CallProcessor(std::shared_ptr<Security> security) : security_(std::move(security)) {}
@@ -128,6 +137,9 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
   CutWhenRevoked(std::shared_ptr<Security> security, grpc::experimental::ServerRpcInfo* info)
       : security_(std::move(security)), info_(info) {}
 
+  // Called at several points of a call; the first with metadata registers it. Every path must call
+  // Proceed, or the call hangs. A call beyond a quota is cancelled here, since an interceptor
+  // cannot refuse.
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     if (call_ == nullptr &&
         methods->QueryInterceptionHookPoint(
@@ -146,6 +158,8 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
   }
 
  private:
+  // One of the connection's quota, shared by its calls, and one of the streams'. False: beyond a
+  // quota.
   bool Hold(const std::string& peer) {
     absl::StatusOr<Security::Held> connection = security_->HoldConnection(*identity_, peer);
     if (!connection.ok()) return false;
@@ -169,6 +183,8 @@ class CutterFactory final : public grpc::experimental::ServerInterceptorFactoryI
  public:
   explicit CutterFactory(std::shared_ptr<Security> security) : security_(std::move(security)) {}
 
+  // Null: no interceptor. Unary calls are too short to be worth cutting; health checks have no
+  // identity.
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override {
     if (info->type() == grpc::experimental::ServerRpcInfo::Type::UNARY) return nullptr;
@@ -191,6 +207,7 @@ Verb VerbOfMethod(std::string_view method) {
   return Verb::kOperate;
 }
 
+// REQUIRES: credentials of TLS; gRPC takes no AuthMetadataProcessor on insecure ones.
 void GuardCalls(const std::shared_ptr<Security>& security, grpc::ServerCredentials* credentials,
                 grpc::ServerBuilder* builder) {
   if (!security->enforces()) return;
@@ -212,6 +229,8 @@ CallCredentials CredentialsOf(const grpc::ServerContextBase& context) {
   return credentials;
 }
 
+// CallProcessor accepted the credential before; if it is refused by now, the call is anonymous and
+// its checks fail.
 std::shared_ptr<const Identity> IdentityOf(Security* security,
                                            const grpc::ServerContextBase& context) {
   static const auto* const anonymous =

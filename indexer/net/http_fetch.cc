@@ -39,6 +39,8 @@ absl::Status Failed(std::string_view what, const error_code& error) {
 
 }  // namespace
 
+// A missing scheme means http. A trailing '/' is dropped from the base: paths that are appended
+// begin with one.
 absl::StatusOr<HttpUrl> HttpUrl::Parse(std::string_view url) {
   constexpr std::string_view kScheme = "http://";
   constexpr std::string_view kTlsScheme = "https://";
@@ -85,6 +87,8 @@ struct HttpFetch::State {
   }
 
   // Why a step of the body timed out.
+  // Which of the three bounds has passed: the whole fetch, the least rate, or the time of one
+  // piece.
   absl::Status TooSlow() const {
     if (Within(Duration::max()) == Duration::zero())
       return absl::UnavailableError("the answer was not complete in time");
@@ -128,6 +132,8 @@ struct HttpFetch::State {
     return stream->CheckServer(address);
   }
 
+  // Sends the request and reads the header. "connection: close": each fetch has a connection of its
+  // own.
   absl::Status Ask(const Address& address, const std::string& target) {
     http::request<http::empty_body> request(http::verb::get, target, 11);
     request.set(http::field::host, address.ToString());
@@ -160,6 +166,7 @@ struct HttpFetch::State {
 HttpFetch::HttpFetch(const HttpFetchOptions& options) : state_(std::make_unique<State>(options)) {}
 HttpFetch::~HttpFetch() = default;
 
+// Replaces the former stream and parser; the clocks of the fetch begin here.
 absl::StatusOr<int> HttpFetch::Get(std::string_view url, std::string_view path_and_query) {
   State& state = *state_;
   const absl::StatusOr<HttpUrl> parsed = HttpUrl::Parse(url);

@@ -53,6 +53,7 @@ absl::StatusOr<std::string> PercentDecode(std::string_view text) {
   return decoded;
 }
 
+// The error of a whole URL, with its password hidden.
 absl::Status Bad(std::string_view url, const std::string& why) {
   return absl::InvalidArgumentError("not a Redis URL: " + RedisUrlWithoutPassword(url) + ": " +
                                     why);
@@ -198,6 +199,7 @@ absl::Status UseQuery(Query query, bool tls, bool sentinel, RedisOptions* option
   return absl::OkStatus();
 }
 
+// The steps at the top of this file. The scheme decides TLS ("rediss") and sentinels.
 absl::StatusOr<RedisOptions> ParseWholeUrl(std::string_view url) {
   const size_t scheme_end = url.find("://");
   const std::string_view scheme = url.substr(0, scheme_end);
@@ -249,6 +251,7 @@ absl::StatusOr<RedisOptions> ParseRedisUrl(std::string_view url) {
   return ParseWholeUrl(*whole);
 }
 
+// For one URL; a login without a password is shown.
 std::string RedisUrlWithoutPassword(std::string_view url) {
   const size_t scheme_end = url.find("://");
   const size_t start = scheme_end == std::string_view::npos ? 0 : scheme_end + 3;

@@ -33,6 +33,7 @@ std::string Quoted(std::string_view text) {
   return out;
 }
 
+// A client that takes an answer slowly has the time of a request.
 HttpServerOptions ServerOptions(const AdminHttpOptions& options) {
   return {.listen = options.listen,
           .io_threads = options.io_threads,
@@ -93,12 +94,16 @@ class AdminHttp::Impl {
 
   ~Impl() { Stop(); }
 
+  // The dialler starts with the server; it finds the process's listeners by itself, those that are
+  // opened later too.
   absl::Status Start() {
     absl::Status status = server_.Start();
     if (status.ok()) dialler_ = std::thread([this] { Dial(); });
     return status;
   }
 
+  // The server stops before the dialler is joined: a dial may take up to `kDialTimeout`, and
+  // requests should not be answered meanwhile.
   void Stop() {
     {
       MutexLock lock(&mutex_);

@@ -62,6 +62,7 @@ class Reader {
   Reader(const std::string& section, bool only_section)
       : section_(section), only_section_(only_section) {}
 
+  // In the order of the file, so that problems are reported from top to bottom.
   std::vector<ConfigEntry> Read(const toml::table& file) {
     ReadTable(file, /*top=*/true);
     if (const toml::table* own = file[section_].as_table(); own != nullptr)
@@ -122,6 +123,7 @@ class Reader {
     }
   }
 
+  // Commas separate the elements in the flag's text, so an element must not contain one.
   static void AddElement(const std::string& prefix, const toml::node& element, ConfigEntry* entry) {
     const int line = static_cast<int>(element.source().begin.line);
     const std::optional<std::string> text = ScalarText(element);
@@ -186,6 +188,7 @@ const std::vector<std::string>& ConfigSections() {
   return sections;
 }
 
+// toml++ throws; its exceptions end here.
 absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text, const std::string& name,
                                                      const std::string& section,
                                                      bool only_section) {

@@ -39,6 +39,7 @@ bool ParseNumber(std::string_view text, double* number) {
   return absl::SimpleAtod(ToAbsl(text), number) && std::isfinite(*number);
 }
 
+// An integer with a fraction or out of the type's range is refused, not rounded.
 template <std::integral Number>
 bool ParseNumber(std::string_view text, Number* number) {
   return absl::SimpleAtoi(ToAbsl(text), number);
@@ -288,6 +289,8 @@ FlagSet::Flag& FlagSet::Add(std::string name, Address* value, std::string help) 
                    ParseAddress);
 }
 
+// A string rather than an `Address`, so that it can be empty; checks are not called for an empty
+// text.
 FlagSet::Flag& FlagSet::AddAddress(std::string name, std::string* value, std::string help) {
   Flag& flag = Add(std::move(name), value, std::move(help));
   flag.type = "HOST:PORT";

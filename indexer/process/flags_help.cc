@@ -83,6 +83,7 @@ std::vector<std::string> FlagSet::Groups() const {
   return groups;
 }
 
+// Defaults are shown without passwords: --help may be pasted into a ticket.
 std::string FlagSet::FlagHelp(const Flag& flag) const {
   const std::string name = absl::StrCat("  --", flag.name, " ", flag.type);
   const std::string shown = flag.default_text.empty() ? "none" : flag.default_text;
@@ -109,6 +110,7 @@ std::string FlagSet::GroupHelp(const std::string& group) const {
   return text;
 }
 
+// Usage, topics, the sources of settings, all groups, examples.
 std::string FlagSet::Help() const {
   const std::vector<std::string> groups = Groups();
   std::string text =
@@ -136,6 +138,7 @@ std::string FlagSet::Help() const {
   return text;
 }
 
+// "man" and "markdown" first, then a group by its heading in any case, then a flag.
 std::optional<std::string> FlagSet::Help(std::string topic) const {
   if (topic == "man") return ManPage();
   if (topic == "markdown") return Markdown();

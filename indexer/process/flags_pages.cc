@@ -19,6 +19,7 @@ namespace kvatlas {
 namespace {
 
 // In a cell of a table.
+// A '|' would end the cell, '<', '*' and '_' would be read as markup.
 std::string Cell(std::string_view text) {
   return absl::StrReplaceAll(absl::string_view(text.data(), text.size()),
                              {{"|", "\\|"}, {"\n", " "}, {"<", "\\<"}, {"*", "\\*"}, {"_", "\\_"}});
@@ -33,6 +34,8 @@ std::string Code(std::string_view text) {
 
 }  // namespace
 
+// The exit statuses at its end are those of `ServiceMain` for services, and of the kvatlas tool for
+// commands.
 std::string FlagSet::ManPage() const {
   // Commands of users are in section 1, services in 8.
   const bool is_command = program_.find(' ') != std::string::npos;

@@ -27,6 +27,8 @@ uint64_t UnixMs() {
           .count());
 }
 
+// The facts as set, without the fields that FactsOfProcess fills in. `started` is of the monotonic
+// clock.
 struct Kept {
   Mutex mutex;
   ProcessFacts facts ABSL_GUARDED_BY(mutex);
@@ -55,6 +57,7 @@ std::string LogFile() {
 
 }  // namespace
 
+// Facts without a program, as in a test, are returned as they are.
 ProcessFacts FactsOfProcess() {
   Kept& kept = OfProcess();
   MutexLock lock(&kept.mutex);

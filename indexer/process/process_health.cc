@@ -1,3 +1,7 @@
+// State that the process sets and probes read. `mutex_` guards three values; the gate is called
+// without it. The answers are built by hand: they are short, and probes must not depend on more
+// than that.
+
 #include "indexer/process/process_health.h"
 
 #include <string_view>
@@ -35,6 +39,7 @@ std::string_view NameOf(Health health) {
 
 }  // namespace
 
+// kStopping is final: a part that finishes loading during the stop must not make the process ready.
 void ProcessHealth::Set(Health health, std::string reason) {
   MutexLock lock(&mutex_);
   if (health_ == Health::kStopping) return;
@@ -60,6 +65,8 @@ std::string ProcessHealth::deaf() const {
   return deaf_;
 }
 
+// In this order: serving, all listeners take connections, then the gate. The first failure is the
+// reason.
 Readiness ProcessHealth::readiness() const {
   {
     MutexLock lock(&mutex_);
@@ -86,6 +93,8 @@ void ProcessHealth::AddRoutes(HttpServer* server) const {
   add("/healthz", &ProcessHealth::AnswerBoth);
 }
 
+// Only a listener that takes no connections makes a process not live: a restart helps there, and
+// nowhere else.
 void ProcessHealth::AnswerLive(HttpResponse* response) const {
   const std::string deaf = this->deaf();
   response->status = deaf.empty() ? 200 : 503;

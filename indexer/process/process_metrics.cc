@@ -71,6 +71,8 @@ std::optional<uint64_t> OpenDescriptors() {
   return entries == 0 ? 0 : entries - 1;
 }
 
+// Read anew at each scrape. A file of /proc that cannot be opened, as without a free descriptor,
+// leaves its series out.
 void AppendProcess(MetricFamilies* families) {
   families->Gauge("kvatlas_clock_seconds", "The wall clock at this scrape, in Unix time.", "",
                   SecondsOf(CLOCK_REALTIME));
@@ -112,6 +114,7 @@ void AppendProcess(MetricFamilies* families) {
 
 }  // namespace
 
+// `kvatlas_build_info` is a constant series; its labels are the information.
 void AddProcessMetrics(std::string_view program, Metrics* metrics) {
   metrics
       ->AddGauge("kvatlas_build_info", "1: the program, its version and the commit of its build.",

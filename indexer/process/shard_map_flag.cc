@@ -40,6 +40,8 @@ absl::Status Named(const std::string& flag, const absl::Status& bad) {
 
 }  // namespace
 
+// At the start an empty or bad file is an error; an empty value of the flag itself is a map without
+// nodes.
 absl::StatusOr<ShardMapFlag> ShardMapFlag::Read(std::string flag, const std::string& value) {
   ShardMapFlag read;
   read.flag_ = std::move(flag);

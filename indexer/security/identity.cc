@@ -25,6 +25,7 @@ namespace {
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
+// How a role is written: its name, and how many names follow it in the text form.
 struct RoleForm {
   IdentityRole role;
   std::string_view name;
@@ -71,6 +72,7 @@ std::string SerialOf(const X509* certificate) {
   return first == std::string::npos ? "0" : serial.substr(first);
 }
 
+// The first common name; empty: none.
 std::string CommonNameOf(const X509* certificate) {
   const X509_NAME* const subject = X509_get_subject_name(certificate);
   const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
@@ -87,6 +89,7 @@ std::string AddressOf(const ASN1_OCTET_STRING* bytes) {
   return text;
 }
 
+// URIs, DNS names and addresses, in their order; other kinds of names are of no use here.
 void ReadAlternativeNames(const X509* certificate, CertificateNames* names) {
   const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> all(
       static_cast<GENERAL_NAMES*>(
@@ -133,6 +136,8 @@ std::string Identity::Text() const {
   return text;
 }
 
+// By role: the number of segments must be the role's. A cell stands before the name where there are
+// two.
 absl::StatusOr<Identity> ParseIdentity(std::string_view text) {
   const std::vector<std::string> segments = absl::StrSplit(Absl(text), '/');
   for (const RoleForm& form : kRoles) {
@@ -153,6 +158,7 @@ absl::StatusOr<Identity> ParseIdentity(std::string_view text) {
       "operator/NAME, viewer/NAME or anonymous"));
 }
 
+// All refusals have one text, so that a caller cannot probe which tokens or names exist.
 absl::Status CredentialRefused(absl::string_view reason, const Identity* of) {
   absl::Status refused = absl::UnauthenticatedError(
       "a client certificate or a bearer token that counts here is needed; the audit log of the "

@@ -15,6 +15,7 @@
 namespace kvatlas {
 namespace {
 
+// A call that is never cut has nothing to remember.
 class NoCall : public Security::OpenCall {
   void Allowed(Verb, PolicyTarget) override {}
 };

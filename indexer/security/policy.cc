@@ -67,6 +67,7 @@ std::optional<Verb> VerbOfName(std::string_view name) {
   return std::nullopt;
 }
 
+// Fields that were not asked about are left out; an empty tenant is shown, since it is a tenant.
 std::string TextOf(const PolicyTarget& target) {
   std::string text;
   const auto add = [&text](std::string_view name, const std::optional<std::string>& value) {
@@ -176,6 +177,7 @@ std::vector<std::string> AccessPolicy::TenantsOf(const Identity& identity, Verb 
   return {tenants.begin(), tenants.end()};
 }
 
+// The first rule of the identity with a quota, whatever verbs it allows. No rule: no bound.
 PolicyQuota AccessPolicy::QuotaOf(const Identity& identity) const {
   for (const auto& rule : rules_) {
     if (rule->quota.has_value() && rule->Of(identity)) return *rule->quota;
@@ -196,6 +198,8 @@ std::string AccessPolicy::QuotaTenantOf(const Identity& identity) const {
   return one ? *tenants.begin() : "";
 }
 
+// For `kvatlas policy check`: rules that are valid and probably not meant. 8.8.8.8 stands for any
+// address of the internet.
 std::vector<std::string> AccessPolicy::Doubts() const {
   std::vector<std::string> doubts;
   const auto doubt = [&doubts](const Rule& rule, std::string_view what) {

@@ -33,6 +33,8 @@ class AccessPolicy::Reader {
  public:
   explicit Reader(AccessPolicy* policy) : policy_(policy) {}
 
+  // In the order of the file's description in policy.h. "version" is required, so that a later
+  // format is not read as this one.
   absl::Status Read(const Json& json) {
     static const std::vector<std::string> kKeys = {"version", "trust_domain", "names",
                                                    "rules",   "revoked",      "tenants"};
@@ -85,6 +87,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A list of strings. REQUIRES: the key is there.
   static absl::StatusOr<std::vector<std::string>> ReadTexts(const Json& json, const char* key,
                                                             std::string_view place) {
     const std::string at = absl::StrCat(Absl(place), key);
@@ -183,6 +186,7 @@ class AccessPolicy::Reader {
     return ReadQuota(json, within, &rule->quota);
   }
 
+  // "*" is any identity: role and names stay empty.
   static absl::Status ReadIdentity(const std::string& place, const std::string& text, Rule* rule) {
     if (text == "*") return absl::OkStatus();
     // With a letter in place of each '*' it must be a valid identity; then each segment is a
@@ -359,6 +363,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // The secret itself is never in the policy. Its file must be readable by owner and group alone.
   static absl::StatusOr<std::string> ReadSalt(const std::string& text) {
     if (!text.starts_with('@')) {
       return absl::InvalidArgumentError(
@@ -405,6 +410,7 @@ absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Parse(std::str
   return std::shared_ptr<const AccessPolicy>(std::move(policy));
 }
 
+// As Parse, with the path before its errors.
 absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Read(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
   if (!text.ok()) return text.status();

@@ -45,6 +45,7 @@ void RealSecurity::AppendMetrics(std::string* text) const {
   AppendQuotaMetrics(text);
 }
 
+// By quota and by role, or "tenant": names of identities would be series without a bound.
 void RealSecurity::AppendQuotaMetrics(std::string* text) const {
   absl::StrAppend(text,
                   "# HELP kvatlas_quota_refused_total What was beyond a quota.\n"

@@ -68,6 +68,8 @@ struct Listed {
   Identity identity;
 };
 
+// Hash, identity, then options in any order. An unknown option is an error: "expires" misspelt
+// would make a token that never ends.
 absl::StatusOr<Listed> ParseLine(absl::string_view line) {
   const std::vector<std::string> words =
       absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
@@ -102,6 +104,7 @@ absl::StatusOr<Listed> ParseLine(absl::string_view line) {
   return listed;
 }
 
+// Errors name the line, never its content: a token may have been pasted in place of its hash.
 absl::StatusOr<std::vector<Listed>> ReadList(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
   if (!text.ok()) return text.status();
@@ -153,6 +156,7 @@ NumberPtr Number(const std::string& bytes) {
           BN_free};
 }
 
+// Null below `kRsaBitsMin`: shorter keys can be factored.
 KeyPtr RsaKey(const std::string& modulus, const std::string& exponent) {
   const BuildPtr build(OSSL_PARAM_BLD_new(), OSSL_PARAM_BLD_free);
   const NumberPtr n = Number(modulus);
@@ -289,6 +293,7 @@ bool Verify(EVP_PKEY* key, const std::string& algorithm, std::string_view text,
   return ok;
 }
 
+// "aud" is a string or a list of strings (RFC 7519 §4.1.3); one equal string is enough.
 bool AudienceIs(const Json& claims, const std::string& audience) {
   const auto found = claims.find("aud");
   if (found == claims.end()) return false;
@@ -333,6 +338,7 @@ class FileTokens final : public Tokens {
   FileTokens(std::vector<Listed> listed, std::vector<SigningKey> keys, TokenFiles files)
       : listed_(std::move(listed)), keys_(std::move(keys)), files_(std::move(files)) {}
 
+  // A listed token first: it needs a hash alone. Every line is compared, each in constant time.
   absl::StatusOr<Identity> IdentityOf(std::string_view token, int64_t now_unix_s) const override {
     if (token.empty() || token.size() > kTokenBytesMax) return Unknown();
     const std::string hash = Sha256(token);
@@ -421,6 +427,8 @@ class FileTokens final : public Tokens {
 
 }  // namespace
 
+// Issuer and audience are required with a JWKS file: the same keys usually sign tokens for other
+// services too.
 absl::StatusOr<std::shared_ptr<const Tokens>> Tokens::Read(const TokenFiles& files) {
   std::vector<Listed> listed;
   std::vector<SigningKey> keys;
@@ -455,6 +463,7 @@ absl::StatusOr<int64_t> TokenEnd(std::string_view day) {
   return static_cast<int64_t>(timegm(&parts)) + 24 * 60 * 60;
 }
 
+// Aborts if the system has no randomness: a guessable token must not leave.
 std::string NewBearerToken() {
   unsigned char bytes[32];
   if (RAND_bytes(bytes, sizeof(bytes)) != 1) std::abort();

@@ -30,6 +30,8 @@ void MetricFamilies::DeclareGauge(std::string_view name, std::string_view help) 
   Family(name, "gauge", help);
 }
 
+// `append` is the same function that adds the series later; while declaring, Add stops after the
+// head.
 void MetricFamilies::Declare(const std::function<void(MetricFamilies*)>& append) {
   declaring_ = true;
   append(this);
@@ -58,6 +60,7 @@ void MetricFamilies::Add(std::string_view name, std::string_view type, std::stri
   if (declaring_) return;
   family += name;
   if (!labels.empty()) family.append("{").append(labels).append("}");
+  // 17 digits: every double reads back to the same value, and counters stay exact up to 2^53.
   char number[32];
   std::snprintf(number, sizeof number, " %.17g\n", value);
   family += number;

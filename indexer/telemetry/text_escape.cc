@@ -92,6 +92,7 @@ std::string Shown(std::string_view text) {
   return shown;
 }
 
+// Prometheus' format escapes these three alone and takes any UTF-8.
 std::string MetricLabel(std::string_view name, std::string_view value) {
   std::string label(name);
   label += "=\"";

@@ -93,6 +93,7 @@ absl::StatusOr<ExplainQuestion> ReadExplain(const std::string& body) {
   return question;
 }
 
+// The tokens as the leaf takes them; it hashes them itself.
 v1::ExplainRequest ToRequest(const ExplainQuestion& question) {
   v1::ExplainRequest request;
   request.mutable_domain()->set_model(question.model);

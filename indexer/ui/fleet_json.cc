@@ -58,6 +58,7 @@ struct Tally {
   std::vector<const FleetCell*> unwell;  // the worst first
 };
 
+// Cells that are not exact are sorted by state, then by age.
 Tally TallyOf(const FleetPage& fleet) {
   Tally tally;
   for (const FleetCell& cell : fleet.cells) {
