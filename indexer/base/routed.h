@@ -45,7 +45,7 @@ struct Routed {
 struct RouteOver {
   uint64_t decision = 0;
   bool failed = false;                         // the worker did not take the request, or gave it up
-  std::optional<uint32_t> cached_tokens = {};  // as the engine counted; not told to other processes
+  std::optional<uint32_t> cached_tokens = {};  // as the engine counted; not sent to other processes
 };
 
 // Blocks on their way to a worker.

@@ -48,7 +48,7 @@ class WaypointSchedule {
   // INVALID_ARGUMENT: not such a name, or beyond the bounds.
   static absl::StatusOr<WaypointSchedule> Parse(absl::string_view name);
 
-  // The schedule every kvatlas process uses unless told otherwise.
+  // The schedule that every kvatlas process uses by default.
   static const WaypointSchedule& Standard();
 
   bool IsWaypoint(Position position) const;

@@ -5,9 +5,8 @@
 // The header costs no gRPC headers.
 //
 // Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
-// Truth: encrypted, and open to those that the policy allows, as the process's `Security` says
-// (`grpc_guard.h`); `tls` may say
-//     otherwise of one port.
+// Truth: encrypted, and open to callers that the policy allows, as the process's `Security` has it
+//     (`grpc_guard.h`); `tls` may choose otherwise for one port.
 // Bounds: connections are accepted here, not by gRPC, under the account of the process
 // (`connection_account.h`): silent
 //     ones give way to new ones, and running out of descriptors is survived. A connection has at

@@ -213,11 +213,11 @@ class FlagSet {
     std::vector<Change> changed;
     std::vector<Change> need_restart;  // another value than at the start, which does not count
   };
-  // Makes what `flags` say count, by the time of `Reload`: `prepare` reads the variables, which
-  // have the new values, and files they name, and returns what makes them count. INVALID_ARGUMENT,
-  // naming a flag: everything stays as it was. It is called at each reload, whether or not these
-  // flags changed, for the sake of the files. REQUIRES: nothing else reads these variables any
-  // more.
+  // Registers flags that may change at `Reload`: `prepare` reads the variables, which have the new
+  // values, and the files that they name, and returns a function that puts them into effect.
+  // INVALID_ARGUMENT, naming a flag: everything stays as it was. It is called at each reload,
+  // whether or not these flags changed, for the sake of the files. REQUIRES: nothing else reads
+  // these variables any more.
   using Commit = std::function<void()>;
   void OnReload(std::set<std::string> flags, std::function<absl::StatusOr<Commit>()> prepare);
   // Everything, or nothing and the reason. After `Parse`.

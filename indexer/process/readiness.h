@@ -42,9 +42,9 @@ class ReadinessGate {
   void Recovered();
 
   Readiness Get();
-  // Whether parents are to hear of this leaf: not while it recovers, nor while it waits for
-  // workers, since of a cell's replicas the one heard last speaks for it, and this one would say
-  // that the cell holds nothing. After `ready_after` they hear of it in any case.
+  // Whether this leaf reports to parents: not while it recovers, nor while it waits for workers,
+  // since among a cell's replicas the one heard last stands for the cell, and this one would report
+  // that the cell holds nothing. After `ready_after` it reports in any case.
   bool MayReport();
 
  private:

@@ -111,7 +111,7 @@ class ServiceMain {
   // Called at once at a signal to stop, before --stop_delay begins, to answer probes that this
   // process is not ready. Runs in `WaitForSignal`.
   void OnStopSignal(std::function<void()> not_ready) { not_ready_ = std::move(not_ready); }
-  // Whether systemd's watchdog may be told that all is well; runs in `WaitForSignal`.
+  // Whether systemd's watchdog may be fed; runs in `WaitForSignal`.
   void OnWatchdog(std::function<bool()> live) { live_ = std::move(live); }
 
   // For the thread of main(). Blocks until a signal to stop arrived, or `RequestStop` was called,

@@ -18,11 +18,11 @@
 //    "totals":{"cells":4,"cells_exact":3,"workers":32,"workers_silent":1,"blocks":…,"used_blocks":…,"free_blocks":…,
 //              "running":…,"waiting":…},
 //    "cells":[{"name":"a","region":"eu","state":"exact|degraded|stale|unreachable|unknown","why":"","age_ms":12,
-//              "seen_ms":900,                                 since its leaf told of its workers; absent: never
+//              "seen_ms":900,                                 since its leaf reported its workers; absent: never
 //              "address":"…","replicas":2,"version":"0.1.0","workers":8,"workers_silent":0,"used_blocks":…,"free_blocks":…,
 //              "running":…,"waiting":…,"blocks":…,
 //              "tiles":[["w0",0,"exact",false,true,37,900,100,1000,2,0], …]}],   absent: more than are shown at once
-//                       name, rank, trust, masked, connected, age_ms, blocks, used, free (-1: not told), running, waiting
+//                       name, rank, trust, masked, connected, age_ms, blocks, used, free (-1: unknown), running, waiting
 //    "streams":[{"from":"w0","to":"a","domain":"m","state":"connected","reason":"","trust":"exact","masked":false,"age_ms":3,
 //                "lag_ms":1.5,"behind":0,"gaps":0,"snapshots":0,"digests_different":0,"refusals":0,"lost":0}],
 //    "streams_total":40,
