@@ -9,7 +9,7 @@
 namespace kvatlas {
 namespace {
 
-// A target that a call was allowed a thousand times is one.
+// Targets of one call that are kept for the recheck, repeated ones included.
 constexpr size_t kTargetsMax = 1024;
 
 }  // namespace
