@@ -12,7 +12,8 @@ absl::Status NotAnAddress(std::string_view text, const char* why) {
       "not HOST:PORT: \"", absl::string_view(text.data(), text.size()), "\" (", why, ")"));
 }
 
-// Names, IPv4 and, in brackets, IPv6 with an optional %zone.
+// The characters of names and IPv4 addresses; in brackets those of IPv6 with a %zone too. Whether a
+// name exists is the resolver's question.
 bool IsHost(std::string_view host, bool bracketed) {
   for (char c : host) {
     const bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -24,6 +25,7 @@ bool IsHost(std::string_view host, bool bracketed) {
 
 }  // namespace
 
+// The port is behind the last ':'; an IPv6 address without brackets fails by its own colons.
 absl::StatusOr<Address> Address::Parse(std::string_view text) {
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return NotAnAddress(text, "no port");

@@ -1,4 +1,4 @@
-// Where does a server listen, or a client connect?
+// The address at which a server listens, or to which a client connects.
 //
 // An `Address` is HOST:PORT as people type it: `127.0.0.1:7410`, `leaf-3.example:7410`,
 // `[::1]:7410`. The host is never empty, so leaving it out never listens on every interface.

@@ -1,4 +1,4 @@
-// What must be true where it is written, or the program is wrong: checked in every build, the
+// Assertions: conditions that must be true, or the program is wrong. Checked in every build, the
 // released one included.
 //
 //   KVATLAS_ASSERT(found.word == word);

@@ -1,5 +1,5 @@
-// How does a test wait for what other threads or processes bring about? It looks again every few
-// milliseconds, and gives its processor away meanwhile.
+// Waits in a test for a condition that other threads or processes bring about: looks again every
+// few milliseconds, and gives its processor away meanwhile.
 //
 // *Truth*: false when the condition did not come true in time; a last look is taken after the
 // deadline.

@@ -11,7 +11,7 @@
 
 namespace kvatlas {
 
-// Of more than eight bytes the last eight count.
+// If there are more than eight bytes, the last eight count.
 constexpr uint64_t FromBigEndian(std::string_view bytes) {
   uint64_t value = 0;
   for (const char byte : bytes) value = value << 8 | static_cast<uint8_t>(byte);

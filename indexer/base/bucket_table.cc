@@ -1,3 +1,11 @@
+// A bucket is one allocation: a head of two u32 (rows, room), a byte of each row's mixed key, then
+// the rows. A row has 48 further bits of its key in 6 bytes, and its payload; the lowest 8 bits are
+// those of its bucket's number, so that the whole key can be restored (MixedOf).
+//
+// Linear hashing: with `buckets_` between `half_` and 2 * `half_`, buckets below `buckets_ - half_`
+// and those from `half_` on are split (one bit more counts), the rest are not. Split takes the next
+// unsplit bucket in order, Merge undoes the last split.
+
 #include "indexer/base/bucket_table.h"
 
 #include <algorithm>
@@ -6,7 +14,8 @@
 namespace kvatlas {
 namespace {
 
-// What the allocator takes for that many bytes: 8 before them, in all a multiple of 16.
+// Bytes that the allocator takes for a block of `bytes`: 8 more for its head, in all a multiple of
+// 16.
 constexpr size_t Allocated(size_t bytes) { return (bytes + 8 + 15) / 16 * 16; }
 
 }  // namespace
@@ -18,6 +27,7 @@ uint64_t BucketTable::Unmix(uint64_t mixed) const {
   return (mixed ^ mixed >> 32) * kInverse ^ seed_;
 }
 
+// The bits in reverse order: within bytes by swaps, then the bytes.
 uint64_t BucketTable::Reversed(uint64_t bits) {
   const auto swap = [](uint64_t of, int by, uint64_t mask) {
     return (of >> by & mask) | (of & mask) << by;
@@ -36,7 +46,8 @@ uint64_t BucketTable::MixedOf(size_t row) const {
          (bucket & (kBucketsMin - 1));
 }
 
-// Each pass waits for what the one before it asked for, once for all keys.
+// A look-up waits for memory three times: number of the bucket to its pointer, to its head, to its
+// row. Each pass here asks for one step of all keys at once, so that their waits overlap.
 void BucketTable::Prefetch(std::span<const uint64_t> keys) const {
   if (size_ == 0) return;
   uint64_t mixed[kPrefetchMax];
@@ -69,7 +80,8 @@ void BucketTable::Prefetch(std::span<const uint64_t> keys) const {
 
 size_t BucketTable::BytesFor(size_t room) const { return kHeadBytes + room * (1 + row_bytes_); }
 
-// With room for these and some more: what the allocator would leave unused, too.
+// Room for `rows` and a sixteenth more, and for what fits into the allocator's rounding anyway. Out
+// of memory aborts: the caller cannot go on with half a bucket.
 uint8_t* BucketTable::Allocate(size_t rows) {
   const size_t bytes = Allocated(BytesFor(rows + std::max<size_t>(1, rows / 16))) - 8;
   const uint32_t room = static_cast<uint32_t>((bytes - kHeadBytes) / (1 + row_bytes_));
@@ -96,7 +108,8 @@ void BucketTable::Append(uint8_t* memory, uint8_t top, const uint8_t* row) {
   ++moved_;
 }
 
-// The bucket gets room for so many rows, and some more. REQUIRES: rows >= RowsIn(bucket).
+// Gives the bucket new memory for `rows` and some more, with the rows that it has; none for 0.
+// REQUIRES: rows >= RowsIn(bucket).
 uint8_t* BucketTable::Refit(size_t bucket, size_t rows) {
   uint8_t*& memory = Memory(bucket);
   uint8_t* const old = memory;
@@ -112,6 +125,8 @@ uint8_t* BucketTable::Refit(size_t bucket, size_t rows) {
   return memory;
 }
 
+// Makes the number of the next bucket valid, with a new chunk of pointers where needed. A chunk
+// starts with null pointers.
 void BucketTable::AddBucket() {
   if (buckets_ == chunks_.size() * kBucketsPerChunk) {
     const size_t numbers_before = chunks_.capacity();
@@ -122,7 +137,8 @@ void BucketTable::AddBucket() {
   if (++buckets_ == 2 * half_) half_ = buckets_;
 }
 
-// The first bucket that was not split since the last doubling gives the new one what belongs there.
+// Splits the first bucket that was not split since the last doubling: rows whose next bit is 1 go
+// to the new bucket. The bit is at least the 9th, so it is one of those in the row.
 void BucketTable::Split() {
   const size_t from = buckets_ - half_;
   const uint64_t bit = half_;
@@ -145,7 +161,7 @@ void BucketTable::Split() {
   Free(old);
 }
 
-// And back: the last bucket goes.
+// Undoes the last split: the last bucket goes back into the one it came from.
 void BucketTable::Merge() {
   if (buckets_ == half_) half_ /= 2;
   const size_t last = --buckets_;
@@ -158,7 +174,7 @@ void BucketTable::Merge() {
     for (size_t at = 0; at < rows; ++at) Append(memory, from[kHeadBytes + at], RowIn(from, at));
     Free(from);
   }
-  // One stays in reserve.
+  // One chunk stays in reserve, so that a size at its edge does not allocate and free it in turn.
   if (buckets_ + 2 * kBucketsPerChunk <= chunks_.size() * kBucketsPerChunk) {
     chunks_.pop_back();
     bytes_ -= Allocated(sizeof(Chunk));
@@ -167,6 +183,8 @@ void BucketTable::Merge() {
 
 // ---- Changes ----
 
+// The first insert makes the least number of buckets. Afterwards at most one split, before the row
+// is placed, since a split moves rows.
 size_t BucketTable::Insert(uint64_t key) {
   if (buckets_ == 0) {
     half_ = kBucketsMin;
@@ -191,6 +209,9 @@ void BucketTable::Erase(size_t row) {
   Shrink(1);
 }
 
+// The bucket's last row takes the place of the erased one. The bucket gets smaller memory when more
+// than about a twelfth of its rows, and 3, is unused: the slack on both sides keeps insert and
+// erase in turn from allocating each time.
 void BucketTable::EraseKeepingBuckets(size_t row) {
   const size_t bucket = row >> kAtBits;
   const size_t at = row & ((uint64_t{1} << kAtBits) - 1);
@@ -206,6 +227,8 @@ void BucketTable::EraseKeepingBuckets(size_t row) {
   if (last == 0 || Room(memory) - last > 3 + last / 12) Refit(bucket, last);
 }
 
+// Merges below three quarters of `kRowsPerBucket`, while Insert splits above the whole: the gap
+// keeps the two from undoing each other.
 void BucketTable::Shrink(size_t steps) {
   if (size_ == 0) return Clear();
   for (; steps > 0 && buckets_ > kBucketsMin && size_ < buckets_ * (kRowsPerBucket * 3 / 4);
@@ -221,8 +244,10 @@ void BucketTable::Clear() {
 
 // ---- Visits ----
 
-// The reversed low bits of mixed keys are in the order in which buckets split: what one has is a
-// range, its parts are halves of it.
+// A cursor is a position in the order of reversed mixed keys. In that order each bucket is one
+// contiguous range, and a split halves the range: so a visit in cursor order sees every row that is
+// there all the time, whatever splits and merges. Returns the end of the bucket's range; it wraps
+// to 0 behind the last one.
 uint64_t BucketTable::CursorBehind(size_t bucket) const {
   const bool is_split = bucket >= half_ || bucket < buckets_ - half_;
   const int bits = std::countr_zero(half_) + (is_split ? 1 : 0);

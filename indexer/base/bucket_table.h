@@ -1,5 +1,5 @@
-// Which row has this 64-bit key? Rows of a fixed number of bytes in little more memory than they
-// need, by linear hashing.
+// A hash table from 64-bit keys to rows of a fixed number of bytes, in little more memory than the
+// rows need, by linear hashing.
 //
 //   key ─▶ mixed ─┬ low bits ─▶ bucket ─▶ [ rows, room | a byte of each mixed key | 6 bytes of it and the payload, each ]
 //                 └ upper 8 bits: found in the bucket by memchr
@@ -113,7 +113,7 @@ class BucketTable {
   std::string Check() const;
 
  private:
-  // What a row has beside its payload: bits 8 to 55 of its mixed key.
+  // Bytes of a row before its payload: bits 8 to 55 of its mixed key.
   static constexpr size_t kRestBytes = 6;
   static constexpr uint64_t kRestMask = (uint64_t{1} << 48) - 1;
   static constexpr size_t kBucketsMin = 256;  // the lowest 8 bits of a mixed key are its bucket's

@@ -1,5 +1,5 @@
-// The table beside a map: random keys, rows that come and go, cursors that go on meanwhile; what
-// one call moves, and bytes.
+// The table against a map: random keys, rows that come and go, cursors that go on meanwhile; the
+// rows that one call moves; bytes.
 
 #include "indexer/base/bucket_table.h"
 
@@ -17,11 +17,11 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kPayload = 4;
-// Of a bucket when the table grows: half to two of the average, and what chance adds (ten standard
-// deviations).
+// Rows of a bucket when the table grows: half to two of the average, and ten standard deviations
+// for chance.
 constexpr uint64_t kBucketRowsMax = 2 * BucketTable::kRowsPerBucket + 110;
 
-// What keys look like.
+// Patterns of keys.
 enum class Pattern { kRandom, kInOrder, kSameLowBits, kSameHighBits, kFewBits, kMultiples };
 constexpr Pattern kPatterns[] = {Pattern::kRandom,       Pattern::kInOrder, Pattern::kSameLowBits,
                                  Pattern::kSameHighBits, Pattern::kFewBits, Pattern::kMultiples};
@@ -99,7 +99,7 @@ TEST(BucketTableTest, EqualsAMapWhileItGrowsAndShrinks) {
       SCOPED_TRACE("pattern " + std::to_string(static_cast<int>(pattern)) + " seed " +
                    std::to_string(seed));
       Twin twin(seed);
-      // The share of stores, in percent, and of how many keys.
+      // The share of stores in percent, and the number of keys.
       for (const auto& [puts, keys] :
            {std::pair{60, 200}, {90, 60000}, {50, 60000}, {15, 60000}, {70, 5}}) {
         for (int step = 0; step < 40000; ++step) {

@@ -8,6 +8,8 @@
 
 namespace kvatlas {
 
+// The seed is "side" in ASCII. Part of the wire format: names made of it are compared between
+// processes.
 uint64_t SideTag(const CacheClass& side) {
   const uint32_t words[3] = {static_cast<uint32_t>(side.kind), side.block_size, side.window_tokens};
   return XXH3_64bits_withSeed(words, sizeof(words), 0x73696465);
@@ -25,6 +27,7 @@ uint32_t EndsEvery(const CacheLayout& layout, const CacheClass& of) {
   return states_alone ? layout.main.block_size : of.block_size;
 }
 
+// `all` is what some tier has; of it only whole chunks behind the device's blocks can be loaded.
 uint32_t LoadableBlocks(const CacheLayout& layout, uint32_t block_size, uint32_t device,
                         uint32_t all) {
   const uint32_t chunk = block_size == 0 ? 0 : layout.main.window_tokens / block_size;
@@ -37,6 +40,7 @@ uint32_t LoadableBlocks(const CacheLayout& layout, uint32_t block_size, uint32_t
   return std::max(device, layout.sides.empty() || whole == all ? whole : 0);
 }
 
+// Without a main class, side classes alone decide, so the multiple begins at 1.
 uint32_t AlignmentOf(const CacheLayout& layout) {
   uint64_t alignment = layout.has_main ? layout.main.block_size : 1;
   for (const CacheClass& side : layout.sides) {

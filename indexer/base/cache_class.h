@@ -1,4 +1,5 @@
-// Which parts of a worker's cache must agree before the worker can reuse a prefix?
+// The cache classes of a worker: the parts of its cache that must agree before it can reuse a
+// prefix.
 //
 // A model with full attention alone has one class of cached blocks, the *main class*. A hybrid
 // model has *side classes* beside it (sliding windows, recurrent states, chunked local attention),
@@ -87,8 +88,9 @@ inline SequenceHash SideName(uint64_t tag, SequenceHash twin, uint32_t back = 0)
 // `kv_cache_utils.py`): then the main class's block size, which theirs are multiples of.
 uint32_t EndsEvery(const CacheLayout& layout, const CacheClass& of);
 
-// Of a holder whose tiers beside the device load chunks (`CacheLayout::main.window_tokens`): how
-// many leading blocks it can reuse where `device` of them are on the device and `all` in some tier.
+// Leading blocks that a holder can reuse whose tiers beside the device load chunks
+// (`CacheLayout::main.window_tokens`), where `device` of them are on the device and `all` in some
+// tier.
 // Behind what is on the device only whole chunks are loaded, which begin at multiples of their size
 // (vLLM 0.33, offloading/scheduler.py, `get_num_new_matched_tokens`).
 uint32_t LoadableBlocks(const CacheLayout& layout, uint32_t block_size, uint32_t device,

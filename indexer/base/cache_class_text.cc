@@ -2,6 +2,7 @@
 
 namespace kvatlas {
 
+// UINT32_MAX tokens stand for a window without an end.
 std::string ToString(const CacheClass& of) {
   const std::string tokens =
       of.window_tokens == UINT32_MAX ? "all" : std::to_string(of.window_tokens);

@@ -1,4 +1,4 @@
-// How are people told of a cache class? "main", "window:128", "window:all", "state", "chunk:8192".
+// A cache class as text for people: "main", "window:128", "window:all", "state", "chunk:8192".
 
 #ifndef KVATLAS_INDEXER_BASE_CACHE_CLASS_TEXT_H_
 #define KVATLAS_INDEXER_BASE_CACHE_CLASS_TEXT_H_

@@ -14,6 +14,7 @@ class RealClock : public Clock {
 
 uint64_t Clock::WallNs() const { return WallTimeNs(); }
 
+// Never destroyed: threads may ask while static objects go.
 const Clock& Clock::Real() {
   static const auto& clock = *new RealClock;
   return clock;
@@ -24,6 +25,7 @@ uint64_t WallTimeNs() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
+// 64 bits from the system; equal ids of two processes are not expected to occur.
 uint64_t RandomInstanceId() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();

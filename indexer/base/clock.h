@@ -1,4 +1,4 @@
-// What time is it? Asked of a `Clock`, never of the machine, so that tests and simulations own
+// Time comes from a `Clock`, never from the machine directly, so that tests and simulations own
 // time.
 
 #ifndef KVATLAS_INDEXER_BASE_CLOCK_H_
@@ -27,8 +27,8 @@ class Clock {
   static const Clock& Real();
 };
 
-// Time that moves when told. Its wall time starts in 2096, so that epochs of real processes are in
-// its past.
+// Time that moves only by `Advance`. Its wall time starts in 2096, so that epochs of real processes
+// are in its past.
 class ManualClock : public Clock {
  public:
   static constexpr uint64_t kWallStartNs = uint64_t{4'000'000'000} * 1'000'000'000;

@@ -1,5 +1,5 @@
-// Which blocks may be compared at all? A domain is one (model, tenant): one index with one block
-// size. Nothing ever matches across domains.
+// A domain is one (model, tenant): one index with one block size. Blocks are compared within a
+// domain only; nothing ever matches across domains.
 
 #ifndef KVATLAS_INDEXER_BASE_DOMAIN_H_
 #define KVATLAS_INDEXER_BASE_DOMAIN_H_

@@ -1,3 +1,7 @@
+// Addresses are 16 bytes with a mark for IPv4, whose bytes are the last four. Every text and every
+// sockaddr becomes such an `Ip` first, so that different spellings of an address are compared as
+// one. An IPv4-mapped IPv6 address becomes IPv4 there.
+
 #include "indexer/base/engine_addresses.h"
 
 #include <arpa/inet.h>
@@ -21,7 +25,7 @@ constexpr int kIpv4Bits = 8 * kIpv4At;  // before an IPv4 address
 constexpr size_t kAddressTextMax = 64;
 
 // Metadata services of AWS, Azure, GCP, Oracle and others, of ECS tasks and EKS pods, and of
-// Alibaba.
+// Alibaba. They hand out credentials of the machine to whatever connects from it.
 constexpr const char* kMetadata[] = {"169.254.169.254", "169.254.170.2", "169.254.170.23",
                                      "100.100.100.200", "fd00:ec2::254", "fd00:ec2::23",
                                      "fd20:ce::254"};
@@ -44,6 +48,7 @@ EngineAddresses::Ip EngineAddresses::FromIpv6(const uint8_t* bytes) {
   return ip;
 }
 
+// A zone is allowed for IPv6 alone. The length is checked before the text is copied for inet_pton.
 std::optional<EngineAddresses::Ip> EngineAddresses::ParseIp(std::string_view text) {
   const std::string address(text.substr(0, text.find('%')));
   if (address.size() > kAddressTextMax) return std::nullopt;
@@ -54,6 +59,8 @@ std::optional<EngineAddresses::Ip> EngineAddresses::ParseIp(std::string_view tex
   return std::nullopt;
 }
 
+// Bits beyond the prefix need not be 0; they are ignored. An IPv4-mapped range shorter than 96 bits
+// is refused: it would reach beyond IPv4.
 std::optional<EngineAddresses::Range> EngineAddresses::ParseRange(std::string_view text) {
   const size_t slash = text.find('/');
   const std::string_view address = text.substr(0, slash);
@@ -94,7 +101,8 @@ absl::StatusOr<EngineAddresses> EngineAddresses::Parse(const std::vector<std::st
   return EngineAddresses(std::move(parsed), absl::StrJoin(ranges, ","));
 }
 
-// Also where IPv6 carries IPv4: through NAT64 (64:ff9b::/96), 6to4 (2002::/16), or ::/96.
+// Also true where IPv6 carries the IPv4 address of a metadata service: through NAT64
+// (64:ff9b::/96), 6to4 (2002::/16), or as ::/96.
 bool EngineAddresses::IsMetadata(const Ip& ip) {
   static const auto* const kNever = [] {
     auto* never = new std::vector<Ip>;
@@ -115,6 +123,7 @@ bool EngineAddresses::IsMetadata(const Ip& ip) {
          never(FromIpv4(bytes + kIpv4At));
 }
 
+// Metadata services are excluded first, so that no range can allow them.
 bool EngineAddresses::Contains(const Ip& ip) const {
   if (IsMetadata(ip)) return false;
   return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
@@ -163,6 +172,8 @@ bool EngineAddresses::IsLoopback(std::string_view host) {
   return loopback->Contains(host);
 }
 
+// The caller connects to one of the returned addresses, never to the name again: a second
+// resolution could give another address.
 absl::StatusOr<std::vector<std::string>> EngineAddresses::Within(
     std::string_view name, const std::vector<std::string>& found) const {
   std::vector<std::string> within;

@@ -1,6 +1,6 @@
-// May this process connect to an address that a peer named? Endpoints of engines registered over
-// HTTP, and workers' labels `url`, come from any client that reaches a port; without limits a
-// process would connect to anything its machine can reach.
+// The addresses that this process may connect to when a peer names them. Endpoints of engines
+// registered over HTTP, and workers' labels `url`, come from any client that reaches a port;
+// without limits a process would connect to anything its machine can reach.
 //
 // *Truth*: an address is within, when one of the ranges contains it. Addresses of metadata services
 // (169.254.169.254 and others that hand out credentials of a machine) are never within, whatever
@@ -62,10 +62,10 @@ class EngineAddresses {
   // This machine by its address or as "localhost", which no resolver is asked about.
   static bool IsLoopback(std::string_view host);
 
-  // Those of a name's addresses that are within. PERMISSION_DENIED, naming the first: none is.
+  // The addresses of a name that are within. PERMISSION_DENIED, naming the first: none is.
   absl::StatusOr<std::vector<std::string>> Within(std::string_view name,
                                                   const std::vector<std::string>& found) const;
-  // What `CheckHost` says of `host`.
+  // The error of `CheckHost` for `host`.
   absl::Status Outside(std::string_view host) const;
 
   std::string ToString() const;  // "127.0.0.0/8,::1/128,…"

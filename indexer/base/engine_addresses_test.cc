@@ -116,7 +116,7 @@ TEST(EngineAddressesTest, OfANamesAddressesThoseWithinAreLeft) {
 }
 
 TEST(EngineAddressesTest, TheSystemResolvesNamesAndOddNumbers) {
-  // What inet_aton takes, the resolver takes too: what counts is the address it becomes.
+  // The resolver takes every form that inet_aton takes; the address that comes out is what counts.
   EXPECT_THAT(*ResolveHost("127.1"), ElementsAre("127.0.0.1"));
   EXPECT_THAT(*ResolveHost("0xa9fea9fe"), ElementsAre("169.254.169.254"));
   const auto local = ResolveHost("localhost");

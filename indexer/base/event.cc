@@ -15,12 +15,14 @@ struct CountBlocks {
 
 size_t BlockCount(const Event& event) { return std::visit(CountBlocks{}, event); }
 
+// Linear in the events, not in their blocks.
 size_t BlockCount(const Batch& batch) {
   size_t count = 0;
   for (const Event& event : batch.events) count += BlockCount(event);
   return count;
 }
 
+// Integer sums may wrap only beyond 2^32 requests, which no fleet has.
 Load& Load::operator+=(const Load& other) {
   running_requests += other.running_requests;
   waiting_requests += other.waiting_requests;
@@ -38,6 +40,7 @@ void Digest::Add(Tier tier, SequenceHash block) {
   of_tier.sum += DigestTerm(block);
 }
 
+// Sums are mod 2^64, so the order of adding and subtracting does not matter.
 void Digest::Subtract(Tier tier, SequenceHash block) {
   OfTier& of_tier = tiers[static_cast<int>(tier)];
   of_tier.blocks -= 1;

@@ -1,4 +1,4 @@
-// What can happen to a holder's blocks? The events of a stream of holdings, and their bounds.
+// The events of a stream of holdings, and their bounds: what can happen to a holder's blocks.
 //
 // *Truth*: events act on a set of (holder, tier, block), side blocks of hybrid models
 // (`cache_class.h`) among them. Storing what is held and removing what is not have no effect.
@@ -25,7 +25,7 @@ struct Stored {
   Position position = 0;
   SequenceHash parent = kNoParent;
   std::vector<SequenceHash> blocks;
-  // Local hashes of the same blocks, or empty: for those who keep them
+  // Local hashes of the same blocks, or empty: for indexes that keep them
   // (`IndexOptions::keep_local_hashes`) and for structures keyed by content.
   std::vector<LocalHash> local_hashes = {};
   // Not 0: blocks of a side class by their names (`SideName`), in any order and of any sequences;
@@ -68,7 +68,7 @@ struct Load {
   // Workers behind this figure: 1 for a worker.
   uint32_t workers = 1;
 
-  // Of no worker: what a sum begins with.
+  // The load of no worker: the start of a sum.
   static Load None() {
     Load none;
     none.workers = 0;
@@ -79,7 +79,7 @@ struct Load {
   friend bool operator==(const Load&, const Load&) = default;
 };
 
-// What a holder holds, in short: per tier the number of distinct blocks and the sum mod 2^64 of
+// A summary of what a holder holds: per tier the number of distinct blocks and the sum mod 2^64 of
 // `DigestTerm(sequence hash)` (`hash.h`). Two ends whose digests are equal after the same batch
 // hold the same. Order-free and updated in constant time per block.
 struct Digest {

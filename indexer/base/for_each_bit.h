@@ -1,4 +1,4 @@
-// Which holders are in this set? Its members, in order.
+// Visits the members of a set of holders, in order.
 
 #ifndef KVATLAS_INDEXER_BASE_FOR_EACH_BIT_H_
 #define KVATLAS_INDEXER_BASE_FOR_EACH_BIT_H_

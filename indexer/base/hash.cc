@@ -1,3 +1,6 @@
+// The contract's formulas are in hash.h; every change here breaks the agreement with engines and
+// other routers. XXH3 is compiled in (XXH_INLINE_ALL), so that a short input costs no call.
+
 #include "indexer/base/hash.h"
 
 #define XXH_INLINE_ALL
@@ -18,6 +21,8 @@ uint64_t Xxh3(std::string_view bytes, uint64_t seed) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
 }
 
+// An empty name adds nothing: prompts without adapter and salt have the contract's own seed. The
+// two names have different seeds, so that equal texts in them do not cancel or coincide.
 uint64_t BlockSeed(const CacheNamespace& cache_namespace, const HashContract& contract) {
   uint64_t seed = contract.seed;
   if (!cache_namespace.lora_name.empty()) seed += Xxh3(cache_namespace.lora_name, 0);
@@ -25,12 +30,15 @@ uint64_t BlockSeed(const CacheNamespace& cache_namespace, const HashContract& co
   return seed;
 }
 
+// With EAGLE a block's hash needs tokens behind it, which the last block may lack.
 size_t FullBlocks(size_t tokens, const Blocking& blocking) {
   if (blocking.block_size == 0) return 0;
   tokens -= std::min<size_t>(tokens, blocking.eagle);
   return tokens / blocking.block_size;
 }
 
+// Without objects the tokens are hashed in place. Objects are sorted first: their order in the
+// block does not count.
 LocalHash LocalHashOf(std::span<const TokenId> block, std::span<const uint64_t> multimodal,
                       uint64_t seed) {
   if (multimodal.empty())
@@ -56,6 +64,8 @@ std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocki
   return locals;
 }
 
+// An item that reaches over several blocks is in each of them; one that begins behind the tokens is
+// in none.
 std::vector<std::vector<uint64_t>> ItemsByBlock(std::span<const PromptItem> items, size_t tokens,
                                                 uint32_t block_size) {
   std::vector<std::vector<uint64_t>> blocks;
@@ -71,6 +81,7 @@ std::vector<std::vector<uint64_t>> ItemsByBlock(std::span<const PromptItem> item
   return blocks;
 }
 
+// The contract's plain seed, without the namespace: that is in the local hashes already.
 SequenceHash NextSequenceHash(SequenceHash parent, LocalHash local, const HashContract& contract) {
   const uint64_t pair[2] = {Raw(parent), Raw(local)};
   return SequenceHash{XXH3_64bits_withSeed(pair, sizeof(pair), contract.seed)};
@@ -95,6 +106,7 @@ std::vector<SequenceHash> SequenceHashesAfter(SequenceHash parent,
   return chain;
 }
 
+// 64 hexadecimal digits are a hash already: its first 64 bits are used.
 uint64_t MultimodalHash(std::string_view identifier) {
   if (identifier.empty()) return 0;
   const bool is_hex =

@@ -1,5 +1,5 @@
-// How is a block named so that every process, and every router that shares the contract, gives it
-// the same name? The hash contract: XXH3-64 over token ids, chained over blocks.
+// The hash contract, by which every process, and every router that shares it, gives a block the
+// same name: XXH3-64 over token ids, chained over blocks.
 //
 //   seed      = S + xxh3(lora_name, seed 0) + xxh3(cache_salt, seed 1)        (mod 2^64, empty adds nothing)
 //   local[i]  = xxh3(tokens of block i as u32 little-endian [+ sorted multimodal hashes as u64], seed)
@@ -37,7 +37,7 @@ using TokenId = uint32_t;
 
 inline constexpr uint64_t kDefaultHashSeed = 1337;
 
-// What two ends must agree on.
+// The parameters that two ends must agree on.
 struct HashContract {
   uint64_t seed = kDefaultHashSeed;
 
@@ -45,7 +45,7 @@ struct HashContract {
   std::string Id() const;
 };
 
-// What separates prompts of equal tokens: an adapter, a tenant's salt. Empty means none.
+// Names that separate prompts of equal tokens: an adapter, a tenant's salt. Empty means none.
 struct CacheNamespace {
   std::string_view lora_name;
   std::string_view cache_salt;
@@ -107,7 +107,7 @@ std::vector<SequenceHash> SequenceHashesAfter(SequenceHash parent,
 // XXH3 of the bytes; 0 for an empty one.
 uint64_t MultimodalHash(std::string_view identifier);
 
-// What one block adds to a digest.
+// The term that one block adds to a digest.
 uint64_t DigestTerm(SequenceHash block);
 
 // XXH3-64 with a seed, as the contract uses it.

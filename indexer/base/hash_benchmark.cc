@@ -1,5 +1,5 @@
-// What does naming a prompt's blocks cost? Local and sequence hashes of a prompt, at several
-// lengths and block sizes.
+// The cost of naming a prompt's blocks: local and sequence hashes of a prompt, at several lengths
+// and block sizes.
 //
 //   bazel run -c opt //indexer/base:hash_benchmark
 

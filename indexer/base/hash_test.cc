@@ -111,7 +111,7 @@ TEST(HashTest, AnItemIsInEachBlockOfWhichItHasAToken) {
                                          {.offset = 33, .length = 1, .hash = 8},
                                          {.offset = 64, .length = 16, .hash = 9}};
   EXPECT_EQ(ItemsByBlock(items, 100, 16), (Blocks{{7}, {7}, {7, 8}, {}, {9}}));
-  // What is behind the prompt is not in it.
+  // Tokens behind the prompt are not part of it.
   EXPECT_EQ(ItemsByBlock(items, 20, 16), (Blocks{{7}, {7}}));
   EXPECT_EQ(ItemsByBlock(items, 100, 0), Blocks{});
 }

@@ -1,6 +1,6 @@
-// Where does what an engine says of one worker rank go? The one seam between the parts that read
-// engines' events and the parts that keep what a rank holds: a holder of this process, a relay's
-// stream, a publisher's own set.
+// The destination of an engine's events about one worker rank: the one seam between the parts that
+// read engines' events and the parts that keep what a rank holds, which are a holder of this
+// process, a relay's stream, or a publisher's own set.
 //
 // *Truth*: what is written acts on a set (`event.h`); the writer's caller counts copies and names.
 // *Threads*: one at a time, in order.
@@ -22,13 +22,12 @@
 
 namespace kvatlas {
 
-// What became of events that were handed over together.
+// The result of events that were handed over together.
 struct Applied {
   // How many were taken, from the first on; at least one. The events behind them were not looked
   // at.
   size_t events = 0;
-  // Of the last one taken: blocks of the main class that it changed. A writer that cannot tell says
-  // that all were.
+  // Blocks of the main class that the last event taken changed. A writer that cannot tell says all.
   uint64_t changed = 0;
   absl::Status status;
 };
@@ -59,10 +58,10 @@ class HoldingsWriter {
  public:
   virtual ~HoldingsWriter() = default;
 
-  // REQUIRES: at least one event. RESOURCE_EXHAUSTED: what the last event taken stored was shed,
-  // wholly or in part. FAILED_PRECONDITION: nothing will be kept any more.
+  // REQUIRES: at least one event. RESOURCE_EXHAUSTED: blocks that the last event taken stored were
+  // shed, all or some. FAILED_PRECONDITION: nothing will be kept any more.
   virtual Applied Apply(std::span<const Event> events) = 0;
-  // One event alone: what became of it.
+  // The result of one event alone.
   absl::Status Apply(const Event& event) { return Apply({&event, 1}).status; }
   virtual void SetTrust(Trust trust) = 0;
   // The classes of the rank's cache: before the first event that names a block of a side class. The

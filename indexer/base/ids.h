@@ -1,5 +1,4 @@
-// What are the things of this system called in code? Ids, positions and counts as types that cannot
-// be mixed up.
+// Ids, positions and counts as types that cannot be mixed up.
 //
 // *Truth*: an id from outside (a worker's name, a cell's name) is a string and means the same in
 // every process. A dense id (`HolderIndex`) is given out by one index, starts at 0, is small so
@@ -41,7 +40,7 @@ using Epoch = uint64_t;
 // Number of a batch within an epoch: from 1, never reused. 0 means "none yet".
 using BatchNumber = uint64_t;
 
-// Who can hold a block: a worker rank at a leaf, a cell in the hierarchy.
+// A holder of blocks: a worker rank at a leaf, a cell in the hierarchy.
 //
 // `name` is the worker's or cell's name, `rank` the data-parallel rank (0 for a cell), `replica`
 // tells replicas of one cell apart (empty for a worker).

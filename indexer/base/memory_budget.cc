@@ -8,6 +8,7 @@
 namespace kvatlas {
 namespace {
 
+// A level ends this many percent below its beginning, so that it does not flicker at the edge.
 constexpr uint64_t kHysteresisPercent = 2;
 
 MemoryLevel LevelAt(uint64_t percent) {
@@ -16,6 +17,7 @@ MemoryLevel LevelAt(uint64_t percent) {
   return percent >= MemoryBudget::kTightPercent ? MemoryLevel::kTight : MemoryLevel::kAmple;
 }
 
+// Rounded down. In floating point: 100 * bytes could overflow.
 uint64_t Percent(uint64_t bytes, uint64_t of) {
   return static_cast<uint64_t>(100.0 * static_cast<double>(bytes) / static_cast<double>(of));
 }
@@ -36,6 +38,8 @@ std::string_view MemoryLevelName(MemoryLevel level) {
   return "unknown";
 }
 
+// A number, then nothing, '%' or one of K, M, G, T. The bound of 2^20 keeps the shift by 40 bits
+// within 64.
 absl::StatusOr<uint64_t> MemoryBudget::Parse(std::string_view text, uint64_t limit_bytes) {
   uint64_t number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -53,6 +57,7 @@ absl::StatusOr<uint64_t> MemoryBudget::Parse(std::string_view text, uint64_t lim
                    "\" is not a number of bytes (8000000000, 8G) or a part of the limit (70%)"));
 }
 
+// Up at once; down only when the level would still be lower with `kHysteresisPercent` more.
 std::pair<MemoryLevel, MemoryLevel> MemoryBudget::Measure() {
   const uint64_t used = meter_();
   used_bytes_.store(used, std::memory_order_relaxed);
@@ -65,6 +70,8 @@ std::pair<MemoryLevel, MemoryLevel> MemoryBudget::Measure() {
   return {before, now};
 }
 
+// Two atomics are read one after the other: the percentage in the message may be of a later
+// measurement than the level.
 absl::Status MemoryBudget::Check(MemoryLevel from, std::string_view what) const {
   if (level() < from) return absl::OkStatus();
   const std::string_view name = MemoryLevelName(level());
@@ -74,6 +81,8 @@ absl::Status MemoryBudget::Check(MemoryLevel from, std::string_view what) const 
                    absl::string_view(what.data(), what.size())));
 }
 
+// Parts are measured one after the other and may exceed the last measurement of the whole; the rest
+// is then 0.
 std::vector<std::pair<std::string, uint64_t>> MemoryBudget::Parts() const {
   std::vector<std::pair<std::string, uint64_t>> parts;
   uint64_t rest = used_bytes();

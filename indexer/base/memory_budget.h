@@ -1,5 +1,5 @@
-// How full is this process's memory, and what does it take on no more? One budget for all that a
-// process holds: its resident memory against what it may use, in steps.
+// The memory budget of a process: its resident memory against what it may use, in levels at which
+// it stops taking on more.
 //
 //   level      from    what changes
 //   ample              nothing
@@ -75,7 +75,7 @@ class MemoryBudget {
   // domains".
   absl::Status Check(MemoryLevel from, std::string_view what) const;
 
-  // Who has how much, and what is left as "rest".
+  // The bytes of each part, and what is left as "rest".
   std::vector<std::pair<std::string, uint64_t>> Parts() const;
 
  private:
@@ -86,13 +86,13 @@ class MemoryBudget {
   std::atomic<MemoryLevel> level_{MemoryLevel::kAmple};
 };
 
-// The same of one that may be missing.
+// As `MemoryBudget::Check`, for a budget that may be missing.
 inline absl::Status CheckMemory(const MemoryBudget* memory, MemoryLevel from,
                                 std::string_view what) {
   return memory == nullptr || memory->level() < from ? absl::OkStatus() : memory->Check(from, what);
 }
 
-// What is answered at every level.
+// Questions of at most this many blocks are answered at every level.
 inline constexpr uint64_t kSmallQuestionBlocksMax = 1024;
 
 // Whether a question of so many blocks is answered now.

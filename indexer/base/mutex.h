@@ -1,5 +1,5 @@
-// How is shared state locked so that clang can check it and ThreadSanitizer can see it? A thin
-// annotated mutex over the standard ones.
+// A thin annotated mutex over the standard ones, so that clang can check locking and
+// ThreadSanitizer can see it.
 //
 // Not absl::Mutex: the packaged Abseil is not instrumented, so ThreadSanitizer would see no
 // ordering.
@@ -45,7 +45,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mutex_;
 };
 
-// Waits may wake for nothing: always wait in a loop over the condition.
+// Waits may wake without a signal: always wait in a loop over the condition.
 class CondVar {
  public:
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {

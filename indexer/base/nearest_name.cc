@@ -10,7 +10,8 @@ constexpr size_t kNameBytesMax = 128;  // of a longer one only the beginning is 
 constexpr size_t kDistanceMax = 4;
 constexpr size_t kPrefixBytesMin = 3;
 
-// Optimal string alignment: three rows of the table are enough.
+// Optimal string alignment (Damerau-Levenshtein without a second edit of a swapped pair). Three
+// rows of the table are enough: a swap looks back two.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
@@ -30,6 +31,8 @@ size_t Distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+// The nearest by distance wins; of equal ones the first. Only if there is none, a single candidate
+// that extends the name, or that the name extends, by a common beginning of `kPrefixBytesMin`.
 std::optional<std::string> NearestName(std::string_view name,
                                        const std::vector<std::string>& candidates) {
   name = name.substr(0, kNameBytesMax);

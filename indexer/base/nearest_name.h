@@ -1,9 +1,10 @@
-// Which name may a mistyped one have meant? For messages such as "unknown flag --parrents; did you
-// mean --parents?".
+// Finds the name that a mistyped one may have meant, for messages such as "unknown flag --parrents;
+// did you mean --parents?".
 //
 // *Truth*: the candidate of the least distance (letters inserted, left out, replaced, or swapped
-// with their neighbour), if that is at most a third of the name's length, rounded up; or else the
-// only candidate that begins with the name, or that the name begins with.
+// with their neighbour), if that is at most a third of the name's length, rounded up, and at most
+// four; or else the only candidate that begins with the name, or that the name begins with, where
+// the shorter of the two has three letters.
 // *Cost*: candidates times the product of the lengths. *Threads*: a pure function.
 
 #ifndef KVATLAS_INDEXER_BASE_NEAREST_NAME_H_

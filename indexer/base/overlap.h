@@ -1,4 +1,4 @@
-// How deep does a holder reach into a prompt, and how far can the answer be trusted?
+// How deep a holder reaches into a prompt, and how far the answer can be trusted.
 
 #ifndef KVATLAS_INDEXER_BASE_OVERLAP_H_
 #define KVATLAS_INDEXER_BASE_OVERLAP_H_

@@ -10,6 +10,7 @@
 
 namespace kvatlas {
 
+// One entry per address: SOCK_STREAM keeps getaddrinfo from listing each once per socket type.
 absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& name) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;

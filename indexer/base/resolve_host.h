@@ -1,4 +1,4 @@
-// Which addresses has this name?
+// Resolves a host name to its addresses.
 
 #ifndef KVATLAS_INDEXER_BASE_RESOLVE_HOST_H_
 #define KVATLAS_INDEXER_BASE_RESOLVE_HOST_H_

@@ -1,7 +1,8 @@
-// What does a frontend tell the leaf of the worker that it chose, and what became of it? The words
-// of `PendingBlocks`, for both ends.
+// What a frontend reports to the leaf of the worker that it chose, and the outcome: the types of
+// `PendingBlocks`, for both ends.
 //
-// *Truth*: a frontend's word, not the engine's: a reason to expect blocks, never a promise of them.
+// *Truth*: a frontend's report, not the engine's: a reason to expect blocks, never a promise of
+// them.
 
 #ifndef KVATLAS_INDEXER_BASE_ROUTED_H_
 #define KVATLAS_INDEXER_BASE_ROUTED_H_
@@ -18,11 +19,11 @@
 
 namespace kvatlas {
 
-// Longer than any prefill should take; a telling may say less, and at most `kRoutedTtlMax`.
+// Longer than any prefill should take; a report may say another time, of at most `kRoutedTtlMax`.
 inline constexpr Duration kRoutedTtl = std::chrono::seconds(30);
 inline constexpr Duration kRoutedTtlMax = std::chrono::minutes(10);
 
-// More of one prompt are not told: 32 KiB.
+// Blocks of one prompt that are reported; further ones are left out: 32 KiB.
 inline constexpr uint32_t kRoutedBlocksMax = 4096;
 
 // As `Routed` has a session; 0: none.
@@ -44,7 +45,7 @@ struct Routed {
 struct RouteOver {
   uint64_t decision = 0;
   bool failed = false;                         // the worker did not take the request, or gave it up
-  std::optional<uint32_t> cached_tokens = {};  // as the engine counted; not told to other processes
+  std::optional<uint32_t> cached_tokens = {};  // as the engine counted; not sent to other processes
 };
 
 // Blocks on their way to a worker.

@@ -21,12 +21,14 @@ absl::Status Bad(absl::string_view element, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("'", element.substr(0, 256), "' ", why));
 }
 
+// HOST:PORT in form only; whether it can be an address is the caller's question.
 bool IsAddress(absl::string_view text) {
   const size_t colon = text.rfind(':');
   return colon != absl::string_view::npos && colon > 0 && colon + 1 < text.size();
 }
 
-// Of 64 bits that are random already.
+// Spreads 64 bits that are random already. Part of the agreement between processes: another mix
+// would place waypoints on other shards.
 uint64_t Mix(uint64_t x) {
   x ^= x >> 32;
   x *= 0xd6e8feb86659fd93;
@@ -37,6 +39,7 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
+// One shard without a name: the level is not split.
 ShardMap::ShardMap(std::vector<std::string> addresses) {
   if (!addresses.empty()) shards_.push_back({.name = "", .addresses = std::move(addresses)});
 }
@@ -44,6 +47,9 @@ ShardMap::ShardMap(std::vector<std::string> addresses) {
 ShardMap::ShardMap(std::initializer_list<std::string> addresses)
     : ShardMap(std::vector<std::string>(addresses)) {}
 
+// Element by element. "shallow=N" is an option only in front and only if N is no address, so a
+// shard may be named "shallow". Shards are sorted by name: their places, and the map as a value, do
+// not depend on the order in the text.
 absl::StatusOr<ShardMap> ShardMap::Parse(absl::string_view text) {
   ShardMap map;
   std::set<absl::string_view> seen;
@@ -93,7 +99,8 @@ std::vector<std::string> ShardMap::Addresses() const {
   return addresses;
 }
 
-// The shard with the largest draw; equal draws do not happen.
+// Rendezvous hashing: the shard with the largest draw. A new shard takes only the waypoints for
+// which its draw is the largest. Equal draws are not expected; the first by name would win.
 size_t ShardMap::OwnerOf(SequenceHash waypoint) const {
   size_t owner = 0;
   uint64_t largest = 0;

@@ -1,12 +1,13 @@
-// Which node of a split level is told of this waypoint, and asked about it? A level that is too big
-// for one machine is split over named shards; each shard is one node or several replicas.
+// The node of a split level that a waypoint is reported to, and that is asked about it. A level
+// that is too big for one machine is split over named shards; each shard is one node or several
+// replicas.
 //
 //   ordinal     0   1 ┊ 2   3   4   5  …
 //   shard a     ●   ● ┊     ●   ●          a waypoint below `shallow` is on every shard,
 //   shard b     ●   ● ┊ ●           ●      a deeper one on the shard that its own hash draws
 //
-// *Place*: who reports upward sends each shard its part; a client computes from the prompt's own
-// waypoints which shards to ask. Shards themselves know nothing of it.
+// *Place*: a process that reports upward sends each shard its part; a client computes from the
+// prompt's own waypoints which shards to ask. Shards themselves know nothing of it.
 // *Truth*: a function of the names, `shallow` and the hash alone: equal in every process, whatever
 // the addresses and their order. A waypoint's ancestors are not needed to know its shard; so no
 // hole and no withdrawn ancestor can misplace it.
@@ -68,12 +69,12 @@ class ShardMap {
   const std::vector<Shard>& shards() const { return shards_; }
   // Waypoints that every shard has; all of them when the level is not split.
   uint32_t shallow() const { return split() ? shallow_ : UINT32_MAX; }
-  // Of all shards, in order.
+  // The addresses of all shards, in order.
   std::vector<std::string> Addresses() const;
 
   // The shard, as a place in `shards`, that a deep waypoint belongs to. REQUIRES: not empty.
   size_t OwnerOf(SequenceHash waypoint) const;
-  // Whether that shard is told of the waypoint.
+  // Whether the waypoint is reported to that shard.
   bool Keeps(size_t shard, uint32_t ordinal, SequenceHash waypoint) const {
     return ordinal < shallow() || OwnerOf(waypoint) == shard;
   }

@@ -1,5 +1,4 @@
-// With which draws does this run of a test go? Another seed each time, unless the environment says
-// which.
+// The seed of this run of a test: another one each time, unless the environment names it.
 //
 //   const uint64_t seed = TestSeed();
 //   SCOPED_TRACE(SeedText(seed));   // a failure says how to run it again: --test_env=KVATLAS_SEED=123

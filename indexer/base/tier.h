@@ -1,4 +1,4 @@
-// Where can a copy of a block live? The memory tiers, and sets of them.
+// The memory tiers in which a copy of a block can be, and sets of them.
 //
 // A block may be in several tiers of one holder at once, and they evict independently.
 
@@ -22,7 +22,7 @@ class TierMask {
       : bits_(static_cast<uint8_t>(1u << static_cast<uint8_t>(tier))) {}
 
   static constexpr TierMask All() { return TierMask(kAllBits); }
-  // What a domain routes on unless told otherwise: device and host.
+  // The tiers that a domain routes on by default: device and host.
   static constexpr TierMask Routed() { return TierMask(Tier::kDevice) | TierMask(Tier::kHost); }
 
   constexpr uint8_t bits() const { return bits_; }

@@ -2,12 +2,14 @@
 
 namespace kvatlas {
 
+// The table of well-formed sequences in the Unicode standard. Bounds on the second byte exclude
+// overlong forms (E0, F0), surrogates (ED) and code points beyond U+10FFFF (F4).
 size_t Utf8CharacterBytes(std::string_view text) {
   if (text.empty()) return 0;
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return 1;
   size_t bytes = 0;
-  // What the second byte may be; the rest may be any continuation.
+  // The range of the second byte; the others may be any continuation byte.
   unsigned char second_min = 0x80;
   unsigned char second_max = 0xBF;
   if (byte(0) >= 0xC2 && byte(0) <= 0xDF) {

@@ -1,5 +1,5 @@
-// Is this text UTF-8? Names travel in protobuf's strings, which a receiver refuses when they are
-// not.
+// Checks that a text is UTF-8. Names travel in protobuf's strings, which a receiver refuses
+// otherwise.
 //
 // *Truth*: as Unicode defines it: no stray or missing continuation bytes, no overlong forms, no
 // surrogates, nothing beyond U+10FFFF. The empty text is UTF-8.

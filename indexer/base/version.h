@@ -1,4 +1,4 @@
-// What does `--version` say?
+// The version that `--version` prints.
 //
 // One number for the whole repository: binaries are released together.
 

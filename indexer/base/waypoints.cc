@@ -1,3 +1,8 @@
+// A schedule is a short list of early positions and then one stride for ever. Ends of strides are
+// counted from position 0: `first_` is the first of them behind the early ones, `skipped_` the
+// number of those before it, and `shift_` moves ends that are not at multiples of the stride
+// (Over).
+
 #include "indexer/base/waypoints.h"
 
 #include <algorithm>
@@ -16,7 +21,7 @@ absl::Status Bad(absl::string_view name, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("schedule '", name.substr(0, 256), "': ", why));
 }
 
-// A number of 1 to `kWaypointPositionMax`, or 0.
+// A number of 1 to `kWaypointPositionMax`; 0: another text.
 uint32_t Count(absl::string_view text) {
   uint32_t count = 0;
   if (text.empty() || text.size() > 6) return 0;
@@ -25,7 +30,8 @@ uint32_t Count(absl::string_view text) {
   return absl::SimpleAtoi(text, &count) && count <= kWaypointPositionMax ? count : 0;
 }
 
-// The positions that one part other than the last names; empty when it is none.
+// The positions that a part other than the last names, from `from` on; empty: it is no such part.
+// Stops one beyond the bound, which Parse then refuses.
 std::vector<Position> PositionsOf(absl::string_view part, Position from) {
   std::vector<Position> positions;
   if (absl::ConsumePrefix(&part, "early:")) {
@@ -67,6 +73,8 @@ WaypointSchedule::WaypointSchedule(std::vector<Position> early, uint32_t stride)
     : WaypointSchedule(early, stride,
                        (early.empty() ? 0 : (early.back() + 1) / stride * stride) + stride - 1) {}
 
+// The result is in a normal form, so that equal schedules have equal names: early positions at the
+// end that the strides would produce anyway are dropped.
 absl::StatusOr<WaypointSchedule> WaypointSchedule::Parse(absl::string_view name) {
   std::vector<absl::string_view> parts = absl::StrSplit(name, ';');
   absl::string_view last = parts.back();
@@ -83,7 +91,7 @@ absl::StatusOr<WaypointSchedule> WaypointSchedule::Parse(absl::string_view name)
     }
     if (early.size() > kEarlyWaypointsMax) return Bad(name, "too many early positions");
   }
-  // What the strides would say anyway is not named.
+  // Early positions that the strides would produce anyway are dropped.
   while (!early.empty() && early.back() % stride == stride - 1 &&
          (early.size() == 1 ? early.back() < stride
                             : early.back() - early[early.size() - 2] <= stride)) {
@@ -102,6 +110,7 @@ bool WaypointSchedule::IsWaypoint(Position position) const {
   return std::binary_search(early_.begin(), early_.end(), position);
 }
 
+// Early ones below `blocks`, and ends of strides below it less those that lie before `first_`.
 uint32_t WaypointSchedule::WaypointsIn(uint32_t blocks) const {
   const auto early = std::lower_bound(early_.begin(), early_.end(), blocks) - early_.begin();
   return static_cast<uint32_t>(early) + std::max((blocks + shift_) / stride_, skipped_) - skipped_;
@@ -119,6 +128,9 @@ std::vector<SequenceHash> WaypointSchedule::Select(std::span<const SequenceHash>
   return selected;
 }
 
+// 1. One by one up to where both have only strides: each position must be one of `below`, and its
+//    ordinal there becomes an early position. 2. The first end of a stride must be one too. 3. From
+//    there on it suffices that the stride is a multiple of that of `below`.
 absl::StatusOr<WaypointSchedule> WaypointSchedule::Over(const WaypointSchedule& below) const {
   const auto lacks = [&](Position position) {
     return absl::InvalidArgumentError(absl::StrCat("schedule '", below.Name(), "' lacks position ",

@@ -1,5 +1,5 @@
-// At which positions is coverage reported upward? A schedule of waypoints: a function of position
-// alone, so that a leaf, the hierarchy and a frontend agree without talking.
+// The schedule of waypoints: the positions at which coverage is reported upward. A function of
+// position alone, so that a leaf, the hierarchy and a frontend agree without talking.
 //
 //   blocks      1   8   16          48                              144 … 256 … 512
 //   standard    .   ●    ●           ●                               ●     ●     ●   every 256th from there
@@ -48,7 +48,7 @@ class WaypointSchedule {
   // INVALID_ARGUMENT: not such a name, or beyond the bounds.
   static absl::StatusOr<WaypointSchedule> Parse(absl::string_view name);
 
-  // The schedule every kvatlas process uses unless told otherwise.
+  // The schedule that every kvatlas process uses by default.
   static const WaypointSchedule& Standard();
 
   bool IsWaypoint(Position position) const;
@@ -67,9 +67,9 @@ class WaypointSchedule {
   // The sequence hashes at waypoints, in order.
   std::vector<SequenceHash> Select(std::span<const SequenceHash> sequence) const;
 
-  // This schedule for who counts in waypoints of `below` instead of in blocks: positions are
-  // ordinals there, and ordinals are those of this schedule. A level that reports less than it is
-  // told does so under this.
+  // This schedule for a level that counts in waypoints of `below` instead of in blocks: positions
+  // are ordinals of `below`, and ordinals are those of this schedule. A level that reports fewer
+  // waypoints than it receives does so under this.
   //
   //   below     ●  ●   ●     ●         ●                  ●        ordinals 0 1 2 3 4 5
   //   this         ●         ●                            ●        over `below`: positions 1, 3, 5

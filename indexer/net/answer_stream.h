@@ -1,14 +1,14 @@
-// How does a service answer many questions over one call? A stream whose requests each carry a few
-// questions, and whose responses carry their answers.
+// Answers many questions over one call: a stream whose requests each carry a few questions, and
+// whose responses carry their answers.
 //
-//   StartRead ─▶ OnReadDone ─▶ what is told is heard
+//   StartRead ─▶ OnReadDone ─▶ Hear: reports of the request
 //                    ╰──────▶ AnswerSome ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
 //       ╰───────────◀──────────────┴──── while fewer than kAnswersQueuedMax responses are unwritten
 //
-// *Truth*: what a request tells is heard before its questions are answered; it has no answer. The
-// first response is empty and goes out at once, so that the caller knows that questions are taken.
-// Then every question has an answer, in their order; those of one request come together, in more
-// than one response when they are large.
+// *Truth*: a request's reports go to `Hear` before its questions are answered; they have no answer.
+// The first response is empty and goes out at once, so that the caller knows that questions are
+// taken. Then every question has an answer, in their order; those of one request come together, in
+// more than one response when they are large.
 // *Threads*: gRPC's; questions of one stream are answered one after the other, those of several at
 // once.
 // *Cost*: per request no call, no stream and, as long as request and response fit an arena, nothing
@@ -66,14 +66,14 @@ class AnswerStreams {
   using Response = std::decay_t<decltype(std::declval<StreamResponse>().answers(0).response())>;
   using Incoming = BoundedMessage<StreamRequest>;
   using Reactor = grpc::ServerBidiReactor<Incoming, StreamResponse>;
-  // Of the method, for `Service::MarkMethodCallback`; `open` returns what `Open` does.
+  // The handler of the method, for `Service::MarkMethodCallback`; `open` returns what `Open` does.
   static auto* MethodHandler(std::function<Reactor*(grpc::CallbackServerContext*)> open) {
     return new grpc::internal::CallbackBidiHandler<Incoming, StreamResponse>(std::move(open));
   }
-  // Any thread; it does not wait for anybody.
+  // Called on any thread; must not wait.
   using Handler = std::function<absl::Status(const Request& request, Response* response)>;
 
-  // What a request tells, beside its questions. Any thread; several at once.
+  // Takes what a request reports beside its questions. Any thread; several at once.
   using Hear = std::function<void(const StreamRequest& request)>;
 
   explicit AnswerStreams(Handler handler) : handler_(std::move(handler)) {}
@@ -83,15 +83,15 @@ class AnswerStreams {
   AnswerStreams(const AnswerStreams&) = delete;
   AnswerStreams& operator=(const AnswerStreams&) = delete;
 
-  // What a method returns to gRPC.
+  // The reactor that a method returns to gRPC.
   Reactor* Open() { return Open(handler_); }
   // `hear` of this stream alone goes with it.
   Reactor* OpenHearing(Hear hear) { return Open(handler_, nullptr, std::move(hear)); }
   // What a response of so many bytes takes until it is sent. Null where it may not be sent: then
   // the call has been cancelled.
   using Unread = std::function<std::shared_ptr<const void>(size_t bytes)>;
-  // The same with a handler for this stream alone, which knows who asks; `unread` and `hear` may be
-  // null: what is told is ignored.
+  // The same with a handler for this stream alone, which knows the caller; `unread` and `hear` may
+  // be null: reports are then ignored.
   Reactor* Open(Handler handler, Unread unread = nullptr, Hear hear = nullptr) {
     return new Stream(this, std::move(handler), std::move(unread), std::move(hear));
   }
@@ -207,7 +207,7 @@ class AnswerStreams {
       Holder* holder;
       std::shared_ptr<const void> hold;  // of `Unread`
     };
-    // What is to be done once the lock is released.
+    // Work to be done once the lock is released.
     struct Next {
       StreamRequest* read = nullptr;
       const StreamResponse* write = nullptr;
@@ -218,7 +218,15 @@ class AnswerStreams {
 
     static grpc::Status Stopping() { return {grpc::StatusCode::UNAVAILABLE, "stopping"}; }
 
-    // `Finish` may come before a read has ended: it ends it.
+    // Decides what the stream does next, under the lock; `Do` then does it without the lock, since
+    // gRPC may call back at once. Each of the three activities runs at most once at a time:
+    // 1. Write the first queued response (`writing_`).
+    // 2. Answer the questions that were read (`answering_`), while fewer than `kAnswersQueuedMax`
+    //    responses wait.
+    // 3. Read the next request, only when the last one is answered and the queue has room: a caller
+    //    that does not read its answers is not read from.
+    // When nothing is left and no write or answer runs, `Finish`, once. It may come while a read is
+    // pending, and ends that read.
     Next Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       Next next;
       if (finished_) return next;
@@ -244,7 +252,8 @@ class AnswerStreams {
       return next;
     }
 
-    // After `Finish` this may be gone; not while it answers.
+    // Does what `Step` decided, and goes on while there is something to answer. After `Finish` this
+    // object may be gone, but not while it answers: `Step` does not finish then.
     void Do(Next next) {
       while (true) {
         if (next.read != nullptr) {
@@ -258,7 +267,7 @@ class AnswerStreams {
       }
     }
 
-    // One response more.
+    // Answers as many of the questions as one response holds, without the lock, and queues it.
     Next AnswerSome() {
       Holder* asked = nullptr;
       {
@@ -286,12 +295,12 @@ class AnswerStreams {
     Holder* reading_into_ = nullptr;  // guarded while no read is under way; else of the reader
     Holder* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // its questions are yet to be answered
     Incoming bounded_;                                  // of the reader
-    int asked_at_ = 0;                                  // from this one on; of who answers
+    int asked_at_ = 0;                                  // from this one on; of the answering thread
     bool answering_ ABSL_GUARDED_BY(mutex_) = false;
     bool read_all_ ABSL_GUARDED_BY(mutex_) = false;
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;
     bool over_ ABSL_GUARDED_BY(mutex_) = false;  // the other side no longer reads
-    grpc::Status end_ ABSL_GUARDED_BY(mutex_);   // told when it has
+    grpc::Status end_ ABSL_GUARDED_BY(mutex_);   // of `Finish`
     bool finished_ ABSL_GUARDED_BY(mutex_) = false;
     std::deque<Queued> answers_ ABSL_GUARDED_BY(mutex_);  // the first is being written
   };

@@ -1,5 +1,5 @@
-// How does a service answer a question of a thousand fields without a thousand allocations? Request
-// and response of a unary callback method live in an arena that is used again for later calls.
+// Requests and responses without an allocation per field: both messages of a unary callback method
+// live in an arena that is used again for later calls.
 //
 // *Threads*: any; a short lock to take and to give back an arena.
 // *Cost*: per call nothing of the heap as long as both messages fit `kArenaBytes` (strings beyond

@@ -1,3 +1,7 @@
+// Walks over a message on the wire with protobuf's CodedInputStream and counts its fields, without
+// building any object. Fields that the descriptor does not know, and lengths of bytes and strings,
+// are skipped as one part.
+
 #include "indexer/net/bounded_message.h"
 
 #include <google/protobuf/io/coded_stream.h>
@@ -15,9 +19,10 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Adds the parts of one message; false: malformed, or enough.
+// Adds the parts of one message to `parts`. False: malformed, or more than `kPartsMax`; the caller
+// tells by `parts`. Recurses into fields that are messages, up to protobuf's own depth.
 bool Count(const Descriptor& type, CodedInputStream* in, size_t* parts, int depth) {
-  constexpr int kDepthMax = 100;  // as of who reads it
+  constexpr int kDepthMax = 100;  // as protobuf's own parser has it
   if (depth > kDepthMax) return false;
   while (const uint32_t tag = in->ReadTag()) {
     if (++*parts > kPartsMax) return false;
@@ -41,6 +46,8 @@ bool Count(const Descriptor& type, CodedInputStream* in, size_t* parts, int dept
 
 }  // namespace
 
+// A message of several slices is joined first: CodedInputStream reads one array. A message of 2 GiB
+// or more cannot be read by protobuf and counts as too many.
 bool HasTooManyParts(const grpc::ByteBuffer& message, const Descriptor& type) {
   std::vector<grpc::Slice> slices;
   if (!message.Dump(&slices).ok()) return false;

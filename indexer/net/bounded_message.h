@@ -1,6 +1,6 @@
-// What does a message of gRPC take once it is read? One of many small parts takes fifty times its
-// bytes: 16 MiB of empty events half a gigabyte. Such a message is counted through on the wire, and
-// not read.
+// Refuses gRPC messages that would take too much memory once they are parsed. A message of many
+// small parts takes fifty times its bytes: 16 MiB of empty events half a gigabyte. Its parts are
+// counted on the wire, and beyond the bound it is not parsed.
 //
 // *Truth*: parts are the fields of the message and of messages in it, known or not, each time that
 // they are there. Packed numbers are one.
@@ -27,7 +27,7 @@ namespace kvatlas {
 inline constexpr size_t kUncountedBytes = 64 << 10;
 inline constexpr size_t kPartsMax = 256 << 10;
 
-// REQUIRES: a message on the wire, of that type. What is malformed is left to who reads it.
+// REQUIRES: a message on the wire, of that type. A malformed one is left to the parser.
 bool HasTooManyParts(const grpc::ByteBuffer& message, const google::protobuf::Descriptor& type);
 
 template <typename Message>

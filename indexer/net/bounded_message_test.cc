@@ -20,7 +20,7 @@ grpc::ByteBuffer BufferOf(const std::string& bytes, size_t slices = 1) {
   return {all.data(), all.size()};
 }
 
-// `count` messages without anything, in another one.
+// `count` empty messages in another one.
 std::string Nested(size_t count) {
   Set set;
   auto* const file = set.add_file();

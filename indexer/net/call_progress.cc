@@ -1,3 +1,7 @@
+// An alarm of gRPC rings every `stall_max`. If no `Made` came since it was set, the call is
+// cancelled; else it is set again. The state outlives the handler through the alarm's callback;
+// `context` is null from the destructor on, so a late alarm does nothing.
+
 #include "indexer/net/call_progress.h"
 
 #include <grpcpp/alarm.h>
@@ -42,7 +46,8 @@ void CallProgress::Made() {
   state_->made = true;
 }
 
-// A new alarm each time: the one that rings runs its callback while it is replaced.
+// REQUIRES: `state->mutex` is held. Makes a new alarm each time: Arm runs within the callback of
+// the old one, which cannot be set again from there.
 void CallProgress::Arm(const std::shared_ptr<State>& state) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   state->made = false;
   state->alarm = std::make_unique<grpc::Alarm>();

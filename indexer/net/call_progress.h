@@ -1,5 +1,5 @@
-// Does the caller of a streaming method take what it asked for? Cancels a synchronous call whose
-// writes make no progress.
+// Cancels a synchronous streaming call whose caller does not take the answer: whose writes make no
+// progress.
 //
 // *Threads*: the handler's; the clock is gRPC's.
 // *Truth*: a call of which nothing was written for between one and two `stall_max` is cancelled:

@@ -1,3 +1,11 @@
+// The account of inbound connections. `ConnectionAccount`, one per process, knows every connection
+// that a `ConnectionListener` accepted, by descriptor number and inode: it decides which stay,
+// closes silent connections for new ones, and measures what connections send. The listeners do the
+// system calls around it. At the end: the probe of the process's own listeners.
+//
+// One mutex guards the whole account. No lock is taken and no callback runs under it; the system
+// calls made under it do not wait.
+
 #include "indexer/net/connection_account.h"
 
 #include <arpa/inet.h>
@@ -32,10 +40,12 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kDescriptorsMax = size_t{1} << 20;
-// Of the limit so much is not for connections of others: an eighth, and at least this.
+// Descriptors that connections may not use: an eighth of the limit, and at least this many. They
+// are for the process's own files and outgoing calls.
 constexpr size_t kReserveMin = 16;
 
-// The part of a peer's address that says whose it is, and its port.
+// The host and port of a peer. Hosts are compared as bytes; an IPv4 address mapped into IPv6 is the
+// IPv4 address, so that one host does not count as two.
 struct Peer {
   std::string host;  // 4 or 16 bytes
   uint16_t port = 0;
@@ -59,15 +69,17 @@ Address AddressOf(const Peer& peer) {
   return {text, peer.port};
 }
 
-// 0: not an open socket. The number may be another connection's by now, which the answer tells. The
-// system call itself: of the library's function ThreadSanitizer would say that it races with the
-// close of the other one's descriptor.
+// The inode of an open socket; 0: not one. Descriptor numbers are reused, inodes of living sockets
+// are not, so the inode tells whether a number still is the same connection. The system call is
+// made directly: ThreadSanitizer would report glibc's function as a race with the close by the
+// descriptor's owner.
 ino_t InodeOf(int fd) {
   struct stat found;
   return syscall(SYS_fstat, fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
 }
 
-// What the system knows of a connection; glibc's declaration ends before what later kernels say.
+// The kernel's struct tcp_info up to `bytes_received`. glibc's declaration ends at 104 bytes; the
+// kernel fills as much as the caller has room for.
 struct TcpInfo {
   tcp_info start = {};
   uint64_t pacing_rate = 0;
@@ -77,7 +89,8 @@ struct TcpInfo {
 };
 static_assert(sizeof(tcp_info) == 104);
 
-// What its owner has read of it so far; nothing: not known.
+// Bytes that the owner has read so far: received, less what waits in the socket. Nothing: an old
+// kernel, or not a TCP socket.
 std::optional<uint64_t> BytesRead(int fd) {
   TcpInfo info;
   socklen_t size = sizeof(info);
@@ -88,6 +101,7 @@ std::optional<uint64_t> BytesRead(int fd) {
   return info.bytes_received - std::min<uint64_t>(info.bytes_received, unread);
 }
 
+// Counters by `EndedFor`.
 std::array<std::atomic<uint64_t>, 3> ended_for;
 
 absl::Status ErrorStatus(int error) { return absl::UnavailableError(strerror(error)); }
@@ -97,6 +111,7 @@ struct Resolved {
   socklen_t size = 0;
 };
 
+// The first address that the resolver finds. Blocks, unless the host is numeric.
 absl::StatusOr<Resolved> Resolve(const Address& address, int flags) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -121,6 +136,7 @@ uint16_t PortOf(int fd) {
 
 }  // namespace
 
+// Raises the soft limit to the hard limit once per process, but not above `kDescriptorsMax`.
 size_t RaiseDescriptorLimit() {
   static const size_t limit = [] {
     rlimit now = {};
@@ -142,7 +158,18 @@ absl::Status CheckDescriptors(size_t needed, const std::string& of) {
                    " at least: raise the limit (ulimit -n, LimitNOFILE=)"));
 }
 
-// One per process.
+// One per process, never destroyed: listeners may close while static objects go.
+//
+// How a new connection is admitted (Admit):
+// 1. Forget the entry of the same descriptor number: that connection is closed, or the number would
+//    not have been given out again.
+// 2. HasRoom: below the listener's share, the peer's share, and the process's ceiling.
+// 3. Without room, Look finds the closed and the silent connections, at most every
+//    `kAccountLooksEvery`.
+// 4. MakeRoom closes one silent connection.
+// 5. Failing that, the connection gets a place on reserve, which MakeReserve may free.
+// 6. Failing that, it waits if some connection may soon count as silent (`young_`), else it is
+//    refused.
 class ConnectionAccount {
  public:
   static ConnectionAccount& Get() {
@@ -150,6 +177,9 @@ class ConnectionAccount {
     return account;
   }
 
+  // Fixes the listener's limits. Its share is three quarters of the descriptors that were free when
+  // it began to listen, so that several listeners and the process itself fit; a peer's share is
+  // three quarters of that.
   void Add(ConnectionListener* listener) {
     MutexLock lock(&mutex_);
     Limits& limits = listeners_[listener];
@@ -160,7 +190,7 @@ class ConnectionAccount {
     limits.peer_max = limits.connections_max - limits.connections_max / 4;
   }
 
-  // Its connections live on, and are accounted for no longer.
+  // Drops the listener and its entries. Its connections live on without being counted.
   void Remove(ConnectionListener* listener) {
     MutexLock lock(&mutex_);
     for (auto it = entries_.begin(); it != entries_.end();) {
@@ -170,7 +200,8 @@ class ConnectionAccount {
     silent_.clear();
   }
 
-  // Those that greet: where, what is said to them first, and how much they answer.
+  // A listener whose owner sends something on a new connection: the address, what has to be sent
+  // first, and how many bytes come back.
   struct Greeter {
     Address address;
     std::string hello;
@@ -187,6 +218,7 @@ class ConnectionAccount {
     return found;
   }
 
+  // Connections from this local port are ours (Dial): they are always admitted and not counted.
   void Exempt(uint16_t port, bool exempt) {
     MutexLock lock(&mutex_);
     if (exempt) {
@@ -198,6 +230,7 @@ class ConnectionAccount {
 
   enum class Verdict : uint8_t { kStays, kWaits, kGoes };
 
+  // The steps are above the class. `on_reserve` is set for kStays alone.
   Verdict Admit(ConnectionListener* listener, int fd, const Peer& peer, bool* on_reserve,
                 const ConnectionListener::Busy& busy) {
     MutexLock lock(&mutex_);
@@ -234,6 +267,9 @@ class ConnectionAccount {
     return false;
   }
 
+  // Connections that sent more than `at_least` since their last progress. Each second since then
+  // makes `kBytesPerSecondFree` bytes free, so that pings of an idle connection never add up. The
+  // inode is checked last: it is needed for few, and a stale number is skipped there.
   std::vector<ConnectionListener::Sender> Senders(const ConnectionListener* listener,
                                                   uint64_t at_least) {
     std::vector<ConnectionListener::Sender> found;
@@ -260,6 +296,8 @@ class ConnectionAccount {
     return found;
   }
 
+  // Resets the count of a connection. `number` detects that the descriptor belongs to another
+  // connection by now.
   void Progressed(const ConnectionListener::Sender& sender, uint64_t may_send) {
     MutexLock lock(&mutex_);
     const auto found = entries_.find(sender.fd);
@@ -272,7 +310,9 @@ class ConnectionAccount {
     entry.owners_id = sender.id;
   }
 
-  // Gives the descriptor in reserve up for one connection, which is closed.
+  // Called when the system gives no descriptor. Gives up the spare one to accept and close a single
+  // connection, then takes the spare back. Otherwise the connection would wait in the kernel's
+  // queue and keep the listener readable for ever.
   bool Shed(int listener) {
     MutexLock lock(&mutex_);
     if (spare_ >= 0) close(std::exchange(spare_, -1));
@@ -283,6 +323,9 @@ class ConnectionAccount {
   }
 
  private:
+  // A connection, by its descriptor in `entries_`. It goes when its number comes again (Forget),
+  // when Look finds it closed, or with its listener; the account is not informed of a close, so a
+  // closed one may be counted until then.
   struct Entry {
     ino_t inode = 0;
     uint64_t number = 0;  // in the order of coming
@@ -298,6 +341,8 @@ class ConnectionAccount {
     int64_t progress = 0;
     int64_t owners_id = 0;
   };
+  // The bounds and counts of a listener. `peers` counts by host; hosts without a connection are not
+  // in it. Connections on reserve are in `on_reserve` alone.
   struct Limits {
     size_t connections_max = 0;
     size_t peer_max = 0;
@@ -305,6 +350,7 @@ class ConnectionAccount {
     size_t on_reserve = 0;
     std::map<std::string, size_t> peers;
   };
+  // A candidate for closing: how long no data has come, in ms, and the number for equal times.
   struct Silent {
     int fd;
     uint32_t ms;
@@ -316,6 +362,8 @@ class ConnectionAccount {
         ceiling_(limit_ - std::min(limit_, std::max(kReserveMin, limit_ / 8))),
         spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
 
+  // Adds to the counts of the entry's listener, once with 1 and once with -1 for each entry.
+  // `closed` entries have been counted out (ShutDown).
   void Count(const Entry& entry, int64_t by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Limits& limits = listeners_[entry.listener];
     if (entry.on_reserve) {
@@ -328,6 +376,7 @@ class ConnectionAccount {
     if (it->second == 0) limits.peers.erase(it);
   }
 
+  // A number that accept4 gave out again: its former connection is gone.
   void Forget(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto it = entries_.find(fd);
     if (it == entries_.end()) return;
@@ -341,6 +390,8 @@ class ConnectionAccount {
     return it != limits.peers.end() && it->second >= limits.peer_max;
   }
 
+  // The kernel gives out the lowest free descriptor, so a number of `ceiling_` or above means that
+  // the whole process is full, files and outgoing connections included.
   bool HasRoom(ConnectionListener* listener, int fd, const Peer& peer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Limits& limits = listeners_[listener];
@@ -348,7 +399,12 @@ class ConnectionAccount {
            !PeerIsFull(limits, peer);
   }
 
-  // Forgets what was closed, and finds out who is silent.
+  // Drops entries whose connection is closed, and fills `silent_` with those that may go and
+  // `young_` with the listeners of those that may go soon. Busy connections are in neither. A
+  // connection that never sent a byte counts as silent after `kMuteMin`, others after
+  // `kSilenceMin`. Two system calls for each connection; the next look is at least
+  // `kAccountLooksEvery` and four times its own duration away, so that looks take a fifth of a
+  // processor at most.
   void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Time now = Clock::Real().Now();
     if (now < look_at_) return;
@@ -384,7 +440,9 @@ class ConnectionAccount {
     look_at_ = done + std::max(kAccountLooksEvery, 4 * (done - now));
   }
 
-  // Closes the one that was silent for longest of those that `may_go`.
+  // Closes the longest silent connection among those that `may_go` accepts. False: there is none.
+  // The list is of the last look: a connection may have become busy or closed since, which is
+  // checked again.
   template <typename MayGo>
   bool CloseOne(const MayGo& may_go) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto it = silent_.begin(); it != silent_.end(); ++it) {
@@ -400,6 +458,11 @@ class ConnectionAccount {
     return false;
   }
 
+  // Chooses whose connection goes:
+  // 1. A peer at its share pays itself.
+  // 2. If the process is full, the listener with the most connections pays, else this one.
+  // 3. Within the listener, the peer with the most connections pays.
+  // So a peer with few connections is not pushed out by one with many.
   bool MakeRoom(ConnectionListener* listener, int fd, const Peer& peer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Limits& limits = listeners_[listener];
@@ -408,7 +471,7 @@ class ConnectionAccount {
         return entry.listener == listener && !entry.on_reserve && entry.peer.host == peer.host;
       });
     }
-    // Of all listeners, if it is the process that is full.
+    // Any listener may pay if the whole process is full.
     ConnectionListener* of = listener;
     if (static_cast<size_t>(fd) >= ceiling_) {
       for (const auto& [other, its] : listeners_) {
@@ -425,6 +488,8 @@ class ConnectionAccount {
     });
   }
 
+  // The reserve comes on top of `connections_max`, for connections that are looked at and mostly
+  // refused.
   bool HasReserve(ConnectionListener* listener) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return listeners_[listener].on_reserve < listener->options_.reserve;
   }
@@ -433,8 +498,11 @@ class ConnectionAccount {
         [&](const Entry& entry) { return entry.listener == listener && entry.on_reserve; });
   }
 
-  // Its owner sees the end of the stream. A number may have become another's meanwhile: a duplicate
-  // cannot.
+  // Ends a connection that belongs to another part of the process: its owner reads the end of the
+  // stream and closes the descriptor. The owner may close it at any moment and the number may be
+  // reused, so the check and the shutdown work on a duplicate, which nothing else can close.
+  // Without a free descriptor the spare one is lent for the duplicate. False: the number belongs to
+  // another socket.
   bool ShutDown(int fd, Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0 && errno == EMFILE && spare_ >= 0) {
@@ -444,7 +512,7 @@ class ConnectionAccount {
     const bool same = copy >= 0 && InodeOf(copy) == entry.inode;
     if (same) {
       shutdown(copy, SHUT_RDWR);
-      // What has come and was not read yet is of no use any more, and may be megabytes.
+      // Drops the unread input, which may be megabytes: the owner shall not process it any more.
       while (recv(copy, nullptr, size_t{1} << 30, MSG_TRUNC | MSG_DONTWAIT) > 0) {
       }
       Count(entry, -1);
@@ -459,8 +527,10 @@ class ConnectionAccount {
   const size_t ceiling_;  // a descriptor of this number says that the process is full
   Mutex mutex_;
   int spare_ ABSL_GUARDED_BY(mutex_);
+  // By descriptor; bounded by the limit of descriptors.
   std::unordered_map<int, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::map<ConnectionListener*, Limits> listeners_ ABSL_GUARDED_BY(mutex_);
+  // Local ports of probes that are under way (Dial).
   std::set<uint16_t> exempt_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Silent> silent_ ABSL_GUARDED_BY(mutex_);           // of the last look, longest first
@@ -471,6 +541,9 @@ class ConnectionAccount {
 ConnectionListener::ConnectionListener() = default;
 ConnectionListener::~ConnectionListener() { Close(); }
 
+// SO_REUSEADDR allows a restart while old connections are in TIME_WAIT; SO_REUSEPORT is not set, so
+// a port is never shared. IPV6_V6ONLY leaves the IPv4 port of the same number to others.
+// TCP_NODELAY and TCP_USER_TIMEOUT are inherited by accepted sockets.
 absl::Status ConnectionListener::Listen(const Address& listen,
                                         const ConnectionListenerOptions& options) {
   options_ = options;
@@ -509,6 +582,10 @@ void ConnectionListener::Close() {
   close(std::exchange(fd_, -1));
 }
 
+// One connection waits at most (`waits_`): it is tried again first, so connections are admitted in
+// their order. Errors of accept4 are of three kinds: nothing waits; no descriptor or memory, which
+// Shed handles; else an error of that one connection, which counts as shed, or of the listener
+// itself.
 ConnectionListener::Accepted ConnectionListener::Accept(bool with_busy) {
   if (waits_ >= 0) return Admit(std::exchange(waits_, -1), with_busy);
   const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -522,6 +599,7 @@ ConnectionListener::Accepted ConnectionListener::Accept(bool with_busy) {
   return {.outcome = shed ? Outcome::kShed : Outcome::kFailed};
 }
 
+// Asks the account. A peer that is gone already (getpeername fails) is closed like a refused one.
 ConnectionListener::Accepted ConnectionListener::Admit(int fd, bool with_busy) {
   using Verdict = ConnectionAccount::Verdict;
   sockaddr_storage from = {};
@@ -560,6 +638,7 @@ void ConnectionListener::Progressed(const Sender& sender, uint64_t may_send) {
   ConnectionAccount::Get().Progressed(sender, may_send);
 }
 
+// AI_NUMERICHOST: the peer is an address, so nothing is resolved over the network.
 bool CloseConnectionFrom(const Address& peer, EndedFor reason) {
   const absl::StatusOr<Resolved> found = Resolve(peer, AI_NUMERICHOST);
   if (!found.ok() || !ConnectionAccount::Get().CloseFrom(PeerOf(found->address))) return false;
@@ -578,6 +657,7 @@ std::optional<uint64_t> BytesRead(const WatchedSocket& socket) {
   return BytesRead(socket.fd);
 }
 
+// As ConnectionAccount::ShutDown: verifies a duplicate, then shuts it down.
 void CutSocket(const WatchedSocket& socket) {
   const int copy = fcntl(socket.fd, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return;
@@ -591,6 +671,7 @@ uint64_t ConnectionsEnded(EndedFor reason) {
 
 namespace {
 
+// At most 1,000 s at a time, which is what the conversion to poll's int needs.
 absl::Status WaitReady(int fd, short events, Time until) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(until - Clock::Real().Now()).count();
@@ -599,6 +680,8 @@ absl::Status WaitReady(int fd, short events, Time until) {
   return ready > 0 ? absl::OkStatus() : absl::DeadlineExceededError("no answer in time");
 }
 
+// Connects, says `hello`, and waits for `expect` bytes of greeting: the proof that the owner of the
+// listener handles connections, not only that the kernel queues them.
 absl::Status DialFrom(int fd, const Resolved& to, std::string_view hello, size_t expect,
                       Time until) {
   if (connect(fd, reinterpret_cast<const sockaddr*>(&to.address), to.size) != 0 &&
@@ -625,6 +708,8 @@ absl::Status DialFrom(int fd, const Resolved& to, std::string_view hello, size_t
   return absl::OkStatus();
 }
 
+// Probes one listener from a port of its own, which is exempt from the account: a probe has to pass
+// when all connections are taken.
 absl::Status Dial(const Address& address, std::string_view hello, size_t expect, Duration timeout) {
   const Time until = Clock::Real().Now() + timeout;
   const absl::StatusOr<Resolved> to = Resolve(address, 0);

@@ -1,5 +1,5 @@
-// Who may connect, and who has to go? One account of all inbound connections of a process, so that
-// running out of descriptors neither deafens a listener nor silences the others.
+// Decides which inbound connections stay. One account of all inbound connections of a process: when
+// descriptors run out, listeners still accept, and one listener cannot starve the others.
 //
 //   ConnectionListener::Accept ─▶ accept4 ─▶ room? ─┬▶ the socket
 //                                                   ├▶ the one that has been silent for longest is closed for it
@@ -10,18 +10,18 @@
 // files and calls. Without room the connection that was silent for longest is closed to make some:
 // of the same peer when that has its share, else of the peer with the most connections. One that is
 // marked busy stays, as does for a moment one that was just heard (`kSilenceMin`) or has just come
-// and said nothing yet (`kMuteMin`): for that long the new one, and who comes after it, waits. When
+// and said nothing yet (`kMuteMin`): for that long the new one, and those behind it, wait. When
 // all are busy the new one is refused, unless the listener has a `reserve`: then up to so many are
 // taken for a moment, and `on_reserve` says so. When the system has no descriptor at all (EMFILE),
-// one that is kept in reserve is given up to accept and close the connection: a queue of
-// connections that are not accepted would be a listener that is deaf.
+// a spare one is given up to accept and close the connection. Otherwise the queue of connections
+// would stay full, and the listener would accept nothing any more.
 // *Threads*: any; a listener's `Accept` one at a time.
 // *Cost*: accepting takes a short lock; without room up to one look (two system calls) at each
 // connection, at most every `kAccountLooksEvery`.
 // *Bounds*: `connections_max` per listener, and those derived from RLIMIT_NOFILE, which the first
 // listener raises to what is allowed.
-// *Lifetime*: sockets belong to who accepted them and may be closed by them at any time: the
-// account remembers a socket by its number and inode, and notices. It closes a foreign socket by
+// *Lifetime*: sockets belong to the code that accepted them, which may close them at any time; the
+// account knows a socket by number and inode and so notices. It closes a foreign socket by
 // `shutdown` on a duplicate that it has verified.
 //
 // Example:
@@ -50,24 +50,24 @@ namespace kvatlas {
 inline constexpr Duration kSilenceMin = std::chrono::milliseconds(100);
 inline constexpr Duration kMuteMin = std::chrono::milliseconds(10);
 inline constexpr Duration kAccountLooksEvery = std::chrono::milliseconds(10);
-// Of `Outcome::kFull`: after so long the listener tries again.
+// After `Outcome::kFull` the listener tries again after this time.
 inline constexpr Duration kFullPause = std::chrono::milliseconds(5);
 
 struct ConnectionListenerOptions {
   size_t connections_max = size_t{1} << 20;  // the process's descriptors may allow fewer
   // Accepted beyond that, for as long as it takes to see what they want (`Accepted::on_reserve`).
   size_t reserve = 0;
-  // What comes from its owner first, before the peer has said anything (`CheckOwnListeners`); 0:
-  // nothing.
+  // Bytes that the owner of the listener sends first on a new connection (`CheckOwnListeners`); 0:
+  // none.
   size_t greeting_bytes = 0;
-  // What the peer says before it is greeted, as in TLS; empty: nothing.
+  // Bytes that the peer has to send before it is greeted, as in TLS; empty: none.
   std::string hello = {};
   Duration user_timeout = Duration::zero();  // TCP_USER_TIMEOUT; 0: the system's
   uint64_t may_send = 0;                     // `Sender::may_send` at first
 };
 
-// Pings of a connection that is kept open for long are not held against it: what it may send in a
-// second beside `may_send`.
+// Bytes that a connection may send in each second beside `may_send`, so that the pings of a
+// connection that is open for long do not count against it.
 inline constexpr uint64_t kBytesPerSecondFree = 64;
 
 // Why one was ended, for `kvatlas_connections_ended_total`.
@@ -134,13 +134,13 @@ class ConnectionListener {
     uint64_t bytes = 0;     // that its owner has read, ever
     uint64_t since = 0;     // of these, since its last progress
     uint64_t may_send = 0;  // before its owner looks whether it has progressed
-    // Of the owner's, as of its last progress; 0 before.
+    // The owner's own figures, as of its last progress; 0 before.
     int64_t progress = 0;
     int64_t id = 0;
   };
-  // Those that have sent more than `at_least` since. Two system calls for each connection.
+  // The connections that have sent more than `at_least` since. Two system calls for each.
   std::vector<Sender> Senders(uint64_t at_least);
-  // It has got somewhere with all it has sent, and may send so much more.
+  // All that it has sent was used for something: it may send this much more.
   void Progressed(const Sender& sender, uint64_t may_send);
 
  private:
@@ -159,24 +159,26 @@ class ConnectionListener {
 // Closes the connection from this IP address and port, at any listener, and drops what it has sent
 // and was not read yet; false: there is none, or it was closed before.
 bool CloseConnectionFrom(const Address& peer, EndedFor reason);
-// How many were, in this process, those that others ended included.
+// Connections that were ended in this process, those of other parts (`CountConnectionEnded`)
+// included.
 uint64_t ConnectionsEnded(EndedFor reason);
 void CountConnectionEnded(EndedFor reason);
 
-// A TCP connection that another part of this process has: its number may be another one's later.
+// A TCP connection of another part of this process. The descriptor's number may be reused later;
+// the inode tells.
 struct WatchedSocket {
   int fd = -1;
   uint64_t inode = 0;
 };
 WatchedSocket WatchSocket(int fd);
-// What its owner has read of it, ever; nothing: not known, or it is gone.
+// Bytes that its owner has read, ever; nothing: not known, or it is gone.
 std::optional<uint64_t> BytesRead(const WatchedSocket& socket);
-// Its owner sees its end.
+// Shuts it down; its owner reads the end of the stream.
 void CutSocket(const WatchedSocket& socket);
 
-// Do the listeners of this process that greet, such as gRPC's, take connections? Connects to each
-// as everybody does, beyond the bounds of the account, and waits for its greeting. OK, or which one
-// does not, and why. Two descriptors for a moment.
+// Checks that the listeners of this process that greet, such as gRPC's, take connections: connects
+// to each over TCP, beyond the bounds of the account, and waits for its greeting. OK, or which one
+// does not, and why. Uses two descriptors for a moment.
 absl::Status CheckOwnListeners(Duration timeout);
 
 }  // namespace kvatlas

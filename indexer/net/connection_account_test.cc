@@ -79,7 +79,7 @@ class ConnectionAccountTest : public testing::Test {
     return accepted;
   }
 
-  // A client, and what became of it.
+  // A client, and the outcome of its connection.
   std::pair<Fd, ConnectionListener::Accepted> Come(const char* from = "127.0.0.1") {
     Fd client = Connect(listener_.address(), from);
     return {std::move(client), Accept()};
@@ -98,7 +98,7 @@ TEST_F(ConnectionAccountTest, BeyondTheBoundTheLongestSilentOneGives) {
   auto [fourth, d] = Come("127.0.0.3");
   const Fd fourth_owned(d.fd);
   ASSERT_EQ(d.outcome, Outcome::kAccepted);
-  // It waits as long as all have just come; then the first one goes.
+  // It waits while all connections are new; then the first one is closed for it.
   auto [fifth, e] = Come("127.0.0.4");
   const Fd fifth_owned(e.fd);
   ASSERT_EQ(e.outcome, Outcome::kAccepted);
@@ -215,7 +215,7 @@ TEST_F(ConnectionAccountTest, AConnectionIsClosedByItsPeersAddress) {
   EXPECT_EQ(ConnectionsEnded(EndedFor::kBytes), before + 1);
 }
 
-// In such steps that what is free in a second does not matter.
+// In steps so large that the bytes which are free in a second do not matter.
 TEST_F(ConnectionAccountTest, WhoSendsIsListedUntilItProgresses) {
   constexpr size_t kStep = 40'000;
   Listen({.may_send = 5});
@@ -253,7 +253,7 @@ TEST_F(ConnectionAccountTest, WhoSendsIsListedUntilItProgresses) {
   EXPECT_EQ(senders[0].progress, 7);
 }
 
-// What waits in the system's buffer costs this process nothing, and its owner may be slow.
+// Bytes that wait in the system's buffer cost this process nothing, and its owner may be slow.
 TEST_F(ConnectionAccountTest, WhatWasNotReadIsNotCounted) {
   Listen({});
   auto [client, accepted] = Come("127.0.0.2");

@@ -1,3 +1,7 @@
+// Set takes a new state and logs the change, SayChange bounds the records per minute, and SayAgain
+// repeats a state that lasts. Everything happens within Set and Tick, under the mutex; no thread
+// waits for a minute to pass.
+
 #include "indexer/net/connection_watch.h"
 
 #include <array>
@@ -30,6 +34,8 @@ std::string ConnectionStatus::ToString() const {
   return reason.empty() ? name : name + ": " + reason;
 }
 
+// `next_` stays when the condition ends, so a condition that comes and goes is reported once a
+// minute too.
 bool EveryMinute::Due(bool holds, Time now) {
   if (!holds || (next_.has_value() && now < *next_)) return false;
   next_ = now + kSaidAgainAfter;
@@ -44,6 +50,10 @@ ConnectionWatch::ConnectionWatch(std::string_view what, std::string endpoint,
   again_at_ = minute_ends_ = since_ + kSaidAgainAfter;
 }
 
+// 1. Keeps the reason; a connected one has none.
+// 2. The same state is no change: only SayAgain may speak. A refusal with another reason is one.
+// 3. A change restarts the minute of SayAgain and is logged by SayChange.
+// `ever_` is set last: SayChange calls the first success "connected", later ones "connected again".
 void ConnectionWatch::Set(ConnectionState state, std::string_view reason) {
   MutexLock lock(&mutex_);
   const Time now = clock_->Now();
@@ -84,6 +94,8 @@ std::string_view ConnectionWatch::ChangeName(ConnectionState before) const {
   return before == ConnectionState::kConnected ? "connection lost" : ConnectionStateName(state_);
 }
 
+// One record, with the fields of `who_` for context. `changes` says how many records were left out
+// before it.
 void ConnectionWatch::Say(std::string_view event, std::vector<LogField> more) {
   std::vector<LogField> fields = {{"connection", what_}};
   fields.insert(fields.end(), who_.begin(), who_.end());
@@ -98,7 +110,7 @@ void ConnectionWatch::Say(std::string_view event, std::vector<LogField> more) {
 }
 
 void ConnectionWatch::SayChange(ConnectionState before, Time now) {
-  // Back to where it began: to be said when it lasts, or when it turns out otherwise.
+  // Connecting again after a failed attempt is no news: the next outcome, or SayAgain, is.
   if (state_ == ConnectionState::kConnecting && before != ConnectionState::kConnected) return;
   if (now >= minute_ends_) {
     minute_ends_ = now + kSaidAgainAfter;

@@ -1,5 +1,5 @@
-// How is this connection, and since when? Keeps its state, and says in the log what an operator has
-// to know: each change once, success included, and once a minute that it still does not work.
+// The state of one outgoing connection, and since when it holds. Logs what an operator has to know:
+// each change once, success included, and once a minute that it still does not work.
 //
 //   event=unreachable connection="engine events" worker=w7 endpoint=tcp://10.0.0.7:5557
 //   reason="Connection refused" event="still unreachable" connection="engine events" …
@@ -7,10 +7,10 @@
 //
 //   kConnecting ──▶ kConnected ◀──▶ kUnreachable ◀──▶ kRefused        each may follow each
 //
-// *Place*: one per connection, at the side that makes it. Who has it calls `Set` or `Tick` at least
+// *Place*: one per connection, at the side that makes it. Its owner calls `Set` or `Tick` at least
 // every few seconds.
-// *Truth*: a state that does not change is logged once a minute, unless it is kConnected. Another
-// reason is no change, but of a refusal, which is an error and is to be mended by a person.
+// *Truth*: a state that does not change is logged once a minute, unless it is kConnected. A new
+// reason alone is no change, except for kRefused: a refusal is an error that an operator must mend.
 // *Threads*: any. *Cost*: a short lock; a record where there is one.
 // *Bounds*: `kChangesPerMinute` records of changes; further ones are counted in the next record's
 // field `changes`.
@@ -45,8 +45,8 @@ enum class ConnectionState : uint8_t {
   kRefused,      // the other side is there, and takes nothing
 };
 std::string_view ConnectionStateName(ConnectionState state);  // "unreachable"
-// As a stream of holdings tells it (`SenderPump::Progress`): nothing: not known yet; OK;
-// UNAVAILABLE: unreachable; else refused.
+// The state that a stream of holdings reports (`SenderPump::Progress`). Nothing: connecting; OK:
+// connected; UNAVAILABLE: unreachable; else refused.
 ConnectionState ConnectionStateOf(const std::optional<absl::Status>& how);
 
 struct ConnectionStatus {

@@ -36,7 +36,7 @@ class ConnectionWatchTest : public ::testing::Test {
     for (const int fd : fds_) close(fd);
   }
 
-  // What was logged since the last call.
+  // The records that were logged since the last call.
   std::vector<std::string> Said() {
     std::string all;
     char buffer[1 << 16];

@@ -1,3 +1,6 @@
+// One thread makes a call every `kGrpcBeatEvery` on a channel that cannot connect. The call fails
+// at once within the process, and its callback is the work that keeps one of gRPC's threads awake.
+
 #include "indexer/net/grpc_awake.h"
 
 #include <grpcpp/channel.h>
@@ -12,7 +15,8 @@
 namespace kvatlas {
 namespace {
 
-// Cannot be connected to; and that is found out once an hour.
+// A channel to an address that cannot exist. It tries to connect once an hour, and fails its calls
+// at once in between. Its own subchannel pool keeps it apart from all other channels.
 std::shared_ptr<grpc::Channel> Nowhere() {
   constexpr int kHourMs = 3'600'000;
   grpc::ChannelArguments arguments;
@@ -23,6 +27,7 @@ std::shared_ptr<grpc::Channel> Nowhere() {
                                    arguments);
 }
 
+// One call, from Beat until its callback. The request is one empty slice: a message without bytes.
 struct Call {
   grpc::ClientContext context;
   grpc::Slice nothing;
@@ -50,6 +55,8 @@ uint64_t GrpcAwake::beats() {
   return beats_;
 }
 
+// One call at a time, so a stuck gRPC piles up none. At the stop it waits for the call under way,
+// whose callback uses this object.
 void GrpcAwake::Run() {
   MutexLock lock(&mutex_);
   while (!stopping_ || under_way_) {
@@ -63,6 +70,7 @@ void GrpcAwake::Run() {
   }
 }
 
+// Called without the mutex: gRPC may run the callback within this call.
 void GrpcAwake::Beat() {
   auto* const call = new Call;
   nowhere_.UnaryCall(&call->context, "/", {}, &call->request, &call->response,

@@ -1,7 +1,7 @@
 // Keeps gRPC's threads for callbacks from sleeping.
 //
 // gRPC 1.51 runs callbacks, of servers and clients, on a few threads of its own. One that has had
-// nothing to do for a second sleeps for 100 ms at a stretch, deaf to what comes: the first question
+// nothing to do for a second sleeps for 100 ms at a stretch and misses new work: the first question
 // after a pause is answered 100 ms late where all of them sleep, and a caller has given up by then.
 // As long as one exists something happens every `kGrpcBeatEvery`, so that one thread at least is
 // awake.

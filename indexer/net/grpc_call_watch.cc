@@ -1,3 +1,10 @@
+// The watch's thread. Each round it waits (Run), compares the bytes of connections with their
+// progress (LookAtBytes), decides by the servers' figures whether connections have to be counted
+// (LookNeeded), and then counts and closes some (Look).
+//
+// The figures come from gRPC's channelz in its JSON; NextText and NumberOf read the few fields that
+// are needed. Everything without a guard belongs to the watch's thread.
+
 #include "indexer/net/grpc_call_watch.h"
 
 #include <grpc/grpc.h>
@@ -26,10 +33,11 @@
 namespace kvatlas {
 namespace {
 
-// So many calls may fail before connections are looked at because of it.
+// Calls that may fail, over all connections, before a look at each connection is due.
 constexpr int64_t kFailuresUnlooked = 64;
 
-// Wakes the thread that watches, and no other: there it is blocked and waited for.
+// The signal that wakes the watching thread. The thread blocks it and takes it with sigtimedwait,
+// so it never runs a handler; no other thread is sent it.
 int WakeSignal() { return SIGRTMIN + 3; }
 
 sigset_t WakeSignals() {
@@ -39,8 +47,9 @@ sigset_t WakeSignals() {
   return signals;
 }
 
-// While it exists, this thread is sent the signal whenever the process has taken so much of
-// processors.
+// While it exists, the thread that made it is sent the signal each time the process has used `work`
+// of processor time, over all its threads. A flood of calls costs processor time, so the thread
+// wakes for each flood and never at rest. `ticks` is false where the system has no such timer.
 class WorkTimer {
  public:
   explicit WorkTimer(Duration work) {
@@ -68,23 +77,25 @@ class WorkTimer {
   bool ticks_ = false;
 };
 
-// A look now and then, whatever the timer says.
+// The longest wait between two rounds, whatever the timer does.
 constexpr Duration kRestMax = std::chrono::seconds(1);
 
-// A thread that looks takes a tenth of a processor at most.
+// After a look the thread rests for 9 times the processor time it took: a tenth of a processor at
+// most.
 constexpr int kRestPerLook = 9;
-// And one that looks at bytes a fiftieth, unless memory is critical.
+// After a look at bytes, 49 times: a fiftieth of a processor at most, or a tenth while memory is
+// critical.
 constexpr int kRestPerLookAtBytes = 49;
 
-// Of this thread.
+// Processor time of this thread.
 Duration ProcessorTime() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-// gRPC's answers are JSON of its own making, numbers in quotes, and name nothing that a client has
-// chosen.
+// An answer of channelz. Its numbers are strings in quotes, and it contains no text chosen by a
+// client, so a search for `"key":"` is safe.
 using Json = std::unique_ptr<char, decltype(&gpr_free)>;
 Json Owned(char* json) { return {json, &gpr_free}; }
 
@@ -111,7 +122,8 @@ int64_t NumberOf(std::string_view json, std::string_view key) {
   return ToNumber(NextText(json, key, &at));
 }
 
-// "chttp2 ipv4:127.0.0.1:80", "chttp2 ipv6:%5B::1%5D:80"
+// The peer's address in the name of a socket: "chttp2 ipv4:127.0.0.1:80", "chttp2
+// ipv6:%5B::1%5D:80".
 std::string AddressIn(std::string_view name) {
   const size_t start = name.find("ipv");
   if (start == name.npos || name.size() < start + 5) return "";
@@ -122,6 +134,8 @@ std::string AddressIn(std::string_view name) {
 
 }  // namespace
 
+// channelz answers in pages: the next one begins at the last id + 1, and an empty one is the end.
+// Ids come in ascending order.
 std::vector<int64_t> GrpcServerIds() {
   std::vector<int64_t> ids;
   for (bool more = true; more;) {
@@ -142,6 +156,8 @@ GrpcCallWatch::GrpcCallWatch(std::vector<int64_t> servers, const GrpcCallLimits&
   thread_ = std::thread([this] { Run(); });
 }
 
+// Wakes the thread in either of its waits: on the condition variable, and in sigtimedwait by the
+// signal.
 GrpcCallWatch::~GrpcCallWatch() {
   {
     MutexLock lock(&mutex_);
@@ -153,6 +169,15 @@ GrpcCallWatch::~GrpcCallWatch() {
   thread_.join();
 }
 
+// The thread:
+// 1. At rest it waits for work (WaitForWork). While calls are many or fail (`closely_until`), or
+//    while closed connections settle, it waits for a short fixed time.
+// 2. LookAtBytes, which limits itself.
+// 3. LookNeeded reads the figures of the whole servers. kNow: a connection could be beyond its
+//    bound, look at once. kSoon: look after the rest that the last look earned. kNone: no look,
+//    unless closed connections settle.
+// 4. Look.
+// `waited_` adds up the pauses rather than reading a clock: see its declaration.
 void GrpcCallWatch::Run() {
   const sigset_t signals = WakeSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -184,6 +209,7 @@ void GrpcCallWatch::Run() {
   }
 }
 
+// Waits for the signal. `told`: the timer sends it; otherwise the wait is a short poll.
 void GrpcCallWatch::WaitForWork(bool told) {
   const sigset_t signals = WakeSignals();
   const Duration wait = told ? kRestMax : kWatchEvery;
@@ -192,6 +218,9 @@ void GrpcCallWatch::WaitForWork(bool told) {
   sigtimedwait(&signals, nullptr, &until);
 }
 
+// Reads two kinds of figures of each server. `not_succeeded`: calls that are open or failed; its
+// growth since the last look bounds what one connection can have added. `open`: calls under way
+// now. More than half of `calls_max` new ones: a connection that was at half may be at its bound.
 GrpcCallWatch::Need GrpcCallWatch::LookNeeded() {
   Need need = Need::kNone;
   for (Server& server : servers_) {
@@ -207,6 +236,8 @@ GrpcCallWatch::Need GrpcCallWatch::LookNeeded() {
   return need;
 }
 
+// The figure of the look is kept before connections are read, so that calls which begin meanwhile
+// count for the next round.
 void GrpcCallWatch::Look() {
   std::vector<Connection> connections;
   for (Server& server : servers_) {
@@ -218,7 +249,8 @@ void GrpcCallWatch::Look() {
   CloseSome(std::move(connections));
 }
 
-// Those with more than `kCallsUncounted` calls, and those that were closed.
+// The connections of a server with more than `kCallsUncounted` open calls, and those that were
+// closed and settle. One call of channelz for each connection, and one for each page.
 std::vector<GrpcCallWatch::Connection> GrpcCallWatch::Connections(const Server& server) const {
   std::vector<Connection> found;
   for (int64_t next = 0;;) {
@@ -245,6 +277,9 @@ std::vector<GrpcCallWatch::Connection> GrpcCallWatch::Connections(const Server& 
   }
 }
 
+// Closes connections with more than `calls_max` calls; then, while all together have more than
+// `kCrowdedConnections` times as many, the one with the most. Sorted by calls, so the first that
+// may stay ends the loop. A closed one counts as settling until Settle drops it.
 void GrpcCallWatch::CloseSome(std::vector<Connection> connections) {
   std::erase_if(connections, [&](const Connection& c) { return closed_.contains(c.id); });
   std::sort(connections.begin(), connections.end(),
@@ -265,6 +300,9 @@ void GrpcCallWatch::CloseSome(std::vector<Connection> connections) {
   }
 }
 
+// Forgets closed connections that gRPC has destroyed, or whose calls did not become fewer for
+// `kSettleMax`. When none is left, the memory goes back to the system and new connections are
+// accepted.
 void GrpcCallWatch::Settle(const std::vector<Connection>& connections) {
   if (closed_.empty()) return;
   std::map<int64_t, Closed> left;
@@ -277,12 +315,20 @@ void GrpcCallWatch::Settle(const std::vector<Connection>& connections) {
   }
   closed_ = std::move(left);
   if (!closed_.empty()) return;
-  // Of calls that are made on one thread and destroyed on another the allocator keeps all it ever
-  // had: what the next connection takes would come on top.
+  // Calls are allocated on one thread and freed on another, and the allocator keeps such memory.
+  // Without the trim the next flood would come on top.
   malloc_trim(0);
   settling_.store(false, std::memory_order_relaxed);
 }
 
+// 1. `listener_->Senders` has the connections that sent more than `kUnfinishedUncounted` since
+//    their last progress.
+// 2. Those within what they may send are skipped, unless memory is critical or the sum is beyond
+//    `all_max`.
+// 3. HasProgressed asks gRPC what became of the bytes. Calls or messages: the count starts again
+//    (`Progressed`).
+// 4. The rest, largest first, is closed if beyond its own bound (BytesMax), or while the sum is
+//    beyond `all_max`.
 void GrpcCallWatch::LookAtBytes() {
   const Time now = Clock::Real().Now();
   if (now < bytes_at_) return;
@@ -324,6 +370,8 @@ void GrpcCallWatch::LookAtBytes() {
   bytes_at_ = now + rest * (ProcessorTime() - before);
 }
 
+// The bound of one connection: in a call, the messages that may be under way; between calls, more
+// if it has ever made one; little while memory is critical.
 uint64_t GrpcCallWatch::BytesMax(const Unfinished& one, bool critical) const {
   if (critical) return one.in_call ? kUnfinishedUnlooked : kUnfinishedUncounted;
   if (one.in_call) return limits_.unfinished_bytes_max;
@@ -331,6 +379,7 @@ uint64_t GrpcCallWatch::BytesMax(const Unfinished& one, bool critical) const {
                                  : limits_.unasked_bytes_max;
 }
 
+// True if streams were started or messages received since the last time. Also sets `in_call`.
 bool GrpcCallWatch::HasProgressed(Unfinished* one) const {
   ConnectionListener::Sender* const sender = &one->sender;
   if (sender->id == 0) sender->id = SocketOf(sender->peer);
@@ -343,6 +392,8 @@ bool GrpcCallWatch::HasProgressed(Unfinished* one) const {
   return std::exchange(sender->progress, progress) != progress;
 }
 
+// gRPC's number of the connection from this peer; 0: not known. Reads the list of all connections,
+// once for each sender: the number is kept in `Sender::id`.
 int64_t GrpcCallWatch::SocketOf(const Address& peer) const {
   const std::string wanted = peer.ToString();
   for (const Server& server : servers_) {

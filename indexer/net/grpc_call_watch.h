@@ -1,10 +1,10 @@
-// Does one client keep more calls alive than it may, or send more than it may without a message?
-// Closes its connection.
+// Closes the connection of a gRPC client that keeps more calls alive than it may, or sends more
+// bytes than it may without a call or a message.
 //
-// A client may reset a call as soon as it has begun it, and does not count it any more; gRPC 1.51
-// takes milliseconds to be rid of it, and reads new ones meanwhile. Nor does gRPC hold a client to
-// the limit of streams before the client has acknowledged it (RFC 9113, 6.5.3). Either way calls of
-// a few kilobytes pile up without end.
+// A client may reset a call as soon as it has begun it, and then does not count it any more; gRPC
+// 1.51 takes milliseconds to destroy it, and reads new ones meanwhile. Nor does gRPC hold a client
+// to the limit of streams before the client has acknowledged it (RFC 9113, 6.5.3). Either way calls
+// of a few kilobytes pile up without end.
 //
 // Nor does gRPC 1.51 bound what a connection sends without a message: a block of headers that does
 // not end is kept as it comes, before anything of ours is asked, policy and `ResourceQuota`
@@ -22,8 +22,8 @@
 // processors, since no flood begins without, and every `kWatchCloselyEvery` while many calls are
 // open or fail; then those of each connection too. A client that keeps to the limit and cancels
 // hundreds of calls a second stays below the bound.
-// What a closed connection leaves behind is destroyed by and by: `settling` says so until
-// `kSettleMax` has passed in which none of it was destroyed, so that its client does not come again
+// The calls of a closed connection are destroyed gradually: `settling` is true until none is left
+// or `kSettleMax` has passed without any being destroyed, so that its client cannot connect again
 // before. Then the memory goes back to the system.
 // *Threads*: one of its own; `settling` any.
 // *Cost*: 50 us a time, most of it gRPC's making of JSON, and a wake-up, which a virtual machine
@@ -58,8 +58,7 @@
 namespace kvatlas {
 
 inline constexpr Duration kWorkUnlooked = std::chrono::milliseconds(10);
-// Where the system does not tell of processor time, and while a connection that was closed leaves
-// something behind.
+// Where the system has no timer of processor time, and while closed connections settle.
 inline constexpr Duration kWatchEvery = std::chrono::milliseconds(10);
 // While many calls are open or fail, and for a moment after.
 inline constexpr Duration kWatchCloselyEvery = std::chrono::milliseconds(1);
@@ -67,12 +66,12 @@ inline constexpr Duration kWatchCloselyFor = std::chrono::milliseconds(100);
 inline constexpr Duration kSettleMax = std::chrono::seconds(1);
 inline constexpr int64_t kCrowdedConnections = 8;
 inline constexpr int64_t kCallsUncounted = 32;
-// What a connection that has made calls may send before it is looked at what became of it. What
-// comes for a call that was refused fits too: as much as its window allows.
+// Bytes that a connection which has made calls may send before its progress is checked. The bytes
+// that come for a refused call fit too: as much as its window allows.
 inline constexpr uint64_t kUnfinishedUnlooked = uint64_t{4} << 20;
-// Of so little nothing is thought while there is memory.
+// Senders of fewer bytes are not looked at.
 inline constexpr uint64_t kUnfinishedUncounted = uint64_t{64} << 10;
-// Of all connections together while memory is critical.
+// The bound of all connections together while memory is critical.
 inline constexpr uint64_t kUnfinishedCritical = uint64_t{64} << 20;
 
 // The gRPC servers of this process, by gRPC's numbers.
@@ -119,7 +118,7 @@ class GrpcCallWatch {
     return stopping_;
   }
   void Run();
-  // Until the process has done something, or it stops.
+  // Until the process has used processor time, or it stops.
   void WaitForWork(bool told);
   Need LookNeeded();
   void Look();
@@ -139,10 +138,10 @@ class GrpcCallWatch {
   const GrpcCallLimits limits_;
   ConnectionListener* const listener_;
   std::atomic<bool> settling_{false};
-  // Of the thread.
+  // The members below belong to the thread.
   std::vector<Server> servers_;
-  // What the thread meant to wait, altogether: a clock that hardly moves while the process is kept
-  // from running, and what a closed connection left is not destroyed either.
+  // The sum of the pauses that the thread meant to make: a clock that hardly moves while the
+  // process is kept from running, when gRPC cannot destroy calls either.
   Duration waited_{0};
   std::map<int64_t, Closed> closed_;  // by number of the connection
   Time bytes_at_{0};                  // when to look again

@@ -17,7 +17,8 @@ namespace {
 
 using grpc::experimental::ClientInterceptorFactoryInterface;
 
-// Lives as long as its channel, and so does what it keeps; intercepts nothing.
+// Keeps a `Security` alive as long as its channel: gRPC owns the factory with the channel. It
+// intercepts nothing.
 class Keeps final : public ClientInterceptorFactoryInterface {
  public:
   explicit Keeps(std::shared_ptr<Security> security) : security_(std::move(security)) {}
@@ -32,6 +33,9 @@ class Keeps final : public ClientInterceptorFactoryInterface {
 
 }  // namespace
 
+// gRPC shares a connection among channels with the same target and arguments, unless
+// `own_connection`. Proxies of the environment are off: addresses of the fleet are reached
+// directly.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const GrpcChannelOptions& options) {
   RouteGrpcLog();

@@ -1,4 +1,4 @@
-// How does this process reach a gRPC server?
+// Channels by which this process reaches gRPC servers.
 //
 // A channel that notices a dead peer by keepalive and comes back quickly after a restart.
 //

@@ -1,3 +1,7 @@
+// Server and channel credentials from the process's TLS files, which gRPC's
+// FileWatcherCertificateProvider reads again by itself, and the check of a server's names that
+// replaces gRPC's own.
+
 #include "indexer/net/grpc_credentials.h"
 
 #include <arpa/inet.h>
@@ -27,6 +31,7 @@ constexpr unsigned kReadFilesEverySeconds = 1;
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
 // Without a port and the brackets of IPv6.
+// Two or more colons without brackets: an IPv6 address without a port.
 std::string HostOf(std::string_view target) {
   if (const size_t slash = target.rfind('/'); slash != std::string_view::npos) {
     target.remove_prefix(slash + 1);  // of "dns:///HOST:PORT"
@@ -37,6 +42,7 @@ std::string HostOf(std::string_view target) {
   return std::string(port ? target.substr(0, colon) : target);
 }
 
+// 4 or 16 bytes; empty: not an address. Texts of one address may differ, its bytes do not.
 std::string AddressBytes(const std::string& text) {
   unsigned char bytes[16];
   if (inet_pton(AF_INET, text.c_str(), bytes) == 1) return {bytes, bytes + 4};
@@ -44,6 +50,7 @@ std::string AddressBytes(const std::string& text) {
   return "";
 }
 
+// "*.example" stands for exactly one label, and only at the front (RFC 6125).
 bool MatchesDns(std::string_view host, std::string_view pattern) {
   if (!pattern.starts_with("*.")) return absl::EqualsIgnoreCase(Absl(host), Absl(pattern));
   const size_t dot = host.find('.');
@@ -62,6 +69,8 @@ std::vector<std::string> Strings(const std::vector<grpc::string_ref>& refs) {
   return strings;
 }
 
+// Runs within the handshake, after gRPC has checked the chain; it answers at once (true), so
+// `Cancel` has nothing to do.
 class ServerVerifier final : public grpc::experimental::ExternalCertificateVerifier {
  public:
   bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
@@ -88,6 +97,9 @@ std::shared_ptr<FileWatcherCertificateProvider> MakeProvider(const TlsPaths& pat
 
 }  // namespace
 
+// A SPIFFE ID decides alone: with the role of a serving process the certificate is good for any
+// address, with another role for none. Without one, the address or DNS name that was dialled must
+// be in the certificate.
 absl::Status CheckServerNames(std::string_view target, const std::vector<std::string>& uris,
                               const std::vector<std::string>& dns,
                               const std::vector<std::string>& ips) {
@@ -118,6 +130,8 @@ absl::Status CheckServerNames(std::string_view target, const std::vector<std::st
       ips.size(), " addresses and no SPIFFE ID): issue one that does"));
 }
 
+// A client's certificate is verified if it sends one, but not required: a client without one may
+// show a token.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const std::shared_ptr<Security>& security) {
   if (security->tls() == nullptr) return grpc::InsecureServerCredentials();
@@ -129,6 +143,8 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
   return grpc::experimental::TlsServerCredentials(options);
 }
 
+// For a port whose clients do not know the fleet's CA. The files are checked once here; changes are
+// read by gRPC.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeOwnServerCredentials(
     const std::string& certificate, const std::string& key) {
   if (certificate.empty() != key.empty())
@@ -156,7 +172,7 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(Security* secur
   if (security->tls() == nullptr) return grpc::InsecureChannelCredentials();
   using Key = std::tuple<std::string, std::string, std::string>;
   static auto* const mutex = new Mutex;
-  // A process has one set of files; a test has some.
+  // Bounded by the sets of files: a process has one, a test a few.
   static auto* const made = new std::map<Key, std::shared_ptr<grpc::ChannelCredentials>>;
   const TlsPaths paths = security->tls()->AcceptedPaths();
   MutexLock lock(mutex);
@@ -169,6 +185,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(Security* secur
   if (!paths.certificate.empty()) options.watch_identity_key_cert_pairs();
   options.set_certificate_verifier(
       grpc::experimental::ExternalCertificateVerifier::Create<ServerVerifier>());
+  // The name was checked by ServerVerifier; gRPC would compare the call's host with the DNS names
+  // again, which certificates with a SPIFFE ID do not need to have.
   options.set_check_call_host(false);
   credentials = grpc::experimental::TlsCredentials(options);
   return credentials;

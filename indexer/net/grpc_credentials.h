@@ -1,6 +1,6 @@
-// How are gRPC connections encrypted, and which servers does a client trust?
+// The encryption of gRPC connections, and the servers that a client trusts.
 //
-// Of the TLS files of a `Security`, which gRPC reads again every second; plain TCP where it has
+// By the TLS files of a `Security`, which gRPC reads again every second; plain TCP where it has
 // none. Replace the files together (a new folder and a changed symlink), so that gRPC does not read
 // a certificate with another one's key.
 //
@@ -39,8 +39,8 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeOwnServerCredential
 // The same object for the same files, so that channels to one target share a connection.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(Security* security);
 
-// Is a server's certificate with these names good for `target` (HOST or HOST:PORT)? Its chain has
-// been checked.
+// OK: a server's certificate with these names is good for `target` (HOST or HOST:PORT). Its chain
+// has been checked.
 absl::Status CheckServerNames(std::string_view target, const std::vector<std::string>& uris,
                               const std::vector<std::string>& dns,
                               const std::vector<std::string>& ips);

@@ -1,5 +1,4 @@
-// When does gRPC give up, or fire an alarm? From now, by its own monotonic clock. And is it too
-// late already?
+// Deadlines for gRPC's calls and alarms, from now, by its own monotonic clock.
 
 #ifndef KVATLAS_INDEXER_NET_GRPC_DEADLINE_H_
 #define KVATLAS_INDEXER_NET_GRPC_DEADLINE_H_

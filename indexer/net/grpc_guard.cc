@@ -1,3 +1,7 @@
+// Two hooks of gRPC. `CallProcessor` refuses calls before their handler, by certificate, token,
+// policy and quota. `CutWhenRevoked` watches the calls that stream: it holds their quotas and cuts
+// them when the policy or the files change. VerbOfMethod maps methods to the verbs of the policy.
+
 #include "indexer/net/grpc_guard.h"
 
 #include <grpcpp/security/auth_metadata_processor.h>
@@ -16,7 +20,7 @@ namespace {
 
 constexpr char kChainProperty[] = "x509_pem_cert_chain";
 constexpr char kCertificateProperty[] = "x509_pem_cert";
-// gRPC 1.51 tells its AuthMetadataProcessor nothing of the peer's address, and lets nothing else
+// gRPC 1.51 gives its AuthMetadataProcessor no address of the peer, and has no other hook that may
 // refuse a call.
 constexpr std::string_view kNoPeer;
 
@@ -25,7 +29,8 @@ struct MethodVerb {
   Verb verb;
 };
 
-// The first prefix counts.
+// The first prefix that matches counts, so longer ones stand before shorter ones of the same
+// service.
 constexpr std::array kMethodVerbs = {
     MethodVerb{"/grpc.health.", Verb::kHealth},
     MethodVerb{"/grpc.reflection.", Verb::kStatus},
@@ -48,6 +53,8 @@ constexpr std::array kMethodVerbs = {
 
 std::string_view View(const grpc::string_ref& ref) { return {ref.data(), ref.size()}; }
 
+// The scheme's letters may be of either case (RFC 9110); gRPC has metadata keys in lower case
+// already.
 std::string BearerOf(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() <= kScheme.size()) return "";
@@ -64,21 +71,29 @@ std::string PropertyOf(const grpc::AuthContext& context, const char* name) {
   return values.empty() ? "" : std::string(values.front().data(), values.front().size());
 }
 
-// OpenSSL's chain of a client has its intermediates alone.
+// The client's certificate and its intermediates as PEM. OpenSSL's chain of a client does not
+// contain the client's own certificate, so gRPC has it as a property of its own.
 std::string ChainOf(const grpc::AuthContext& context) {
   std::string chain = PropertyOf(context, kCertificateProperty);
   if (!chain.empty()) chain += PropertyOf(context, kChainProperty);
   return chain;
 }
 
-// A method that two kinds of streams come by: workers' to a leaf, leaves' to a node. Which, the
-// hello says.
+// Two kinds of streams use the same method: workers' to a leaf (publish) and leaves' to a node
+// (report). The hello message tells them apart, later; here the role does.
 absl::Status CheckMethod(Security* security, const Identity& identity, Verb verb) {
   const bool reports = identity.role == IdentityRole::kLeaf || identity.role == IdentityRole::kNode;
   return security->CheckMethod(identity, verb == Verb::kPublish && reports ? Verb::kReport : verb,
                                kNoPeer);
 }
 
+// gRPC calls it for each call of a TLS connection, once the metadata is there and before a handler
+// or a message. Not blocking, so it runs on gRPC's own thread and must not wait.
+// 1. The verb by the method; health passes without a credential.
+// 2. Authenticate certificate and token, else UNAUTHENTICATED, which is audited with the reason.
+// 3. The verb by policy, else PERMISSION_DENIED.
+// 4. Rates: questions and dumps take one of their quota. Streams are held by CutWhenRevoked, and
+//    what is published by its acceptor.
 class CallProcessor final : public grpc::AuthMetadataProcessor {
  public:
   explicit CallProcessor(std::shared_ptr<Security> security) : security_(std::move(security)) {}
@@ -114,12 +129,17 @@ class CallProcessor final : public grpc::AuthMetadataProcessor {
   const std::shared_ptr<Security> security_;
 };
 
-// Of one call that streams: it is cut when its identity is no longer allowed.
+// One per streaming call, destroyed by gRPC with the call, which releases the quotas. When its
+// identity is no longer allowed, AddCall's callback cancels the call. The identity is taken once
+// its metadata is there; CallProcessor has accepted it before.
 class CutWhenRevoked final : public grpc::experimental::Interceptor {
  public:
   CutWhenRevoked(std::shared_ptr<Security> security, grpc::experimental::ServerRpcInfo* info)
       : security_(std::move(security)), info_(info) {}
 
+  // Called at several points of a call; the first with metadata registers it. Every path must call
+  // Proceed, or the call hangs. A call beyond a quota is cancelled here, since an interceptor
+  // cannot refuse.
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     if (call_ == nullptr &&
         methods->QueryInterceptionHookPoint(
@@ -138,6 +158,8 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
   }
 
  private:
+  // One of the connection's quota, shared by its calls, and one of the streams'. False: beyond a
+  // quota.
   bool Hold(const std::string& peer) {
     absl::StatusOr<Security::Held> connection = security_->HoldConnection(*identity_, peer);
     if (!connection.ok()) return false;
@@ -161,11 +183,13 @@ class CutterFactory final : public grpc::experimental::ServerInterceptorFactoryI
  public:
   explicit CutterFactory(std::shared_ptr<Security> security) : security_(std::move(security)) {}
 
+  // Null: no interceptor. Unary calls are too short to be worth cutting; health checks have no
+  // identity.
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override {
     if (info->type() == grpc::experimental::ServerRpcInfo::Type::UNARY) return nullptr;
     if (VerbOfMethod(info->method()) == Verb::kHealth) return nullptr;
-    // Its acceptor knows what else was allowed of it.
+    // The acceptor of holdings registers its streams itself, with `AddCall`.
     if (VerbOfMethod(info->method()) == Verb::kPublish) return nullptr;
     return new CutWhenRevoked(security_, info);
   }
@@ -183,6 +207,7 @@ Verb VerbOfMethod(std::string_view method) {
   return Verb::kOperate;
 }
 
+// REQUIRES: credentials of TLS; gRPC takes no AuthMetadataProcessor on insecure ones.
 void GuardCalls(const std::shared_ptr<Security>& security, grpc::ServerCredentials* credentials,
                 grpc::ServerBuilder* builder) {
   if (!security->enforces()) return;
@@ -204,6 +229,8 @@ CallCredentials CredentialsOf(const grpc::ServerContextBase& context) {
   return credentials;
 }
 
+// CallProcessor accepted the credential before; if it is refused by now, the call is anonymous and
+// its checks fail.
 std::shared_ptr<const Identity> IdentityOf(Security* security,
                                            const grpc::ServerContextBase& context) {
   static const auto* const anonymous =

@@ -1,4 +1,4 @@
-// Which calls does a gRPC server let in, and for how long?
+// Decides which calls a gRPC server lets in, and for how long.
 //
 //   call ─▶ certificate, "authorization: Bearer …" ─▶ Identity ─▶ verb of the method allowed? ─▶ handler
 //                                                                    ╰▶ UNAUTHENTICATED, PERMISSION_DENIED
@@ -28,15 +28,15 @@ class ServerCredentials;
 
 namespace kvatlas {
 
-// Of "/kvatlas.v1.Leaf/FindOverlaps". Methods that are not known are for operators.
+// The verb of a method such as "/kvatlas.v1.Leaf/FindOverlaps". Unknown methods are for operators.
 Verb VerbOfMethod(std::string_view method);
 
-// Has `credentials`, which are of TLS, and the server refuse and cut calls. Without a policy:
+// Makes `credentials`, which are of TLS, and the server refuse and cut calls. Without a policy:
 // nothing.
 void GuardCalls(const std::shared_ptr<Security>& security, grpc::ServerCredentials* credentials,
                 grpc::ServerBuilder* builder);
 
-// What a call came with, for `Security::Authenticate`.
+// The credentials that a call came with, for `Security::Authenticate`.
 struct CallCredentials {
   std::string chain_pem;
   std::string bearer;

@@ -22,6 +22,8 @@ LogLevel LevelOf(gpr_log_severity severity) {
   return LogLevel::kWarning;  // what gRPC calls an error is often a peer that went away
 }
 
+// Called by gRPC on any thread. The limiter counts by the place in gRPC's source, so that one noisy
+// place does not hide others; it is never destroyed, since gRPC may log while static objects go.
 void OnMessage(gpr_log_func_args* args) {
   static LogLimiter* const limiter = new LogLimiter(std::chrono::seconds(10));
   const std::string place = absl::StrCat(args->file, ":", args->line);
@@ -30,6 +32,7 @@ void OnMessage(gpr_log_func_args* args) {
 
 }  // namespace
 
+// Once per process; servers and channels all call it, since any of them may be first.
 void RouteGrpcLog() {
   static const bool done = [] {
     gpr_set_log_function(OnMessage);

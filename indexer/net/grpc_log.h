@@ -1,5 +1,4 @@
-// Where do gRPC's own messages go? Into our log, at most one per place in its source and 10
-// seconds.
+// Routes gRPC's own messages into our log, at most one per place in its source and 10 seconds.
 //
 // Servers and channels of this folder call this themselves.
 // Threads: any; the first call does it.

@@ -1,3 +1,8 @@
+// `Door` accepts connections and gives them to gRPC; SetLimits has the bounds that gRPC enforces;
+// `GrpcServer::Start` puts door, server and watch together. A connection passes the account
+// (connection_account.h), gRPC's handshake, the guard of its calls (grpc_guard.h) and then runs the
+// services.
+
 #include "indexer/net/grpc_server.h"
 
 #include <poll.h>
@@ -37,14 +42,15 @@ namespace {
 
 // GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, which has no public name.
 constexpr char kHandshakeTimeoutMs[] = "grpc.server_handshake_timeout_ms";
-// The header of the SETTINGS frame with which gRPC greets everybody.
+// The header of the SETTINGS frame with which gRPC greets every client.
 constexpr size_t kH2GreetingBytes = 9;
-// The header of the record with which TLS answers a client's hello.
+// The header of the record with which TLS answers a client's hello. Both are for
+// `CheckOwnListeners`, which tells by them that gRPC itself handles new connections.
 constexpr size_t kTlsGreetingBytes = 5;
 constexpr int kReadBytesMax = 64 << 10;
-// So many of the longest may come in pieces of each other.
+// Calls whose messages of the longest kind may be under way on one connection at once.
 constexpr uint64_t kMessagesAtOnce = 4;
-// What orchestrators ask for by convention.
+// Names that orchestrators ask for by convention.
 constexpr char kLiveness[] = "liveness";
 constexpr char kReadiness[] = "readiness";
 // How long accepting pauses when the machine has no descriptor left.
@@ -75,9 +81,9 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
                               1 << GRPC_COMPRESS_NONE);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_max);
-  // What `GrpcCallWatch` asks for is figures: the traces that come with them cost more.
+  // `GrpcCallWatch` needs the figures of channelz alone; its traces would cost more than they do.
   builder->AddChannelArgument(GRPC_ARG_MAX_CHANNEL_TRACE_EVENT_MEMORY_PER_NODE, 0);
-  // What is read at once bounds how many calls begin before the first of them is over.
+  // The bytes of one read bound how many calls can begin before the first of them is over.
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                               Milliseconds<int>(options.idle_timeout));
@@ -109,7 +115,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CredentialsOfPort(
 }
 
 // Accepts for gRPC, on a thread of its own: a listener of gRPC's that meets EMFILE once never
-// accepts again (CVE-2023-4785).
+// accepts again (CVE-2023-4785). `stop_` is an eventfd that ends the thread's poll.
 class Door {
  public:
   explicit Door(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> into)
@@ -138,20 +144,24 @@ class Door {
   }
 
  private:
+  // Waits for connections or the stop. While AcceptAll asks for a pause, only the stop is polled:
+  // the listener would be readable at once.
   void Run() {
     pollfd ready[] = {{stop_, POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
     while (true) {
       poll(ready, 2, -1);
       if (ready[0].revents != 0) return;
       if (ready[1].revents == 0) continue;
-      // One that waits for room makes nothing readable.
+      // A connection that waits for room is accepted already and makes nothing readable, so it is
+      // tried again after the pause.
       for (int pause_ms; (pause_ms = AcceptAll()) > 0;) {
         if (poll(ready, 1, pause_ms) > 0) return;
       }
     }
   }
 
-  // When to go on; 0: with the next connection.
+  // Accepts what waits. Returns the pause in ms before the next try; 0: none, the poll tells of the
+  // next connection.
   int AcceptAll() {
     for (int i = 0; i < kAcceptedInARow; ++i) {
       if (watch_->settling()) return Milliseconds<int>(kFullPause);
@@ -182,7 +192,7 @@ class Door {
     return 0;
   }
 
-  // Before it is looked whether the server stops.
+  // Connections accepted in a row before the stop is looked at.
   static constexpr int kAcceptedInARow = 64;
 
   const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> into_;
@@ -220,6 +230,15 @@ void GrpcServer::Register(grpc::Service* service, std::string full_name) {
 
 void GrpcServer::AddHealthName(std::string name) { impl_->health_names.push_back(std::move(name)); }
 
+// 1. The switches of the process, and the limits of this server.
+// 2. Credentials, and the guard, which has to be set on the credentials before the port takes them.
+// 3. The door listens. gRPC has no port of its own: it is given descriptors.
+// 4. gRPC builds and starts. No connection reaches it before the door is opened.
+// 5. Health says NOT_SERVING. gRPC says SERVING for the instant before, but nothing is accepted
+//    yet.
+// 6. The watch learns this server's channelz id as the difference of the ids before and after; a
+//    server that another thread starts at the same time would be watched twice.
+// 7. The door opens.
 absl::Status GrpcServer::Start() {
   RouteGrpcLog();
   EnableHealthAndReflection();
@@ -276,6 +295,7 @@ absl::Status GrpcServer::Start() {
   return absl::OkStatus();
 }
 
+// kStopping is final: a late report of a part that loads must not say SERVING again.
 void GrpcServer::SetHealth(Health health) {
   if (impl_->server == nullptr) return;
   grpc::HealthCheckServiceInterface* const service = impl_->server->GetHealthCheckService();
@@ -288,6 +308,9 @@ void GrpcServer::SetHealth(Health health) {
   for (const std::string& name : impl_->health_names) service->SetServingStatus(name, serving);
 }
 
+// 1. Health says NOT_SERVING, so that clients go elsewhere. 2. The door closes: no new connection.
+//    3. Shutdown ends idle connections, lets calls finish for `grace`, then cancels them. 4. Wait
+//    until all have ended. Later callers wait for the first one by `stop_mutex`.
 void GrpcServer::Stop(Duration grace) {
   MutexLock lock(&impl_->stop_mutex);
   if (impl_->server == nullptr || std::exchange(impl_->stopped, true)) return;

@@ -1,13 +1,12 @@
-// How does this process serve gRPC?
+// The gRPC server of a process.
 //
 // A listening server with what every binary needs: the standard health service, reflection, message
 // and keepalive limits, a port that is really ours, and a stop that lets calls finish.
 // The header costs no gRPC headers.
 //
 // Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
-// Truth: encrypted, and open to those that the policy allows, as the process's `Security` says
-// (`grpc_guard.h`); `tls` may say
-//     otherwise of one port.
+// Truth: encrypted, and open to callers that the policy allows, as the process's `Security` has it
+//     (`grpc_guard.h`); `tls` may choose otherwise for one port.
 // Bounds: connections are accepted here, not by gRPC, under the account of the process
 // (`connection_account.h`): silent
 //     ones give way to new ones, and running out of descriptors is survived. A connection has at
@@ -55,7 +54,7 @@ class Security;
 enum class PortTls : uint8_t {
   kOfProcess,  // mutual, as `Security` has it; in clear where that has no certificate
   kOwn,        // a certificate of this port alone; no client is asked for one
-  kClear,  // whatever the process has: a policy knows callers by their tokens alone, and who serves asks it
+  kClear,  // whatever the process has: a policy knows callers by their tokens alone, and the service asks it
 };
 
 struct GrpcServerOptions {
@@ -74,7 +73,7 @@ struct GrpcServerOptions {
   Duration handshake_timeout = std::chrono::seconds(10);  // for the client's first frames
   std::shared_ptr<Security> security = nullptr;           // null: that of the process
   PortTls tls = PortTls::kOfProcess;
-  // Of `kOwn`: PEM files, read again every second. Both empty: self-signed, made at start.
+  // For `kOwn`: PEM files, read again every second. Both empty: self-signed, made at start.
   std::string own_certificate = {};
   std::string own_key = {};
 };
@@ -102,7 +101,7 @@ class GrpcServer {
   // Where it listens, with the port that was taken. REQUIRES: `Start` was OK.
   const Address& address() const { return address_; }
 
-  // What the health service answers, for the whole (""), for "readiness" and for each name.
+  // Sets the answer of the health service for the whole (""), for "readiness" and for each name.
   // kStopping is final.
   void SetHealth(Health health);
 

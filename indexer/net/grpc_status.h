@@ -1,4 +1,4 @@
-// What does an error look like on the other side of a gRPC call?
+// Converts errors for the other side of a gRPC call.
 //
 // The same code and message: both libraries use the same sixteen codes. Payloads and error details
 // are dropped; a code from outside the set becomes UNKNOWN.

@@ -18,6 +18,9 @@ absl::Status HttpClientStream::PrepareTls(const Address& to, Security* security)
   return absl::OkStatus();
 }
 
+// The context is shared by all connections to servers of the same files; Asio's wrapper frees one
+// reference when it goes. The server's name goes out as SNI; CheckServer checks the certificate's
+// names.
 void HttpClientStream::PrepareTls(const Address& to, ssl_ctx_st* client) {
   SSL_CTX_up_ref(client);
   context_.emplace(client);  // which takes that reference

@@ -1,4 +1,4 @@
-// How does a client of ours reach an HTTP server: in clear, or by TLS with this process's files?
+// The stream of an HTTP client, in clear or by TLS with this process's files.
 //
 // A stream as Beast's functions take it, over one connection. By TLS the server's chain is checked
 // against the CA file of the process's `Security`, or of another context, and its names as

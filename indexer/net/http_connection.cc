@@ -1,3 +1,12 @@
+// The HTTP/1.1 state machine of one connection: reading, parsing, routing, answering, writing,
+// lingering; the exchange part at the end serves stream handlers. The TLS handshake and the
+// decision who may take a route are in http_connection_security.cc.
+//
+// Every function returns a `Step` or hands on to a pending operation. A pending operation holds
+// `shared_from_this()`, so a connection with none left destroys itself; a `return` without a new
+// operation ends it. All run on the loop's thread, except the two jobs that AnswerOnPool and
+// SendMore give to the pool.
+
 #include "indexer/net/http_connection.h"
 
 #include <algorithm>
@@ -20,14 +29,17 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 
-// Requests answered in a row for one client that sends many at once.
+// Requests that one connection has answered in a row (pipelining) before the loop serves its other
+// connections.
 constexpr uint32_t kTurnMax = 16;
 
-// Memory of bodies above this is counted, and given back after the request.
+// A body whose buffer is larger is counted in `HttpShared::bodies_bytes`, and its memory is freed
+// after the request. Smaller buffers stay with the connection for its next request.
 constexpr size_t kLargeBody = 256 << 10;
 
-// After the last reply, what the client still sends is read and forgotten for so long and so much:
-// closing at once would reset the connection and might take the reply with it.
+// After the last answer the connection reads and drops further input, for at most this time and
+// this many bytes. To close at once would send a reset while input is unread, and the reset may
+// discard the answer at the client.
 constexpr std::chrono::seconds kLinger(2);
 constexpr size_t kLingerBytesMax = 16 << 20;
 
@@ -45,7 +57,8 @@ bool IsJson(std::string_view type) {
   return absl::EqualsIgnoreCase(subtype, "json") || absl::EndsWithIgnoreCase(subtype, "+json");
 }
 
-// Of a target in absolute form (RFC 9112 §3.2.2), "http://HOST/path?query".
+// Reduces a target in absolute form (RFC 9112 §3.2.2), "http://HOST/path?query", to "/path?query".
+// The routes know paths only.
 void TakeOffOrigin(std::string* target) {
   const absl::string_view text(*target);
   if (!absl::StartsWithIgnoreCase(text, "http://") && !absl::StartsWithIgnoreCase(text, "https://"))
@@ -103,6 +116,8 @@ void HttpConnection::Start() {
   Handshake();
 }
 
+// Closes the socket, which completes every pending operation with an error and so drops their
+// references. Idempotent. An exchange that is still open learns it through HttpExchange::Gone.
 void HttpConnection::Close() {
   socket_.Close();
   call_ = nullptr;
@@ -110,7 +125,7 @@ void HttpConnection::Close() {
   if (!exchanging_) return;
   exchanging_ = false;
   exchange_done_ = nullptr;
-  // Not from within a call of the handler's own.
+  // Posted: Close may run inside a call that the handler makes (Write, Begin).
   if (std::shared_ptr<HttpExchange> exchange = exchange_.lock()) {
     asio::post(loop_->io, [exchange = std::move(exchange)] { exchange->Gone(); });
   }
@@ -118,7 +133,8 @@ void HttpConnection::Close() {
 
 void HttpConnection::SetDeadline(Duration from_now) { deadline_ = Clock::Real().Now() + from_now; }
 
-// What all connections hold in bodies is bounded; `bytes` is what this one holds from now on.
+// Sets what this connection holds in bodies, in the sum over all connections. The difference may be
+// negative; unsigned arithmetic wraps and the sum stays right.
 void HttpConnection::ReserveBody(uint64_t bytes) {
   if (bytes < kLargeBody) bytes = 0;
   shared_->bodies_bytes.fetch_add(bytes - body_reserved_, std::memory_order_relaxed);
@@ -141,7 +157,6 @@ void HttpConnection::MoveInput() {
   in_from_ = 0;
 }
 
-// REQUIRES: what was read fits, and nothing is being read.
 void HttpConnection::ResizeInput(size_t bytes) {
   auto larger = std::make_unique<char[]>(bytes);
   if (in_to_ > 0) std::memcpy(larger.get(), in_.get(), in_to_);
@@ -149,8 +164,8 @@ void HttpConnection::ResizeInput(size_t bytes) {
   in_bytes_ = bytes;
 }
 
-// The time for a whole request runs from its first byte, so a client that trickles bytes gains
-// nothing.
+// Starts one read. Between requests the deadline is `idle_timeout`. Within a request it stays as
+// ParseOne set it, so a client that trickles bytes gains no time.
 void HttpConnection::Read() {
   if (!parser_.has_value()) SetDeadline(shared_->options.idle_timeout);
   MoveInput();
@@ -162,6 +177,9 @@ void HttpConnection::Read() {
       [self = shared_from_this()](Error error, size_t bytes) { self->OnRead(error, bytes); });
 }
 
+// Takes what was read. An error ends the connection: no operation follows and the last reference
+// goes. Only an orderly end between two requests lingers, since answers may still be on their way
+// to the client.
 void HttpConnection::OnRead(Error error, size_t bytes) {
   if (error) {
     if (error == asio::error::eof && !parser_.has_value()) Linger();
@@ -172,6 +190,11 @@ void HttpConnection::OnRead(Error error, size_t bytes) {
   Parse();
 }
 
+// Answers the requests that are in the buffer, one after the other:
+// 1. ParseOne reads one request to its end and has it answered.
+// 2. kAnswered: Next prepares for the following request, and the loop goes on. After `kTurnMax` in
+//    a row it posts itself, so that other connections of the thread have their turn.
+// 3. kWantsInput: Read. kElsewhere: a pending operation calls GoOn later, or the connection ends.
 void HttpConnection::Parse() {
   while (true) {
     switch (ParseOne()) {
@@ -189,11 +212,21 @@ void HttpConnection::Parse() {
   }
 }
 
-// Goes on, not from within `Parse`, after what was pending.
+// Continues after an operation that was pending (kElsewhere). Never called from within Parse, which
+// would nest one more call for each pipelined request.
 void HttpConnection::GoOn(Step step) {
   if (step == Step::kAnswered && Next()) Parse();
 }
 
+// Feeds the parser until the request is complete, then answers it.
+// 1. The first byte of a request creates the parser and starts both clocks: the header has
+//    `header_timeout`, the whole request `request_timeout`.
+// 2. Put consumes input. `need_more` means that the parser can do nothing with the part it sees:
+//    the buffer grows, up to `header_bytes_max`, and the request is refused with 431 beyond that.
+// 3. When the header is complete, Route decides once whether the request is taken, refused now, or
+//    refused after its body.
+// 4. Body bytes count against `bodies_bytes_max` as they arrive.
+// 5. Answer.
 HttpConnection::Step HttpConnection::ParseOne() {
   if (in_from_ == in_to_) return Step::kWantsInput;
   if (!parser_.has_value()) {
@@ -221,7 +254,8 @@ HttpConnection::Step HttpConnection::ParseOne() {
       deadline_ = started_ + shared_->options.request_timeout;
       if (std::optional<Step> refused = Route()) return *refused;
     }
-    // As much as came: who only announces a body takes nothing from others.
+    // Counts the bytes that arrived, not the announced length: an announcement costs nothing, so
+    // it must not take room from other requests.
     if (message_.body.capacity() >= kLargeBody) {
       ReserveBody(message_.body.capacity());
       if (!BodiesFit()) return RefuseNow(TooManyBodies());
@@ -230,8 +264,8 @@ HttpConnection::Step HttpConnection::ParseOne() {
   return Answer();
 }
 
-// What is refused before its header is there is no request: neither the last one's observer hears
-// of it, nor is anything answered that belongs to it.
+// Clears what Send and the observer read. A request that is refused before its header is complete
+// must not be attributed to the route, path or trace of the previous request.
 void HttpConnection::ForgetLastRequest() {
   routed_ = false;
   route_ = nullptr;
@@ -269,7 +303,8 @@ HttpResponse HttpConnection::Refusal(int status, std::string_view text) const {
   return HttpError(status, text);
 }
 
-// An answer without having read the request to its end: the connection cannot go on.
+// Answers before the request is read to its end. Where the next request would begin is unknown, so
+// the connection closes after the answer.
 HttpConnection::Step HttpConnection::RefuseNow(HttpResponse response) {
   route_ = nullptr;
   keep_alive_ = false;
@@ -277,14 +312,20 @@ HttpConnection::Step HttpConnection::RefuseNow(HttpResponse response) {
   return Send();
 }
 
-// The body is read and dropped, then the answer is given.
+// Reads and drops the body first, then answers; the connection stays usable. `route_` is null from
+// here on, and Answer sends `response_`.
 void HttpConnection::RefuseLater(HttpResponse response) {
   route_ = nullptr;
   response_ = std::move(response);
   parser_->DropBody();
 }
 
-// Decides what becomes of a request when its header is there; a step, if it ends here.
+// Decides about a request when its header is complete; a step means that its reading ends here.
+// 1. Fills `request_` from the message: method (a HEAD becomes a GET with `head_only_`), path
+//    (percent-decoded), query, trace id.
+// 2. Finds the route: by path, then by method, then the path's "*" method; else 404 or 405.
+// 3. NotLetIn checks identity, policy, Host and quotas before any of the body is read.
+// 4. CheckBody bounds the body by the route's limit.
 std::optional<HttpConnection::Step> HttpConnection::Route() {
   routed_ = true;
   keep_alive_ = parser_->Persists();
@@ -336,7 +377,7 @@ std::optional<HttpConnection::Step> HttpConnection::CheckBody() {
   const size_t body_max = BodyBytesMax();
   const boost::optional<uint64_t> length = parser_->content_length();
   if (route_ == nullptr) {
-    // What is refused anyway is answered at once, if it would be long to read.
+    // The request is refused already: a large body is not read, the answer goes out at once.
     if (length.value_or(0) > body_max) return RefuseNow(std::move(response_));
   } else {
     if (length.value_or(0) > body_max) return RefuseWhatTheParserDid(http::error::body_limit);
@@ -349,8 +390,8 @@ std::optional<HttpConnection::Step> HttpConnection::CheckBody() {
   return std::nullopt;
 }
 
-// To who wants to know before sending a body. A socket whose buffer is full of answers may do
-// without.
+// For clients that wait for "100 Continue" before they send the body. It is dropped when the socket
+// takes no more bytes now; such a client sends the body after a time-out of its own.
 void HttpConnection::SayContinue() {
   constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   socket_.WriteAhead(kContinue.data(), kContinue.size());
@@ -384,9 +425,12 @@ bool HttpConnection::AnsweredQuickly() {
   return true;
 }
 
+// Hands the request to the pool. While the job runs, the loop touches neither `request_` nor
+// `response_`; the socket may be closed meanwhile, which Send notices.
 HttpConnection::Step HttpConnection::AnswerOnPool() {
   deadline_ = Time::max();
-  // The job gives its hold away, so that the connection never ends on a thread of the pool.
+  // The job moves its reference into the posted task, so that the last reference never goes away
+  // on a thread of the pool.
   const bool taken = shared_->PoolOf(*route_).Submit([self = shared_from_this()]() mutable {
     Call(self->route_->handler, self->request_, &self->response_);
     asio::io_context& io = self->loop_->io;
@@ -394,7 +438,7 @@ HttpConnection::Step HttpConnection::AnswerOnPool() {
   });
   if (taken) return Step::kElsewhere;
   if (shared_->PoolOf(*route_).stopping()) {
-    // The server is about to cut everybody off; there were not too many.
+    // The pool refuses because the server stops, not because its queue is full: no 503.
     Close();
     return Step::kElsewhere;
   }
@@ -413,13 +457,16 @@ void HttpConnection::Call(const HttpHandler& handler, const HttpRequest& request
   }
 }
 
+// Writes `response_`: head, body, and the line end of a first chunk, in one system call where the
+// socket takes all. The observer is called before, with the time since the request's first byte.
 HttpConnection::Step HttpConnection::Send() {
   if (!socket_.is_open()) return Step::kElsewhere;
   if (observer_ != nullptr) {
     observer_->Answered(request_, head_only_ ? "HEAD" : request_.method, response_,
                         Clock::Real().Now() - started_);
   }
-  // What was sent ahead cannot be handed back.
+  // The door looks at a connection's next bytes in the socket. Bytes of a pipelined request are in
+  // `in_` already and cannot be put back, so such a connection ends after its answer.
   if (on_reserve_ || (loop_->hand_back != nullptr && in_from_ != in_to_)) keep_alive_ = false;
   BuildHead();
   const bool with_body = !head_only_ && !response_.body.empty();
@@ -432,6 +479,9 @@ HttpConnection::Step HttpConnection::Send() {
   return Step::kElsewhere;
 }
 
+// Status line and headers of `response_`. The framing is one of three: `content-length` for a whole
+// body; chunks for pieces over HTTP/1.1; for pieces over HTTP/1.0 neither, and the end of the
+// connection ends the body.
 void HttpConnection::BuildHead() {
   const bool pieces = response_.more != nullptr;
   chunked_ = pieces && http_1_1_;
@@ -471,7 +521,8 @@ void HttpConnection::BuildHead() {
   }
 }
 
-// True: all of `out_` is written. False: it would have to wait, or the connection is closed.
+// Writes the rest of `out_` without waiting. True: all is written. False: the socket takes no more
+// now, or the connection is closed; WriteLater tells the two apart.
 bool HttpConnection::Write() {
   while (true) {
     while (out_from_ < out_.size() && out_[out_from_].size() == 0) ++out_from_;
@@ -494,7 +545,9 @@ bool HttpConnection::Write() {
   }
 }
 
-// What the client does not take at once counts as unread of its identity until it has.
+// Waits until the socket takes more. The bytes that the client leaves unread count against the
+// quota of its identity (HoldUnread); beyond the quota the connection is closed. Meanwhile it is
+// not busy: the account may close it for a new connection (connection_account.h).
 void HttpConnection::WriteLater() {
   if (!socket_.is_open()) return;
   if (!HoldUnread()) return Close();
@@ -518,8 +571,9 @@ HttpConnection::Step HttpConnection::Written() {
   return Step::kAnswered;
 }
 
-// The next piece is made on the pool, and only when the last one is gone: a client that does not
-// read holds one piece of memory and no thread.
+// Has the pool make the next piece, only when the piece before is written: a client that does not
+// read costs one piece of memory and no thread. `continued` lets it enter a full queue, since an
+// answer that has begun should be finished.
 HttpConnection::Step HttpConnection::SendMore() {
   deadline_ = Time::max();
   auto make_piece = [self = shared_from_this()]() mutable {
@@ -538,6 +592,8 @@ HttpConnection::Step HttpConnection::SendMore() {
   return Step::kElsewhere;
 }
 
+// Writes a piece as one chunk, and the last-chunk "0" behind the final one. An empty piece writes
+// no chunk: a chunk of size 0 would end the body. A failed source closes the connection without it.
 void HttpConnection::OnPiece(bool more, bool failed) {
   if (!socket_.is_open()) return;
   if (failed) return Close();
@@ -560,6 +616,10 @@ void HttpConnection::OnPiece(bool more, bool failed) {
 
 // ---- Exchanges ----
 
+// Hands the request to a stream handler, which answers now or later through the exchange.
+// 1. `exchanges_` numbers the exchange, so that late events of an earlier one are recognised.
+// 2. With a policy, AddCall registers it: when the identity loses its right the exchange is closed.
+// 3. WatchClient notices a client that goes away while the handler waits for others.
 HttpConnection::Step HttpConnection::StartExchange() {
   deadline_ = Time::max();
   exchanging_ = true;
@@ -567,7 +627,8 @@ HttpConnection::Step HttpConnection::StartExchange() {
   auto exchange = std::make_shared<HttpExchange>(shared_from_this());
   exchange_ = exchange;
   if (shared_->enforces) {
-    // Told on the thread of `Security`: the loop closes, if it still is this exchange.
+    // The callback runs on a thread of `Security`. It posts to the loop, which closes the
+    // connection if the same exchange is still open.
     call_ = shared_->security->AddCall(
         identity_, chain_pem_, std::string(Bearer()), *route_->verb, peer_,
         [weak = weak_from_this(), io = &loop_->io, of = exchanges_] {
@@ -586,9 +647,9 @@ HttpConnection::Step HttpConnection::StartExchange() {
   return Step::kElsewhere;
 }
 
-// A client that closes its side is gone: a half-closed connection waits for no answer. What it
-// sends ahead is kept for the next request, up to the size of the buffer; beyond that its end is
-// noticed when something is written.
+// Notices while an exchange is open that the client is gone; a half-closed connection counts as
+// gone. Input that arrives early is kept for the next request, up to the size of the buffer. Beyond
+// that the watch stops, and the end is noticed at the next write.
 void HttpConnection::WatchClient() {
   socket_.tcp().async_wait(tcp::socket::wait_read,
                            [self = shared_from_this(), of = exchanges_](Error error) {
@@ -597,7 +658,6 @@ void HttpConnection::WatchClient() {
                            });
 }
 
-// True: there is room for more.
 bool HttpConnection::ReadAhead() {
   MoveInput();
   if (in_to_ == in_bytes_) return false;
@@ -640,7 +700,7 @@ void HttpConnection::WriteExchange(std::string_view piece, std::function<void()>
   SendExchange(piece, std::move(done));
 }
 
-// `head_`, and the piece in its framing.
+// Writes `head_`, which is empty after the first piece, and the piece in its framing.
 void HttpConnection::SendExchange(std::string_view piece, std::function<void()> done) {
   const bool said = !head_only_ && !piece.empty();
   if (said && chunked_) absl::StrAppend(&head_, absl::Hex(piece.size()), "\r\n");
@@ -650,6 +710,7 @@ void HttpConnection::SendExchange(std::string_view piece, std::function<void()> 
   StartExchangeWrite(std::move(done));
 }
 
+// Calls `done` when the socket has taken `out_`: within this call, or later from Written.
 void HttpConnection::StartExchangeWrite(std::function<void()> done) {
   out_from_ = 0;
   exchange_done_ = std::move(done);
@@ -661,12 +722,14 @@ void HttpConnection::StartExchangeWrite(std::function<void()> done) {
   }
 }
 
+// Writes the last chunk, if chunks are used, and goes on with the next request of the connection.
+// `exchanging_` stays true until the last chunk is written.
 void HttpConnection::EndExchange() {
   const auto end = [this] {
     exchanging_ = false;
     exchange_.reset();
-    // Not from within a call of the handler's own, which may be that of an earlier request of this
-    // connection.
+    // Posted: End may run inside a handler's call, and the next request could start a handler
+    // within it.
     asio::post(loop_->io, [self = shared_from_this()] {
       if (self->socket_.is_open()) self->GoOn(Step::kAnswered);
     });
@@ -689,7 +752,8 @@ void HttpConnection::CutExchange() {
   Close();
 }
 
-// After an answer: false, if it was the last.
+// After an answer. True: Parse may go on with the next request. False: the connection was handed
+// back to the door, or it lingers. Large buffers are freed here, small ones stay.
 bool HttpConnection::Next() {
   call_ = nullptr;
   parser_.reset();

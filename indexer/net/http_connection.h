@@ -1,5 +1,5 @@
-// What happens on one connection? Read a request, have it answered, write the answer, again; linger
-// at the end.
+// One HTTP connection of the server: reads a request, has it answered, writes the answer, then the
+// next; lingers at the end.
 //
 //   Read ─▶ ParseOne ─▶ Route ─┬▶ Answer ─────────────────────┬▶ Send ─▶ Written ─┬▶ Next ─▶ ParseOne …
 //                             ╰▶ refused, the body is dropped ╯   ▲               ╰▶ SendMore ─╮
@@ -42,12 +42,12 @@
 
 namespace kvatlas {
 
-// What is read at once; more only where a header needs it.
+// Bytes of the input buffer; larger only where a header needs it.
 inline constexpr size_t kHttpInputBytes = 32 << 10;
 
 class HttpConnection;
 
-// What the connections of all loops share.
+// State shared by the connections of all loops.
 struct HttpShared {
   explicit HttpShared(HttpServerOptions server_options)
       : options(Fitting(std::move(server_options))),
@@ -57,7 +57,7 @@ struct HttpShared {
         enforces(security->enforces()),
         open_to_browsers(!enforces && Tls() == nullptr && IsLoopbackHost(options.listen.host)) {}
 
-  // Of new connections; null: they are not encrypted.
+  // The context of new connections; null: they are not encrypted.
   std::shared_ptr<ssl_ctx_st> Tls() const {
     return security->tls() == nullptr ? nullptr : security->tls()->server();
   }
@@ -84,8 +84,8 @@ struct HttpShared {
 struct HttpLoop {
   std::unordered_set<HttpConnection*> connections;  // outlives `io`, with which the last ones go
   boost::asio::io_context io{1};
-  // Takes a connection back after each answer, to see whose its next request is; null: it stays on
-  // this loop.
+  // Takes a connection back after each answer, since its next request may belong to an I/O thread.
+  // Null: connections stay on this loop.
   std::function<void(boost::asio::ip::tcp::socket, ConnectionListener::Busy)> hand_back = nullptr;
 };
 
@@ -101,7 +101,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnection& operator=(const HttpConnection&) = delete;
 
   void Start();
-  // Of one beyond all bounds: it may ask for a vital route and nothing else.
+  // For a connection beyond all bounds: it may ask for a vital route and nothing else.
   void StartOnReserve() {
     on_reserve_ = true;
     Start();

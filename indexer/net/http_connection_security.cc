@@ -1,4 +1,5 @@
-// The part of a connection that is about trust: the handshake, and who may take a route.
+// The part of `HttpConnection` that decides about trust: the TLS handshake, and whether a request
+// may take its route.
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
@@ -22,6 +23,8 @@ QuotaKind QuotaOf(Verb verb) {
 
 }  // namespace
 
+// Continues the handshake until it is done or has to wait for the socket. `header_timeout` bounds
+// it as a whole: Start sets that deadline and nothing here extends it.
 void HttpConnection::Handshake() {
   const auto again = [self = shared_from_this()](Error error) {
     if (!error) self->Handshake();
@@ -40,12 +43,13 @@ void HttpConnection::Handshake() {
   }
 }
 
+// The chain is kept as PEM only where a policy reads it; the TLS library has verified it already.
 void HttpConnection::OnShaken() {
   if (shared_->enforces) chain_pem_ = socket_.ChainPem();
   Read();
 }
 
-// In clear, to a client that speaks nothing else.
+// Answers in clear: the client's first bytes were an HTTP request, so it does not speak TLS.
 void HttpConnection::RefusePlainHttp() {
   constexpr std::string_view kAnswer =
       "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain\r\n"
@@ -55,7 +59,8 @@ void HttpConnection::RefusePlainHttp() {
   Linger();
 }
 
-// OpenSSL may hold bytes that the descriptor knows nothing of: it is asked first.
+// Reads from OpenSSL before it waits for the descriptor: OpenSSL may hold decrypted bytes of an
+// earlier read, and then the descriptor never becomes readable for them.
 void HttpConnection::ReadSecure() {
   if (!socket_.is_open()) return;
   Error error;
@@ -66,11 +71,12 @@ void HttpConnection::ReadSecure() {
       self->ReadSecure();
     });
   }
-  // Not from within: a client that sends without end would be a recursion.
+  // Posted: OnRead may call this again, and a client that sends without pause would nest the calls
+  // ever deeper.
   asio::post(loop_->io, [self = shared_from_this(), error, bytes] { self->OnRead(error, bytes); });
 }
 
-// Of "Authorization: Bearer …"; empty: none.
+// The token of "Authorization: Bearer TOKEN"; empty: none.
 std::string_view HttpConnection::Bearer() const {
   constexpr absl::string_view kScheme = "Bearer ";
   const std::string_view value = message_.authorization;
@@ -78,7 +84,8 @@ std::string_view HttpConnection::Bearer() const {
   return value.substr(kScheme.size());
 }
 
-// False: the client has more answers that it does not read than it may.
+// Charges the unwritten bytes to the identity's quota of unread bytes, until Written drops
+// `unread_`. False: the quota is exhausted.
 bool HttpConnection::HoldUnread() {
   if (!shared_->enforces || unread_ != nullptr) return true;
   double bytes = 0;
@@ -89,6 +96,8 @@ bool HttpConnection::HoldUnread() {
   return held.ok();
 }
 
+// 401 for UNAUTHENTICATED, 429 for an exhausted quota, else 403. `www-authenticate` asks for a
+// token only where the client showed no credential at all.
 HttpResponse HttpConnection::Refused(const absl::Status& status, bool presented) const {
   const bool who = absl::IsUnauthenticated(status);
   const bool much = absl::IsResourceExhausted(status);
@@ -100,7 +109,15 @@ HttpResponse HttpConnection::Refused(const absl::Status& status, bool presented)
   return response;
 }
 
-// What is answered to who may not take the route; nothing: it may.
+// The refusal of a request that may not take its route; nothing: it may. Checked in this order:
+// 1. A connection on reserve may ask for vital routes alone: 503.
+// 2. Without TLS and policy, on loopback: the Host must be one of ours (http_host.h), since a
+//    browser sends requests of foreign pages.
+// 3. Without a policy everything else is allowed, and the identity is anonymous. Health is always
+//    allowed.
+// 4. Authenticate certificate and token, else 401; then the verb by policy, else 403.
+// 5. Quotas: the connection counts from its first allowed request; each request takes one of its
+//    kind. Metrics take none.
 std::optional<HttpResponse> HttpConnection::NotLetIn() {
   if (on_reserve_ && !route_->vital) return Refusal(503, "too many connections");
   if (shared_->open_to_browsers && *route_->verb != Verb::kHealth &&
@@ -126,6 +143,8 @@ std::optional<HttpResponse> HttpConnection::NotLetIn() {
     return Refused(identity.status(), presented);
   }
   identity_ = *identity;
+  // True if the token made the identity: with the certificate alone the client would not be known.
+  // Proxies then do not pass the token on.
   request_.token_counted = !bearer.empty() && identity_->role != IdentityRole::kAnonymous &&
                            (chain_pem_.empty() || !security.Authenticate(chain_pem_, "").ok());
   request_.identity = identity_;

@@ -1,5 +1,5 @@
-// How is a request answered piece by piece, by code that waits for others? One request of an
-// `HttpServer` and the way back to its client, in the hands of a stream handler.
+// One request of an `HttpServer` and the way back to its client, for a stream handler: code that
+// waits for other services and answers piece by piece.
 //
 //   handler(exchange) ─▶ Begin ─▶ Write, Write, … ─▶ End      the next request of the connection
 //                     ├▶ Answer                              all at once
@@ -62,18 +62,18 @@ class HttpExchange {
 
   const HttpRequest& request() const;
   std::string TakeBody();  // of the request, which has none from then on
-  bool head_only() const;  // a HEAD; its method is said to be GET
+  bool head_only() const;  // a HEAD; `request().method` is GET then
   boost::asio::io_context& io();
 
   void OnGone(Done gone) { on_gone_ = std::move(gone); }
 
-  // REQUIRES: once, before any `Write`. `piece`: the first one, if it is there already: it goes out
-  // with the head, and stays valid until that is done.
+  // REQUIRES: called once, before any `Write`. `piece` is the first piece, if there is one already:
+  // it goes out with the head, and must stay valid until `done`.
   void Begin(HttpHead head, Done done) { Begin(std::move(head), {}, std::move(done)); }
   void Begin(HttpHead head, std::string_view piece, Done done);
-  // REQUIRES: the one before is done; `piece` stays valid until this one is.
+  // REQUIRES: the write before is done. `piece` must stay valid until `done`.
   void Write(std::string_view piece, Done done);
-  // REQUIRES: what was begun is done, and as long as was said.
+  // REQUIRES: the last `done` was called, and the body has the announced length.
   void End();
   void Answer(HttpResponse response);
   void Cut();

@@ -1,3 +1,7 @@
+// A blocking client on asynchronous operations: `State::Finish` runs the io_context until the step
+// that was just started is done. Time-outs come from the stream's timer, and Cancel ends the step
+// by a task that it posts from another thread.
+
 #include "indexer/net/http_fetch.h"
 
 #include <algorithm>
@@ -35,6 +39,8 @@ absl::Status Failed(std::string_view what, const error_code& error) {
 
 }  // namespace
 
+// A missing scheme means http. A trailing '/' is dropped from the base: paths that are appended
+// begin with one.
 absl::StatusOr<HttpUrl> HttpUrl::Parse(std::string_view url) {
   constexpr std::string_view kScheme = "http://";
   constexpr std::string_view kTlsScheme = "https://";
@@ -61,12 +67,13 @@ absl::StatusOr<HttpUrl> HttpUrl::Parse(std::string_view url) {
   return parsed;
 }
 
-// Every step is started, then the context runs until it is done: timeouts and `Cancel` end it from
-// within.
+// One fetch. All of it belongs to the thread that fetches, except `cancelled` and posts to
+// `context`.
 struct HttpFetch::State {
   explicit State(const HttpFetchOptions& given) : options(given) {}
 
-  // Runs the step that was just started.
+  // Runs the step that was just started. `error` is written by its handler, which is why it is read
+  // only after `run`.
   absl::Status Finish(std::string_view what, const error_code& error) {
     context.restart();
     context.run();
@@ -74,12 +81,14 @@ struct HttpFetch::State {
     return error ? Failed(what, error) : absl::OkStatus();
   }
 
-  // What is left of `given` within the whole fetch; zero ends a step at once.
+  // The part of `given` that is left of `total_timeout`. Zero makes the step time out at once.
   Duration Within(Duration given) const {
     return std::max(Duration::zero(), std::min(given, until - Clock::Real().Now()));
   }
 
   // Why a step of the body timed out.
+  // Which of the three bounds has passed: the whole fetch, the least rate, or the time of one
+  // piece.
   absl::Status TooSlow() const {
     if (Within(Duration::max()) == Duration::zero())
       return absl::UnavailableError("the answer was not complete in time");
@@ -99,6 +108,8 @@ struct HttpFetch::State {
            waited;
   }
 
+  // Resolves (blocking, without a time-out of its own), connects, and with TLS shakes hands and
+  // checks the server's names.
   absl::Status Connect(const Address& address, bool tls) {
     stream.emplace(context);
     asio::ip::tcp::resolver resolver(context);
@@ -121,6 +132,8 @@ struct HttpFetch::State {
     return stream->CheckServer(address);
   }
 
+  // Sends the request and reads the header. "connection: close": each fetch has a connection of its
+  // own.
   absl::Status Ask(const Address& address, const std::string& target) {
     http::request<http::empty_body> request(http::verb::get, target, 11);
     request.set(http::field::host, address.ToString());
@@ -153,6 +166,7 @@ struct HttpFetch::State {
 HttpFetch::HttpFetch(const HttpFetchOptions& options) : state_(std::make_unique<State>(options)) {}
 HttpFetch::~HttpFetch() = default;
 
+// Replaces the former stream and parser; the clocks of the fetch begin here.
 absl::StatusOr<int> HttpFetch::Get(std::string_view url, std::string_view path_and_query) {
   State& state = *state_;
   const absl::StatusOr<HttpUrl> parsed = HttpUrl::Parse(url);
@@ -173,6 +187,9 @@ absl::StatusOr<int> HttpFetch::Get(std::string_view url, std::string_view path_a
   return static_cast<int>(state.parser->get().result_int());
 }
 
+// Reads at least one byte, unless the body is complete. Each step waits for the shortest of
+// `read_timeout`, the whole fetch, and the least rate. `need_buffer` is Beast's word for "`to` is
+// full", no error. A step may bring only framing and no bytes; then the loop goes on.
 absl::StatusOr<size_t> HttpFetch::Read(char* to, size_t size) {
   State& state = *state_;
   if (!state.parser.has_value()) return absl::FailedPreconditionError("nothing was asked");
@@ -218,6 +235,8 @@ absl::StatusOr<std::string> HttpFetch::ReadAll(size_t bytes_max) {
   }
 }
 
+// The flag makes every later step fail; the post ends the present one. A post that runs only in a
+// later step meets a stream that is cancelled anyway.
 void HttpFetch::Cancel() {
   State& state = *state_;
   state.cancelled = true;

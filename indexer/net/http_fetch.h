@@ -1,5 +1,5 @@
-// What does another service answer to a GET? Its body, piece by piece, for answers that do not fit
-// in memory.
+// An HTTP client for GET: reads the body of another service's answer piece by piece, for answers
+// that do not fit in memory.
 //
 // *Truth*: HTTP/1.1 in clear, or by TLS, with the process's files or those given, where the URL
 // says https; no redirects. A body that ends before its length or its last chunk is an error, never
@@ -48,7 +48,8 @@ struct HttpFetchOptions {
   std::shared_ptr<ssl_ctx_st> tls_client = nullptr;
 };
 
-// What "http://host:port/base" names; without a scheme too. Without a port: 80, or 443 of https.
+// A URL such as "http://host:port/base"; the scheme may be left out. Without a port: 80, or 443 for
+// https.
 struct HttpUrl {
   Address address;
   std::string base;  // "" or "/base"

@@ -1,6 +1,6 @@
-// Does the server's parser take, refuse and end requests as the RFC says? Requests made by seed,
-// right ones, nearly right ones and all forms that were ever used to have one request taken for
-// two, several on a connection, cut into pieces anywhere, against `http_reference.h`.
+// The server's parser takes, refuses and ends requests as the RFC says. Requests made by seed:
+// right ones, nearly right ones and all known forms of request smuggling, several on a connection,
+// cut into pieces anywhere, against `http_reference.h`.
 //
 //   KVATLAS_REQUESTS=1000000 bazel run //indexer/net:http_framing_test
 
@@ -205,7 +205,7 @@ struct Outcome {
   size_t bytes = 0;
 };
 
-// Of the requests in `pieces`, one after another, until one is refused or unfinished.
+// Parses the requests in `pieces`, one after another, until one is refused or unfinished.
 std::vector<Outcome> Parse(const std::vector<std::string>& pieces) {
   std::vector<Outcome> outcomes;
   std::string in;  // read, and not parsed
@@ -240,7 +240,7 @@ std::string Show(std::string_view bytes) {
   return absl::CEscape(absl::string_view(bytes.data(), bytes.size()));
 }
 
-// What is wrong; empty: both agree.
+// The difference; empty: both agree.
 std::string Compare(std::string_view all, const std::vector<Outcome>& outcomes,
                     std::map<std::string, size_t>* seen) {
   for (const Outcome& outcome : outcomes) {

@@ -11,6 +11,7 @@
 namespace kvatlas {
 namespace {
 
+// Written before servers start, read without a lock afterwards.
 std::vector<std::string>& Names() {
   static auto* const names = new std::vector<std::string>;
   return *names;
@@ -37,6 +38,8 @@ std::string_view NameIn(std::string_view host) {
 
 void SetHttpNames(std::vector<std::string> names) { Names() = std::move(names); }
 
+// Names that only the local network resolves (one label, "localhost", addresses) cannot belong to a
+// foreign site, so no page of one can use them for DNS rebinding. Other names have to be ours.
 bool IsOwnHost(std::string_view host, std::string_view listen_host) {
   const std::string_view name = NameIn(host);
   if (name.find_first_of(".:") == std::string_view::npos) return true;  // one label, or none

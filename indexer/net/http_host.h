@@ -1,5 +1,5 @@
-// Was a browser sent here by a page of another site? Looks at the Host header of a request to a
-// port that trusts every process that reaches it.
+// Recognises requests of a browser that a page of another site sent here, by the Host header, at a
+// port that trusts every process which reaches it.
 //
 // A process without TLS and policy listens on loopback alone, where the machine's browser reaches
 // it too. A page's own host name may be made to resolve to 127.0.0.1 once the page runs, and the
@@ -20,13 +20,13 @@
 
 namespace kvatlas {
 
-// Of the whole process; "*" is every name.
+// Sets the names of the whole process; "*" is every name.
 void SetHttpNames(std::vector<std::string> names);
 
 // `host` as the header says it, perhaps with a port; empty (HTTP/1.0): allowed.
 bool IsOwnHost(std::string_view host, std::string_view listen_host);
 
-// What a refused one is told.
+// The error text for a refused host.
 std::string NotOwnHost(std::string_view host);
 
 }  // namespace kvatlas

@@ -1,5 +1,5 @@
-// What does a request say? Takes what `HttpConnection` needs from Beast's parser, into memory that
-// is kept from request to request: Beast's own message types allocate for every field.
+// Parses a request: copies what `HttpConnection` needs from Beast's parser into memory that is kept
+// from request to request. Beast's own message types allocate for every field.
 
 #ifndef KVATLAS_INDEXER_NET_HTTP_PARSER_H_
 #define KVATLAS_INDEXER_NET_HTTP_PARSER_H_
@@ -50,7 +50,7 @@ struct HttpMessage {
   }
 };
 
-// Of one request. `put` stops after the header. *Threads*: one at a time.
+// The parser of one request. `put` stops after the header. *Threads*: one at a time.
 class HttpParser : public boost::beast::http::basic_parser<true> {
  public:
   // Both outlive the parser. `trace_id_header` is in lower case; empty: none.
@@ -62,7 +62,7 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
     body_limit(std::numeric_limits<uint64_t>::max());  // by route, once that is known
   }
 
-  // As `put`, and refuses besides what others may read in another way.
+  // As `put`, and also refuses what another parser may read differently (request smuggling).
   std::size_t Put(std::string_view bytes, boost::beast::error_code& error) {
     error = {};
     const bool before_header = !is_header_done();
@@ -121,7 +121,7 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
     if (encodings_ > 0 && (lengths_ > 0 || message_->version < 11)) message_->bad_framing = true;
   }
   void on_body_init_impl(const boost::optional<uint64_t>& length, Error&) override {
-    // As much as one read at most: who only announces a body gets no memory.
+    // At most one read's worth: an announced length alone gets no memory.
     if (length.has_value() && !drop_body_) {
       message_->body.reserve(static_cast<size_t>(*length < kReserveMax ? *length : kReserveMax));
     }
@@ -154,8 +154,8 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
     }
   }
 
-  // A header line that goes on in the next one (RFC 9112 §5.2): some read it as one field, some as
-  // two.
+  // True if a header line continues in the next one (RFC 9112 §5.2): some parsers read it as one
+  // field, some as two.
   static bool HasFoldedLine(std::string_view header) {
     if (header.starts_with("\r\n")) return false;  // all lines are read
     header = header.substr(0, header.find("\r\n\r\n"));
@@ -192,9 +192,9 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
                             text.find_first_not_of("0123456789", 1) == std::string_view::npos);
   }
 
-  // Where a chunk begins. Beast takes any bytes within quotes, reads a quoted string over the end
-  // of its line, and is given the last chunk only with all its trailers: it counts on five bytes of
-  // it when it is called again.
+  // Checks the line with which a chunk begins, before Beast sees it. Beast takes any bytes within
+  // quotes and reads a quoted string over the end of its line. The last chunk is passed on only
+  // with all its trailers: Beast counts on five bytes of it when it is called again.
   boost::beast::error_code CheckChunk(std::string_view bytes) const {
     using boost::beast::http::error;
     const std::size_t from = first_chunk_ ? 0 : 2;  // behind the line end of the chunk before
@@ -208,7 +208,8 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
       const auto c = static_cast<unsigned char>(line[at]);
       if ((c < ' ' && c != '\t') || c == 0x7f) return error::bad_chunk_extension;
       if (c == '"') quoted = !quoted;
-      // What is quoted by it may not be a control character either.
+      // An escaped character may not be a control character either: only '"' and '\\' are skipped,
+      // the loop checks any other.
       if (c == '\\' && quoted && at + 1 < line.size() &&
           (line[at + 1] == '"' || line[at + 1] == '\\'))
         ++at;

@@ -1,4 +1,4 @@
-// Where do handlers run that may take long? A few threads and a bounded queue.
+// A few threads and a bounded queue, for handlers that may take long.
 //
 // *Threads*: any.
 
@@ -44,8 +44,8 @@ class HttpPool {
     return stopping_;
   }
 
-  // Finishes what runs; what waits is told, kept and never run. Not from a job; one caller at a
-  // time.
+  // Finishes the jobs that run. Jobs that wait are kept and never run, and their `dropped` is
+  // called. Not from a job; one caller at a time.
   void Stop() {
     {
       MutexLock lock(&mutex_);
@@ -64,7 +64,7 @@ class HttpPool {
     for (const std::function<void()>& tell : dropped) tell();
   }
 
-  // Forgets what waited. REQUIRES: stopped.
+  // Destroys the jobs that waited. REQUIRES: stopped.
   void Forget() {
     std::deque<Job> forgotten;
     MutexLock lock(&mutex_);
@@ -96,7 +96,7 @@ class HttpPool {
   CondVar wake_;
   std::deque<Job> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;  // by who starts and stops
+  std::vector<std::thread> threads_;  // used by `Start` and `Stop` alone
 };
 
 }  // namespace kvatlas

@@ -1,3 +1,5 @@
+// Routes by path and method, the table of verbs by path, and the decoding of queries.
+
 #include "indexer/net/http_router.h"
 
 #include <utility>
@@ -14,6 +16,7 @@ int HexDigit(char c) {
 
 }  // namespace
 
+// In queries a '+' is a blank, in paths it is itself.
 std::optional<std::string> PercentDecode(std::string_view text, bool plus_is_blank) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -36,7 +39,8 @@ Verb HttpVerbOf(std::string_view path) {
     std::string_view prefix;
     Verb verb;
   };
-  // The first one counts; a path below one is as it.
+  // The first entry whose prefix is the path or a parent of it decides. Paths that are not in the
+  // table are for operators: a new route is closed until it is put here.
   constexpr PathVerb kVerbs[] = {{"/healthz", Verb::kHealth},
                                  {"/livez", Verb::kHealth},
                                  {"/ready", Verb::kHealth},
@@ -70,6 +74,7 @@ Verb HttpVerbOf(std::string_view path) {
   return Verb::kOperate;
 }
 
+// The verb is fixed here, so that `HttpRoute::verb` always has a value in a running server.
 void HttpRouter::Add(HttpRoute route) {
   if (!route.verb.has_value()) route.verb = HttpVerbOf(route.path);
   Methods& methods = routes_[route.path];
@@ -84,6 +89,7 @@ void HttpRouter::Add(HttpRoute route) {
   methods.insert_or_assign(std::move(method), std::move(route));
 }
 
+// The exact path, else "/*" below each of its parents, nearest first: one look-up per segment.
 const HttpRouter::Methods* HttpRouter::Find(std::string_view path) const {
   if (const auto route = routes_.find(path); route != routes_.end()) return &route->second;
   for (size_t slash; (slash = path.rfind('/')) != std::string_view::npos;) {
@@ -105,6 +111,7 @@ std::string HttpRouter::Allow(const Methods& methods) {
   return allow;
 }
 
+// Names are compared decoded. A name without '=' has an empty value.
 std::optional<std::string> HttpRequest::Param(std::string_view name) const {
   for (std::string_view rest = query; !rest.empty();) {
     const size_t end = rest.find('&');

@@ -1,4 +1,4 @@
-// Which route is meant by a request's method and target?
+// Finds the route of a request by its method and target.
 //
 // *Threads*: immutable once the server runs.
 
@@ -28,7 +28,7 @@ class HttpRouter {
   // The path itself, or else the nearest "/*" above it; null: no such path.
   const Methods* Find(std::string_view path) const;
 
-  // Is a GET of `path`, undecoded, one of a vital route?
+  // Whether a GET of `path`, undecoded, is of a vital route.
   bool IsVital(std::string_view path) const { return vital_.contains(path); }
   bool has_vital() const { return !vital_.empty(); }
 

@@ -1,5 +1,4 @@
-// HTTP by TLS, with Debian's curl as the client: who is let in, with which credential, and until
-// when.
+// HTTP by TLS, with Debian's curl as the client: which credentials are let in, and until when.
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -87,7 +86,7 @@ class HttpSecurityTest : public testing::Test {
     return absl::StrCat("--cert ", paths.certificate, " --key ", paths.key);
   }
 
-  // What curl writes, and its HTTP status as the last line.
+  // The output of curl, with the HTTP status as the last line.
   std::string Curl(const std::string& arguments, const std::string& path) const {
     return folder_.Curl("-w '\n%{http_code}' " + arguments,
                         absl::StrCat("https://127.0.0.1:", server_->address().port, path));
@@ -131,7 +130,7 @@ class HttpSecurityTest : public testing::Test {
   std::shared_ptr<HttpExchange> waiting_;  // of the server's I/O thread
 };
 
-// Who has a credential that counts is known by that.
+// A caller with a good credential is identified by it.
 TEST_F(HttpSecurityTest, AnyHostNameIsTakenUnderAPolicy) {
   EXPECT_EQ(Status(As("operator/me") + " -H 'Host: api.example.org'", "/status"), "200");
 }

@@ -1,3 +1,6 @@
+// The server around the connections: its threads, the door that accepts and sorts connections, and
+// the sweep that enforces deadlines. What happens on a connection is in http_connection.cc.
+
 #include "indexer/net/http_server.h"
 
 #include <sys/socket.h>
@@ -34,11 +37,12 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Connections accepted in a row before the door looks after those that wait.
+// Connections accepted in a row before the door serves the connections that wait at it.
 constexpr int kAcceptedInARow = 64;
-// Of a request, so much is looked at to see whether it asks for a vital route.
+// Bytes of a request that the door looks at to see whether it asks for a vital route. The paths of
+// vital routes are far shorter.
 constexpr size_t kLookBytes = 128;
-// How long a connection beyond all bounds may take to say what it wants.
+// Time that a connection on reserve has to send its request.
 constexpr std::chrono::seconds kReserveTimeout(2);
 constexpr char kPlainOnly[] =
     "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -85,7 +89,8 @@ HttpResponse HttpError(const absl::Status& status) {
   return HttpError(HttpStatusOf(status.code()), status.ToString());
 }
 
-// A connection at the door.
+// A connection that waits at the door for its first bytes. It is in `guests_` from Welcome until it
+// is readable (Enter), its deadline passes (SweepGuests) or the door closes.
 struct HttpServer::Guest {
   Guest(tcp::socket guest_socket, ConnectionListener::Busy guest_busy, bool guest_on_reserve)
       : socket(std::move(guest_socket)),
@@ -100,6 +105,8 @@ struct HttpServer::Guest {
 
 class HttpServer::Impl {
  public:
+  // Connections of the door's own loop come back to it after each answer: their next request may be
+  // for an I/O thread.
   explicit Impl(HttpServerOptions options)
       : shared_(std::move(options)), threads_(MakeThreads(shared_.options.io_threads)) {
     door_.loop.hand_back = [this](tcp::socket socket, ConnectionListener::Busy busy) {
@@ -111,6 +118,9 @@ class HttpServer::Impl {
 
   void Handle(HttpRoute route) { shared_.router.Add(std::move(route)); }
 
+  // 1. `Security` allows the address. 2. The listener binds; a reserve exists only for vital
+  //    routes. 3. Pools start before any thread that submits to them. 4. The door accepts, then the
+  //    I/O threads run.
   absl::Status Start() {
     const bool vital = shared_.router.has_vital();
     if (absl::Status open = shared_.security->MayListen(shared_.options.listen); !open.ok())
@@ -139,8 +149,11 @@ class HttpServer::Impl {
   }
   size_t bodies_bytes() const { return shared_.bodies_bytes.load(std::memory_order_relaxed); }
 
-  // 1. Stop accepting; close all connections. 2. What runs on the pools ends. 3. So do the threads,
-  //   when nothing is pending.
+  // 1. Each thread stops accepting and closes its connections, in a task of its own loop.
+  // 2. The pools finish the jobs that run, and keep the waiting ones.
+  // 3. The threads end when nothing is pending.
+  // 4. The pools drop the waiting jobs, and with them the last references to connections, only now
+  //    that no loop runs.
   void Stop() {
     MutexLock lock(&stop_mutex_);
     if (stopped_) return;
@@ -163,6 +176,7 @@ class HttpServer::Impl {
   }
 
  private:
+  // One I/O thread, or the door. `work` keeps the loop running while it has no connection.
   struct IoThread {
     HttpLoop loop;
     IoLoop shared{&loop.io};  // with what handlers keep on it
@@ -188,6 +202,7 @@ class HttpServer::Impl {
     });
   }
 
+  // On the loop's thread. Closed connections end by themselves once their operations have failed.
   void StopThread(IoThread* thread) {
     error_code ignored;
     thread->stopping = true;
@@ -203,6 +218,7 @@ class HttpServer::Impl {
 
   // ---- The door: on its thread ----
 
+  // `waiting_` borrows the listener's descriptor: it is released before the listener closes it.
   void CloseDoor() {
     error_code ignored;
     if (waiting_.is_open()) waiting_.release();
@@ -219,6 +235,8 @@ class HttpServer::Impl {
     });
   }
 
+  // Accepts until none waits. A failure pauses, instead of asking a readable descriptor again at
+  // once. After `kAcceptedInARow` it posts itself, so that guests are served too.
   void Accept() {
     for (int i = 0; i < kAcceptedInARow; ++i) {
       ConnectionListener::Accepted accepted = listener_.Accept(/*with_busy=*/true);
@@ -262,12 +280,13 @@ class HttpServer::Impl {
     });
   }
 
-  // Of the address family alone: nothing else of it is used.
+  // Asio needs the address family of a descriptor only to name it; all operations here are
+  // independent of it.
   tcp Protocol() const {
     return shared_.options.listen.host.find(':') == std::string::npos ? tcp::v4() : tcp::v6();
   }
 
-  // Waits for its first bytes.
+  // The connection waits for its first bytes. Accepting alone does not show whose it is.
   void Welcome(std::shared_ptr<Guest> guest) {
     if (door_.stopping) return;
     const Duration patience =
@@ -282,6 +301,12 @@ class HttpServer::Impl {
     });
   }
 
+  // Sorts a connection by its first bytes, which are looked at and stay in the socket.
+  // 1. With TLS nothing can be seen: an I/O thread takes it, the door those on reserve.
+  // 2. A TLS hello at a port without TLS is refused with a plain answer and a log record.
+  // 3. A vital route is answered by the door, all else by the I/O threads in turn.
+  // 4. A connection on reserve that asks for anything else gets 503.
+  // A request line that arrived only in part counts as not vital.
   void Enter(const std::shared_ptr<Guest>& guest) {
     char first[kLookBytes];
     const ssize_t got =
@@ -311,6 +336,8 @@ class HttpServer::Impl {
     return end != std::string_view::npos && shared_.router.IsVital(first.substr(0, end));
   }
 
+  // Moves the socket to the loop of `thread`. The connection is constructed here and only then
+  // posted, so that it is counted at once; it starts on its own loop.
   void GiveTo(IoThread* thread, const std::shared_ptr<Guest>& guest) {
     if (thread == &door_) {
       auto connection = std::make_shared<HttpConnection>(
@@ -342,18 +369,21 @@ class HttpServer::Impl {
                "this process --tls_cert and --tls_key"}});
   }
 
+  // Answers without a parser and drops the guest, whose socket then closes.
   void Refuse(const std::shared_ptr<Guest>& guest, std::string_view answer) {
     const int fd = guest->socket.native_handle();
     [[maybe_unused]] const ssize_t sent =
         send(fd, answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    // What is unread would make a reset of the end, which may take the answer with it.
+    // Unread input at the close would make the kernel send a reset, which may discard the answer
+    // at the client.
     char unread[4096];
     while (recv(fd, unread, sizeof(unread), MSG_DONTWAIT) > 0) {
     }
   }
 
-  // One timer per thread looks at everybody's deadline: a timer per request would cost more than
-  // the request.
+  // One timer per thread checks the deadlines of all its connections, four times within the
+  // shortest time-out: a timer per request would cost more than the request. CheckDeadline only
+  // closes sockets; connections leave the set later, so the loop over it is safe.
   void Sweep(IoThread* thread) {
     const HttpServerOptions& options = shared_.options;
     const Duration shortest = std::min({options.idle_timeout, options.header_timeout,
@@ -383,8 +413,8 @@ class HttpServer::Impl {
   }
 
   HttpShared shared_;
-  // Connections that never ended are destroyed with their loop, and take themselves out of
-  // `shared_`.
+  // Loops are declared after `shared_`, so they go first: connections that never ended are
+  // destroyed with their loop and still take themselves out of `shared_`.
   IoThread door_;
   const std::vector<std::unique_ptr<IoThread>> threads_;
   ConnectionListener listener_;  // of the door's thread once that runs, as what follows

@@ -2,7 +2,7 @@
 // their system calls, and in which no connection waits for another.
 //
 //   door ─┬▶ I/O threads (a connection stays on one) ─┬▶ quick handlers, answered at once
-//         │                                          ├▶ stream handlers, answered by and by (`http_exchange.h`)
+//         │                                          ├▶ stream handlers, answered in pieces (`http_exchange.h`)
 //         │                                          └▶ pool ─▶ handlers that may take long, pieces of long answers
 //         ╰▶ vital routes (health, metrics): answered by the door's own thread, or one of their own if they may take long
 //
@@ -69,7 +69,7 @@ struct HttpRequest {
   // With `keep_headers`: as they were sent, names too; and the whole target.
   HttpHeaders headers = {};
   std::string target = {};
-  // Who asks, by certificate or token; anonymous where nothing is asked. Never null in a handler.
+  // The caller, by certificate or token; anonymous without a policy. Never null in a handler.
   std::shared_ptr<const Identity> identity = nullptr;
   std::string peer = {};       // its address, where there is a policy
   bool token_counted = false;  // the bearer token was for this process, and is not passed on
@@ -108,7 +108,7 @@ using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
 // handler on the pool shall answer; the answer is as it was.
 using HttpQuickHandler = std::function<bool(const HttpRequest&, HttpResponse*)>;
 
-// Is told of each answer of a route, refusals included, when it is handed to the socket.
+// Called with each answer of a route, refusals included, when it is handed to the socket.
 class HttpObserver {
  public:
   virtual ~HttpObserver() = default;
@@ -123,7 +123,7 @@ inline constexpr size_t kHttpBodyBytesMax = 2 << 20;
 inline constexpr size_t kHttpVitalConnections = 16;
 
 class HttpExchange;
-// On the I/O thread, with the whole request: answers by and by.
+// Called on the I/O thread with the whole request; answers now or later.
 using HttpStreamHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
 
 struct HttpRoute {
@@ -138,10 +138,10 @@ struct HttpRoute {
   // In place of both.
   HttpStreamHandler stream = nullptr;
   size_t body_bytes_max = kHttpBodyBytesMax;
-  // What tells whether this process is well: a GET that is answered whatever others do. `quick`
-  // takes microseconds.
+  // Health and metrics: a GET that is answered whatever other requests do. `quick` takes
+  // microseconds.
   bool vital = false;
-  // What the policy has to allow; none: that of `HttpVerbOf`.
+  // The verb that the policy has to allow; none: that of `HttpVerbOf`.
   std::optional<Verb> verb = std::nullopt;
   // The body must be declared as JSON: else 415. Refusals of the body are then plain text, in the
   // words of axum.
@@ -171,7 +171,7 @@ struct HttpServerOptions {
   std::function<std::string(int status, std::string_view message)> error_body = nullptr;
 };
 
-// Of the paths that our processes and their peers have; any other is for operators.
+// The verb of a path that our processes and their peers have; any other path is for operators.
 Verb HttpVerbOf(std::string_view path);
 
 class HttpServer {
@@ -194,7 +194,7 @@ class HttpServer {
 
   // Open connections.
   size_t connections() const;
-  // Of large bodies of requests that are being read or answered.
+  // Bytes of the large bodies of requests that are being read or answered.
   size_t bodies_bytes() const;
 
   // Cuts open connections and returns when the threads have ended. Idempotent.

@@ -31,7 +31,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// A blocking client that says exactly what it is told.
+// A blocking client that sends exactly the given bytes.
 class Client {
  public:
   // `receive_buffer`: of its own size in bytes, instead of one that the kernel lets grow.
@@ -70,7 +70,7 @@ class Client {
   std::string pending_;
 };
 
-// Opens when told, for handlers that take as long as a test wants.
+// Opens on demand, for handlers that take as long as a test wants.
 class Door {
  public:
   void Open() {
@@ -107,7 +107,7 @@ HttpQuickHandler Says(std::string text) {
   };
 }
 
-// Of those who are to be cut off for nothing: however slow a test is.
+// Time-outs that never pass, however slow a test is.
 constexpr Duration kPatience = std::chrono::minutes(10);
 
 class HttpServerTest : public ::testing::Test {
@@ -180,7 +180,7 @@ TEST_F(HttpServerTest, ATargetInAbsoluteFormIsItsPath) {
   EXPECT_THAT(Ask("POST", "ftp://h/size", kJson, "{}"), StartsWith("HTTP/1.1 400 "));
 }
 
-// A browser says the name of the page's host, which may lead to 127.0.0.1 by now.
+// A browser sends the name of the page's host, which may resolve to 127.0.0.1 by now.
 TEST_F(HttpServerTest, AStrangersHostNameIsRefusedOnLoopback) {
   http_.Handle({.method = "GET", .path = "/healthz", .quick = Says("well"), .vital = true});
   Start();
@@ -239,7 +239,8 @@ TEST_F(HttpServerTest, AnswersOfAConnectionComeInTheOrderOfItsRequests) {
   EXPECT_THAT(client.ReadUntil("\"quick\""), StartsWith("HTTP/1.1 200 "));
 }
 
-// What is refused before it is known to be anybody's request is not told of the one before it.
+// A request that is refused before its header is complete is not reported to the observer of the
+// one before it.
 TEST_F(HttpServerTest, RefusalOfWhatIsNoRequestHasNothingOfTheLastOne) {
   class Count : public HttpObserver {
    public:
@@ -348,7 +349,7 @@ TEST_F(HttpServerTest, AnswerWhoseSourceFailsHasNoEnd) {
   EXPECT_THAT(client.ReadToEnd(), EndsWith("3\r\nabc\r\n"));
 }
 
-// ---- Those who are slow, stuck, or too many ----
+// ---- Slow, stuck, or too many clients ----
 
 TEST_F(HttpServerTest, StuckClientsHarmNobody) {
   constexpr size_t kPieceBytes = 256 << 10;

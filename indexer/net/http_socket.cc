@@ -1,3 +1,11 @@
+// In clear every call is one system call. With TLS, OpenSSL works on the same non-blocking
+// descriptor, and `waiting_` holds one record that OpenSSL has been offered: OpenSSL requires that
+// a write which could not be finished is repeated with the same bytes, while the caller may come
+// back with other buffers that start with those bytes.
+//
+// OpenSSL keeps errors in a queue per thread. Every call is therefore preceded by ERR_clear_error,
+// so that SSL_get_error does not report an error of another connection.
+
 #include "indexer/net/http_socket.h"
 
 #include <openssl/err.h>
@@ -15,12 +23,16 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
+// The largest record of TLS: more at once would only be split.
 constexpr size_t kRecordBytes = 16 << 10;
 
 }  // namespace
 
 void HttpSocket::Free::operator()(ssl_st* tls) const { SSL_free(tls); }
 
+// PARTIAL_WRITE: SSL_write returns after each record. MOVING_WRITE_BUFFER: a repeated write may
+// come from another address, since `waiting_` may move. RELEASE_BUFFERS: idle connections hold no
+// read and write buffers.
 HttpSocket::HttpSocket(tcp::socket socket, const std::shared_ptr<ssl_ctx_st>& tls)
     : socket_(std::move(socket)), tls_(tls == nullptr ? nullptr : SSL_new(tls.get())) {
   if (tls_ == nullptr) return;
@@ -36,6 +48,7 @@ void HttpSocket::Close() {
   socket_.close(ignored);
 }
 
+// kPlainHttp: OpenSSL recognised the first bytes as an HTTP request in clear.
 HttpSocket::Step HttpSocket::Handshake() {
   ERR_clear_error();
   const int result = SSL_accept(tls_.get());
@@ -56,11 +69,12 @@ std::string HttpSocket::ChainPem() const {
   if (own == nullptr) return "";
   std::string pem = PemOf(own);
   STACK_OF(X509)* const chain = SSL_get_peer_cert_chain(tls_.get());
-  // A server's stack has not the client's own certificate.
+  // At a server OpenSSL's chain does not contain the peer's own certificate, so it is put first.
   for (int i = 0; i < sk_X509_num(chain); ++i) pem += PemOf(sk_X509_value(chain, i));
   return pem;
 }
 
+// `would_block` for both directions: callers wait for the direction of their own call.
 HttpSocket::Error HttpSocket::ErrorOf(int result) {
   const int why = SSL_get_error(tls_.get(), result);
   ERR_clear_error();
@@ -77,6 +91,7 @@ size_t HttpSocket::Read(char* to, size_t size, Error& error) {
   return got > 0 ? static_cast<size_t>(got) : 0;
 }
 
+// True: `waiting_` is empty. Else `error` says why; what is left must be offered again.
 bool HttpSocket::Flush(Error& error) {
   error = {};
   size_t gone = 0;
@@ -94,6 +109,10 @@ bool HttpSocket::Flush(Error& error) {
   return waiting_.empty();
 }
 
+// 1. Bytes from an earlier call are flushed first. They are a prefix of `buffers`, which the caller
+//    still holds, and so count as written now, unless WriteAhead put them there.
+// 2. Else up to one record is copied from `buffers` and offered.
+// An error after some progress is left for the next call, which meets it again.
 size_t HttpSocket::Write(const Buffers& buffers, Error& error) {
   if (tls_ == nullptr) return socket_.write_some(buffers, error);
   const size_t before = waiting_counts_ ? waiting_.size() : 0;
@@ -115,6 +134,8 @@ size_t HttpSocket::Write(const Buffers& buffers, Error& error) {
   return gone;
 }
 
+// Bytes that OpenSSL has not taken stay in `waiting_`, marked as not part of the caller's buffers.
+// Where a record waits already, the bytes are dropped: they may not come between its parts.
 void HttpSocket::WriteAhead(const char* bytes, size_t size) {
   Error ignored;
   if (tls_ == nullptr) {
@@ -126,6 +147,8 @@ void HttpSocket::WriteAhead(const char* bytes, size_t size) {
   waiting_counts_ = Flush(ignored);
 }
 
+// A close_notify first, where the handshake is done: without it a client cannot tell the end from a
+// cut.
 void HttpSocket::ShutdownSend() {
   Error ignored;
   if (tls_ != nullptr && shaken_) {

@@ -1,4 +1,4 @@
-// How do bytes come and go on one HTTP connection: as they are, or by TLS?
+// The bytes of one HTTP connection, in clear or by TLS.
 //
 // Nothing here waits: what cannot be done now is `would_block`, and the caller waits for the
 // descriptor. Both ways read and write on the same non-blocking descriptor, OpenSSL on top of it
@@ -55,7 +55,7 @@ class HttpSocket {
   // How much of `buffers` is gone. With `would_block` the same bytes have to come again. 0 without
   // an error: call again.
   size_t Write(const Buffers& buffers, Error& error);
-  // A few bytes ahead of what is written next; they may be lost when nothing can be written now.
+  // Writes a few bytes ahead of the next `Write`; drops them when nothing can be written now.
   void WriteAhead(const char* bytes, size_t size);
   void ShutdownSend();
 

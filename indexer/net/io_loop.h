@@ -1,5 +1,5 @@
-// Which I/O loop runs on this thread, and what else lives on it? So that what a request needs of
-// others is asked over connections of its own thread, and comes back without a hand-over.
+// The I/O loop of this thread, and the tenants that live on it: connections to other services, for
+// example, so that a request asks them on its own thread and the answer comes without a hand-over.
 //
 //   thread of an HttpServer:  Enter ─▶ handlers …  Current()->io() ─▶ … CloseTenants ─▶ pending operations end ─▶ join
 //

@@ -1,7 +1,7 @@
-// How many answers that take long and much memory (dumps, snapshots, explanations) does this
-// process give at once?
+// Bounds the answers that take long and much memory (dumps, snapshots, explanations) and are given
+// at once.
 //
-// *Truth*: `at_once`; who comes beyond is refused and comes again later. A client that takes
+// *Truth*: `at_once`; further requests are refused and may come again later. A client that takes
 // nothing holds its place until it is cut off: over HTTP by the server's `write_timeout`, over gRPC
 // by a `CallProgress`.
 // *Threads*: any. *Cost*: an atomic operation.
@@ -31,7 +31,7 @@ class LongAnswers {
   explicit LongAnswers(int at_once = kAtOnce)
       : free_(std::make_shared<std::atomic<int>>(at_once)) {}
 
-  // That of this process.
+  // The bound of this process.
   static LongAnswers& Process() {
     static LongAnswers& answers = *new LongAnswers;
     return answers;

@@ -1,3 +1,10 @@
+// `RedisClient::Loop` is the client: an io_context with one thread, the inbox that other threads
+// fill, and the connections by id. RedisConnection does the work of one connection; this file
+// decides which connection a command takes, follows redirections, and makes connections again.
+//
+// The path of a command: Send (any thread) ─▶ inbox ─▶ TakeInbox ─▶ Route ─▶ WriteTo ─▶
+// RedisConnection::Write ─▶ OnReply ─▶ Answer, or Redirect ─▶ WriteTo.
+
 #include "indexer/net/redis_client.h"
 
 #include <algorithm>
@@ -25,6 +32,7 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+// Redirections of one command; the next MOVED or ASK becomes its error.
 constexpr int kRedirectionsMax = 5;
 constexpr Duration kLookEvery = std::chrono::milliseconds(50);  // at deadlines
 constexpr size_t kIdleConnectionsMax = 16;  // kept for blocking commands, in all
@@ -36,7 +44,8 @@ std::string Upper(std::string_view text) {
   return upper;
 }
 
-// They would change the connection for the next caller, or have more than one answer.
+// Commands that change the state of a connection which other callers share, or that have more or
+// fewer answers than one.
 bool Forbidden(const std::string& name) {
   static constexpr std::string_view kNames[] = {
       "AUTH",        "HELLO",      "SELECT",       "RESET",      "QUIT",         "MULTI",
@@ -47,7 +56,8 @@ bool Forbidden(const std::string& name) {
   return std::find(std::begin(kNames), std::end(kNames), upper) != std::end(kNames);
 }
 
-// "MOVED 3999 127.0.0.1:6381", "ASK …": where to, of the node that said so.
+// The target of "MOVED 3999 127.0.0.1:6381" or "ASK …". An empty host or "?" means the host that
+// answered. Nothing: not in that form.
 std::optional<Address> RedirectedTo(const std::string& error, const Address& from) {
   const size_t space = error.rfind(' ');
   const size_t colon = error.rfind(':');
@@ -64,6 +74,7 @@ bool StartsWith(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
+// CRC16-XMODEM, the hash of Redis Cluster's slots.
 uint16_t Crc16(std::string_view text) {
   uint16_t crc = 0;
   for (const char c : text) {
@@ -77,6 +88,9 @@ uint16_t Crc16(std::string_view text) {
 
 }  // namespace
 
+// The key is the first argument, except for the commands named here. An unknown command without a
+// key would only be sent by the slot of its first argument, and a cluster answers it wherever it
+// comes.
 std::string_view RedisKeyOf(const RedisArgs& args) {
   if (args.size() < 2) return {};
   const std::string name = Upper(args[0]);
@@ -111,7 +125,11 @@ uint32_t RedisSlotOf(std::string_view key) {
   return Crc16(key) % 16384;
 }
 
-// Everything without a guard belongs to the loop's thread.
+// Members without a guard belong to the loop's thread. `mutex_` is held for a few lines and never
+// while a callback runs; `stop_mutex_` is held over the join and taken alone.
+//
+// Connections are referred to by id, never by pointer, across callbacks: a callback may lead to
+// their removal. Ids are not reused.
 class RedisClient::Loop : public RedisConnection::Owner {
  public:
   Loop(RedisOptions options, StateFn on_state)
@@ -171,11 +189,15 @@ class RedisClient::Loop : public RedisConnection::Owner {
   asio::steady_timer look_{io_};
   asio::steady_timer retry_{io_};
 
+  // All connections by id, from Connect until Remove. Bounded: first node or sentinel, `kNodesMax`
+  // others, `blocking_max` busy and `kIdleConnectionsMax` idle ones.
   std::unordered_map<uint64_t, std::shared_ptr<RedisConnection>> connections_;
   uint64_t next_id_ = 1;
   uint64_t primary_ = 0;   // 0: none, until `retry_`
-  uint64_t sentinel_ = 0;  // being asked who the master is
+  uint64_t sentinel_ = 0;  // being asked for the master
+  // Commands that came while a sentinel is asked; they are routed, or fail, with its answer.
   std::vector<std::unique_ptr<RedisCommand>> awaiting_master_;
+  // Why there is no first node: the error of commands that come meanwhile.
   absl::Status primary_why_ = absl::UnavailableError("not connected yet");
   Duration backoff_;
   size_t next_host_ = 0;
@@ -190,8 +212,10 @@ class RedisClient::Loop : public RedisConnection::Owner {
   std::atomic<uint64_t> redirections_{0};
 
   mutable Mutex mutex_;
+  // Accepted and not yet routed; bounded by `outstanding_max`.
   std::vector<std::unique_ptr<RedisCommand>> inbox_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Accepted and not yet answered, in commands, bytes of their arguments, and blocking commands.
   size_t outstanding_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t outstanding_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t outstanding_blocking_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -205,6 +229,9 @@ class RedisClient::Loop : public RedisConnection::Owner {
 
 // ---- Any thread ----
 
+// Counts the command and puts it into the inbox. Only the first command of a batch posts to the
+// loop: TakeInbox takes all that came meanwhile. One command larger than `outstanding_bytes_max` is
+// accepted when nothing else is outstanding; it could never be sent otherwise.
 absl::Status RedisClient::Loop::Send(RedisArgs args, bool blocking, Duration block_for,
                                      RedisCallback callback) {
   if (args.empty()) return absl::InvalidArgumentError("a command without arguments");
@@ -240,6 +267,8 @@ absl::Status RedisClient::Loop::Send(RedisArgs args, bool blocking, Duration blo
   return absl::OkStatus();
 }
 
+// The timer lives in its own handler. When the loop ends it is destroyed with the io_context, and
+// `run` is not called.
 void RedisClient::Loop::RunAfter(Duration delay, std::function<void()> run) {
   const auto timer = std::make_shared<asio::steady_timer>(io_, delay);
   timer->async_wait([timer, run = std::move(run)](const error_code& error) {
@@ -247,6 +276,8 @@ void RedisClient::Loop::RunAfter(Duration delay, std::function<void()> run) {
   });
 }
 
+// 1. Send refuses from now on. 2. End answers all commands on the loop's thread. 3. The thread is
+//    joined. Later callers wait for the first one and find it joined.
 void RedisClient::Loop::Stop() {
   {
     MutexLock lock(&mutex_);
@@ -273,6 +304,9 @@ RedisClientStats RedisClient::Loop::Stats() const {
 
 // ---- The loop ----
 
+// Answers everything with CANCELLED: what is in flight (Close), in the inbox, and waiting for a
+// master. A callback's Send fails, since `stopping_` is set. Then the loop ends, whatever is still
+// posted.
 void RedisClient::Loop::End() {
   const absl::Status stopped = absl::CancelledError("the client is stopped");
   for (const auto& [id, connection] : connections_) connection->Close(stopped);
@@ -287,6 +321,7 @@ void RedisClient::Loop::End() {
   io_.stop();
 }
 
+// Routes outside the lock: Route may call callbacks.
 void RedisClient::Loop::TakeInbox() {
   std::vector<std::unique_ptr<RedisCommand>> taken;
   {
@@ -297,7 +332,8 @@ void RedisClient::Loop::TakeInbox() {
   for (auto& command : taken) Route(std::move(command), now);
 }
 
-// Not by iterators: closing a connection calls callbacks, and those may lead to new connections.
+// Checks deadlines every `kLookEvery`; a command may be late by that much. Collects ids first,
+// since closing a connection runs callbacks, which may add and remove connections.
 void RedisClient::Loop::LookAtTime() {
   const Time now = Clock::Real().Now();
   std::vector<uint64_t> ids;
@@ -311,11 +347,17 @@ void RedisClient::Loop::LookAtTime() {
   });
 }
 
-// It may be in the midst of a call.
+// Posted: the connection is within one of its own calls and must outlive it.
 void RedisClient::Loop::OnClosed(RedisConnection* connection) {
   asio::post(io_, [this, id = connection->id()] { Remove(id); });
 }
 
+// Forgets a closed connection.
+// 1. The first node, or a sentinel that closed before there was a first node: OnPrimaryClosed
+//    retries. A sentinel that has named the master is closed by us and only forgotten.
+// 2. Another node: its slots are forgotten too. The next command for them goes to the first node,
+//    which answers MOVED with the present owner.
+// 3. A connection of a blocking command: only forgotten.
 void RedisClient::Loop::Remove(uint64_t id) {
   const std::shared_ptr<RedisConnection> connection = std::move(connections_.at(id));
   connections_.erase(id);
@@ -337,6 +379,8 @@ void RedisClient::Loop::Remove(uint64_t id) {
 
 // ---- The first node ----
 
+// Connects to the next of the hosts in turn; called at the start and by `retry_`. With sentinels:
+// the host is a sentinel, which is asked for the master's address (TakeMaster).
 void RedisClient::Loop::StartPrimary() {
   const Time now = Clock::Real().Now();
   const Address& host = options_.hosts[next_host_++ % options_.hosts.size()];
@@ -359,6 +403,9 @@ void RedisClient::Loop::StartPrimary() {
   sentinel->Write(std::move(ask), false, now);
 }
 
+// The sentinel's answer: host and port. Known: connect there, as a node that must say in its ROLE
+// that it is the master, and route the commands that waited. Unknown: the sentinel is closed with
+// that reason, and Remove leads to the next one.
 void RedisClient::Loop::TakeMaster(const absl::StatusOr<RedisReply>& reply, Time now) {
   RedisConnection* sentinel = Find(sentinel_);
   if (sentinel == nullptr || !reply.ok()) return;  // it is closed, or going to be
@@ -379,6 +426,8 @@ void RedisClient::Loop::TakeMaster(const absl::StatusOr<RedisReply>& reply, Time
                                                  ": knows no master " + options_.sentinel_master));
 }
 
+// Schedules the next attempt with doubled backoff, and forgets the slots: the next first node may
+// be another one with another view. Waiting commands fail now rather than wait for an unknown time.
 void RedisClient::Loop::OnPrimaryClosed(const absl::Status& why) {
   connected_.store(false, std::memory_order_relaxed);
   primary_why_ = why.ok() ? absl::UnavailableError("not connected") : why;
@@ -401,6 +450,7 @@ void RedisClient::Loop::Tell(const absl::Status& state) {
   if (on_state_) on_state_(state);
 }
 
+// Only the first node decides about the client's state and ends the backoff.
 void RedisClient::Loop::OnReady(RedisConnection* connection) {
   connects_.fetch_add(1, std::memory_order_relaxed);
   if (connection->id() != primary_) return;
@@ -411,6 +461,8 @@ void RedisClient::Loop::OnReady(RedisConnection* connection) {
 
 // ---- Commands ----
 
+// Chooses the node by the slots that moved; without any, which is always so outside a cluster, no
+// key is looked for.
 void RedisClient::Loop::Route(std::unique_ptr<RedisCommand> command, Time now) {
   std::optional<Address> node;
   if (!slots_.empty()) {
@@ -421,7 +473,8 @@ void RedisClient::Loop::Route(std::unique_ptr<RedisCommand> command, Time now) {
   WriteTo(node, std::move(command), false, now);
 }
 
-// Nothing: the first node.
+// `node`: where to; nothing: the first node. While a sentinel is asked, commands for the first node
+// wait; while there is none they fail with the reason. `asking`: after ASK.
 void RedisClient::Loop::WriteTo(const std::optional<Address>& node,
                                 std::unique_ptr<RedisCommand> command, bool asking, Time now) {
   RedisConnection* first = Find(primary_);
@@ -440,6 +493,8 @@ void RedisClient::Loop::WriteTo(const std::optional<Address>& node,
   to->Write(std::move(command), asking, now);
 }
 
+// The pipelined connection to a node; made on first use, and again after a loss. The first node's
+// connection serves its own address.
 RedisConnection* RedisClient::Loop::NodeAt(const Address& address, Time now) {
   RedisConnection* first = Find(primary_);
   if (first != nullptr && !first->closed() && first->address() == address) return first;
@@ -452,6 +507,8 @@ RedisConnection* RedisClient::Loop::NodeAt(const Address& address, Time now) {
   return node;
 }
 
+// A connection for one blocking command: an idle one to that address, else a new one. A blocking
+// command would hold up everything behind it on a shared connection.
 RedisConnection* RedisClient::Loop::ForBlocking(const Address& address, Time now) {
   for (size_t i = 0; i < idle_.size(); ++i) {
     RedisConnection* connection = Find(idle_[i]);
@@ -466,6 +523,7 @@ RedisConnection* RedisClient::Loop::ForBlocking(const Address& address, Time now
   return connection;
 }
 
+// The entry is in `connections_` before Start, which may fail and call OnClosed within the call.
 RedisConnection* RedisClient::Loop::Connect(const Address& address, RedisConnection::Role role,
                                             Time now) {
   const uint64_t id = next_id_++;
@@ -480,6 +538,8 @@ RedisConnection* RedisClient::Loop::Find(uint64_t id) {
   return it == connections_.end() ? nullptr : it->second.get();
 }
 
+// Every accepted command ends here exactly once. It is uncounted before its callback, so that the
+// callback may send another at the bound.
 void RedisClient::Loop::Answer(std::unique_ptr<RedisCommand> command,
                                absl::StatusOr<RedisReply> reply) {
   if (!reply.ok()) failed_.fetch_add(1, std::memory_order_relaxed);
@@ -492,6 +552,12 @@ void RedisClient::Loop::Answer(std::unique_ptr<RedisCommand> command,
   command->callback(std::move(reply));
 }
 
+// 1. A connection of a blocking command is free again: kept idle, or closed beyond
+//    `kIdleConnectionsMax`.
+// 2. MOVED and ASK are followed (Redirect).
+// 3. READONLY: the node was the master when we connected and is a replica now. Its connection is
+//    closed, so that the master is looked for again.
+// 4. Answer.
 void RedisClient::Loop::OnReply(RedisConnection* connection, std::unique_ptr<RedisCommand> command,
                                 absl::StatusOr<RedisReply> reply, const std::string& error) {
   if (blocking_.contains(connection->id()) && !connection->closed()) {
@@ -502,13 +568,16 @@ void RedisClient::Loop::OnReply(RedisConnection* connection, std::unique_ptr<Red
     }
   }
   if (!error.empty() && Redirect(connection, &command, error)) return;
-  // It was the master when we came.
+  // Closing makes OnPrimaryClosed look for the master again.
   if (StartsWith(error, "READONLY ")) {
     connection->Close(absl::UnavailableError(connection->address().ToString() + ": " + error));
   }
   Answer(std::move(command), std::move(reply));
 }
 
+// True: the command is on its way to another node. MOVED is remembered for the slot; ASK is for
+// this command alone, while the slot is being moved. False: the error is the answer, with
+// UNAVAILABLE.
 bool RedisClient::Loop::Redirect(RedisConnection* from, std::unique_ptr<RedisCommand>* command,
                                  const std::string& error) {
   const bool moved = StartsWith(error, "MOVED ");
@@ -547,6 +616,7 @@ absl::Status RedisClient::SendBlocking(RedisArgs args, Duration block_for, Redis
   return loop_->Send(std::move(args), true, block_for, std::move(callback));
 }
 
+// Waits for the callback; it always comes (see Answer), within the command's time-out.
 absl::StatusOr<RedisReply> RedisClient::Call(RedisArgs args) {
   Mutex mutex;
   CondVar done;

@@ -1,4 +1,4 @@
-// How do we talk to Redis without ever waiting for it? Commands go in from any thread, answers come
+// An asynchronous client of Redis: commands go in from any thread without waiting, answers come
 // back by callback.
 //
 //   Send ─▶ inbox ─▶ event loop ─▶ a pipelined connection per node ─▶ Redis
@@ -10,8 +10,8 @@
 //      one, until that one answers MOVED (Redis Cluster); ASK is followed once. A command is sent
 //      at most once to a node that may execute it.
 //   3. A command that is not answered in time ends its connection: what follows it would be
-//      answered even later. So does what no Redis would say: bytes that are not RESP2, a reply that
-//      nothing had asked for, one that is too large.
+//      answered even later. So do bytes that are not RESP2, a reply that no command asked for, and
+//      a reply that is too large.
 //
 // *Truth*: when `Send` returned OK the callback is called exactly once. Errors of Redis become
 // statuses:

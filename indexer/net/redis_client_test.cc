@@ -30,7 +30,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-// What the client told of its state, and a way to wait for it.
+// The states that the client reported, and a way to wait for them.
 class States {
  public:
   RedisClient::StateFn Fn() {
@@ -390,7 +390,7 @@ TEST(RedisClientTest, ABlockingCommandHoldsUpNobody) {
   Replies second;
   ASSERT_TRUE(client.SendBlocking({"BLPOP", "list", "60"}, seconds(60), second.Fn()).ok());
   ASSERT_TRUE(client.Call({"PING"}).ok());
-  // The reader may come to the server only now, so that it is told until it has heard.
+  // The reader may reach the server only now, so the message is repeated until it has come.
   ASSERT_TRUE(client.Call({"RPUSH", "list", "x"}).ok());
   EXPECT_TRUE(second.Await(1)[0].ok());
   while (client.Stats().outstanding > 0) {
@@ -422,8 +422,8 @@ TEST(RedisGarbageTest, WhatIsNotRedisEndsTheConnectionAndSaysWhy) {
       {"$-7\r\n", "length out of range"},
       {"HTTP/1.1 400 Bad Request\r\n\r\n", "not RESP2"},
       {"%1\r\n", "RESP3"},
-      // Each of these ends the process where hiredis is compiled with its assertions, or is kept
-      // silent about.
+      // Each of these ends the process where hiredis is compiled with its assertions, and otherwise
+      // passes without an error.
       {"+OK\r\n+OK\r\n", "nothing had asked for"},
       {"+OK\r\n-ERR no\r\n", "nothing had asked for"},
       {"+OK\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", "nothing had asked for"},

@@ -1,5 +1,5 @@
-// What do users of Redis need of a client? Commands in, answers by callback: `RedisClient`, or a
-// simulation of client, network and server in tests that own time.
+// The interface to Redis: commands in, answers by callback. Implemented by `RedisClient`, and in
+// tests by a simulation of client, network and server under simulated time.
 //
 // *Truth*, *Threads*, *Bounds*: as `redis_client.h` says.
 
@@ -22,8 +22,8 @@ namespace kvatlas {
 
 using RedisArgs = std::vector<std::string>;
 using RedisCallback = std::function<void(absl::StatusOr<RedisReply> reply)>;
-// Told OK when the first node is ready (again), and why it is not after each loss and failed
-// attempt.
+// Called with OK when the first node is ready (again), and with the reason after each loss and
+// failed attempt.
 using RedisStateFn = std::function<void(const absl::Status& state)>;
 
 class RedisCommands {
@@ -37,7 +37,7 @@ class RedisCommands {
   virtual size_t outstanding() const = 0;
 };
 
-// Connects; what is told of the state may come before it returns.
+// Connects; `state` may be called before it returns.
 using RedisConnectFn =
     std::function<std::unique_ptr<RedisCommands>(const RedisOptions& options, RedisStateFn state)>;
 

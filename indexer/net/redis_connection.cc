@@ -1,3 +1,12 @@
+// hiredis' asynchronous context drives the protocol; this file is its event loop and its transport.
+// Attach installs the hooks: hiredis calls WaitToRead and WaitToWrite when it wants the socket, and
+// ReadSome and WriteSome in place of its own read and write. Commands pass as `privdata` through
+// hiredis' queue of callbacks and come back by OnAnswer or OnLost.
+//
+// How a connection ends: Close, or hiredis after an error, frees the context. hiredis then calls
+// OnLost for every command in its queue and OnFreed last, which fails the commands that waited and
+// tells the owner. `context_` is null from then on, which every continuation checks.
+
 #include "indexer/net/redis_connection.h"
 
 #include <sys/socket.h>
@@ -22,12 +31,14 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+// An idle connection sends PING this often: an unanswered one closes it as any command does, so a
+// dead peer is noticed without traffic.
 constexpr Duration kPingEvery = std::chrono::seconds(5);
 
 constexpr size_t kReadBytes = 64 << 10;   // at a time, so that no connection holds up the others
 constexpr size_t kBytesKept = 256 << 10;  // of a buffer that is empty
 
-// What every Redis answers to an introduction that it does not refuse.
+// Checks the answer to an introduction: an array for ROLE, PONG for PING, else OK.
 bool IsProper(const RedisReply& reply, const std::string& introduction) {
   if (introduction == "ROLE") return reply.is_array();
   return reply.kind == RedisReply::Kind::kStatus &&
@@ -91,6 +102,8 @@ RedisConnection::~RedisConnection() { Close(absl::CancelledError("stopped")); }
 
 // ---- Connecting ----
 
+// Begins to connect; hiredis resolves the host within this call. A failure here closes the
+// connection at once, and the owner learns it within the call.
 void RedisConnection::Start(Time now) {
   connect_deadline_ = now + options_->connect_timeout;
   redisOptions to = {};
@@ -111,7 +124,9 @@ void RedisConnection::Start(Time now) {
   });
 }
 
-// hiredis ends by `dataCleanup`, whatever ends it; its socket is closed after `cleanup`.
+// Installs the hooks. hiredis calls `dataCleanup` at the very end, whatever ended it. It closes its
+// socket after `cleanup`, so the descriptor is released from Asio there. `maxbuf` bounds the
+// reader's idle buffer.
 void RedisConnection::Attach() {
   static const redisContextFuncs functions = [&] {
     redisContextFuncs changed = *context_->c.funcs;
@@ -132,6 +147,7 @@ void RedisConnection::Attach() {
   };
 }
 
+// Called by hiredis once TCP is connected, or failed; a failure is followed by its own OnFreed.
 void RedisConnection::OnConnected(bool connected) {
   if (!connected) {
     if (why_.ok()) why_ = Unavailable(context_->c.errstr);
@@ -142,8 +158,8 @@ void RedisConnection::OnConnected(bool connected) {
   Introduce(Clock::Real().Now());
 }
 
-// The introduction follows when the server has shown who it is. Files that stay bad keep the old
-// ones.
+// The introduction follows when the handshake is done (Feed). The TLS files are read again if they
+// changed; files that are bad leave the former ones in use.
 void RedisConnection::StartTls() {
   bool changed = false;
   options_->tls->Look(&changed).IgnoreError();
@@ -154,6 +170,8 @@ void RedisConnection::StartTls() {
   WaitToWrite();
 }
 
+// Sends AUTH, SELECT and PING (or ROLE) in one go; OnIntroduced counts their answers. Sentinels get
+// no AUTH: user and password are the master's.
 void RedisConnection::Introduce(Time now) {
   const auto say = [&](RedisArgs args) {
     auto command = std::make_unique<RedisCommand>();
@@ -171,6 +189,8 @@ void RedisConnection::Introduce(Time now) {
   role_ == Role::kMaster ? say({"ROLE"}) : say({"PING"});
 }
 
+// The last good answer makes the connection ready, and the commands that waited are written in
+// their order, before the owner is told and may write more.
 void RedisConnection::OnIntroduced(const RedisCommand& said,
                                    const absl::StatusOr<RedisReply>& reply) {
   const auto fail = [this](absl::StatusCode code, std::string_view why) {
@@ -196,6 +216,8 @@ void RedisConnection::OnIntroduced(const RedisCommand& said,
 
 // ---- Commands and answers ----
 
+// ASKING and its command are written one after the other without anything between them: ASKING
+// holds for the next command of the connection alone.
 void RedisConnection::Write(std::unique_ptr<RedisCommand> command, bool asking, Time now) {
   if (closed_) return owner_->OnReply(this, std::move(command), why_, "");
   if (!ready_) return waiting_.push_back({std::move(command), asking});
@@ -207,7 +229,8 @@ void RedisConnection::Write(std::unique_ptr<RedisCommand> command, bool asking, 
   WriteNow(std::move(command), now);
 }
 
-// A command without a callback is our own.
+// Gives the command to hiredis, which owns it until it calls back, exactly once. A command without
+// a callback is one of this file's own (introduction, ASKING, PING); its answer is not passed on.
 void RedisConnection::WriteNow(std::unique_ptr<RedisCommand> command, Time now) {
   last_write_ = now;
   command->deadline = now + options_->command_timeout + command->block_for;
@@ -231,12 +254,15 @@ void RedisConnection::WriteNow(std::unique_ptr<RedisCommand> command, Time now) 
   }
 }
 
+// The oldest command in flight. Replies come in order, so its deadline is the one to watch, and it
+// is the command that a reply belongs to.
 const RedisCommand* RedisConnection::First() const {
   return context_->replies.head == nullptr
              ? nullptr
              : static_cast<const RedisCommand*>(context_->replies.head->privdata);
 }
 
+// The reply was built by `builder_` while hiredis parsed; what hiredis passes is only a token.
 void RedisConnection::OnAnswer(std::unique_ptr<RedisCommand> command) {
   RedisReply reply = builder_.Take();
   std::string error;
@@ -253,6 +279,7 @@ void RedisConnection::OnAnswer(std::unique_ptr<RedisCommand> command) {
   if (!ready_ && !closed_) OnIntroduced(*command, result);
 }
 
+// A late answer closes the connection: the replies behind it could not come earlier.
 void RedisConnection::OnTime(Time now) {
   if (closed_) return;
   if (!ready_ && now >= connect_deadline_) return Close(Unavailable("not connected in time"));
@@ -269,6 +296,8 @@ void RedisConnection::OnTime(Time now) {
 
 // ---- The end ----
 
+// The first reason counts. Within one of its own callbacks hiredis frees the context only
+// afterwards.
 void RedisConnection::Close(const absl::Status& why) {
   if (closed_) return;
   if (why_.ok()) why_ = why.ok() ? Unavailable("the connection was closed") : why;
@@ -276,8 +305,9 @@ void RedisConnection::Close(const absl::Status& why) {
   if (context_ != nullptr) redisAsyncFree(context_);
 }
 
-// hiredis has an error, or is being freed. Only the command whose answer is too large is told so:
-// asked for less it may be answered.
+// A command without an answer, since the connection ends. If a reply was too large, its command is
+// the first one here and alone gets OUT_OF_RANGE: its caller may ask for less. The others get why
+// the connection ended.
 void RedisConnection::OnLost(std::unique_ptr<RedisCommand> command) {
   OnError();
   if (!command->callback) return;
@@ -286,6 +316,8 @@ void RedisConnection::OnLost(std::unique_ptr<RedisCommand> command) {
   owner_->OnReply(this, std::move(command), status, "");
 }
 
+// Keeps hiredis' error as `why_`, unless there is an earlier reason. If its reader failed, the
+// reason is the builder's, which knows more than hiredis' text.
 void RedisConnection::OnError() {
   closed_ = true;
   const redisContext& c = context_->c;
@@ -294,6 +326,8 @@ void RedisConnection::OnError() {
   Lose(is_unreadable ? builder_.Why() : absl::UnavailableError(c.errstr));
 }
 
+// The end, by `dataCleanup`, or directly if there never was a context. OnClosed comes after the
+// last OnReply.
 void RedisConnection::OnFreed() {
   if (context_ != nullptr) OnError();
   context_ = nullptr;
@@ -312,6 +346,8 @@ absl::Status RedisConnection::Unavailable(std::string_view why) const {
 
 // ---- The socket ----
 
+// Marks hiredis' context as failed, so that it stops, and keeps the reason. Returns false for the
+// callers' return statements.
 bool RedisConnection::Lose(const absl::Status& why) {
   redisContext* const c = &context_->c;
   if (c->err == 0) {
@@ -325,6 +361,8 @@ bool RedisConnection::Lose(const absl::Status& why) {
   return false;
 }
 
+// One wait at a time. The handler's reference keeps this alive; the context may be gone when it
+// runs.
 void RedisConnection::WaitToRead() {
   if (std::exchange(reading_, true)) return;
   descriptor_.async_wait(asio::posix::stream_descriptor::wait_read,
@@ -335,8 +373,9 @@ void RedisConnection::WaitToRead() {
                          });
 }
 
-// A connection attempt ends with its socket writable. Later a socket mostly is: what is written
-// until the loop's next round is sent with this.
+// While connecting, a writable socket is the result of the attempt. Afterwards the socket is mostly
+// writable: instead of waiting for it, the write is posted, so that all commands written until the
+// loop's next round go out in one system call. Only a full socket (`is_full_`) is waited for.
 void RedisConnection::WaitToWrite() {
   if (std::exchange(writing_, true)) return;
   const auto writable = [self = shared_from_this()] {
@@ -351,7 +390,9 @@ void RedisConnection::WaitToWrite() {
                          });
 }
 
-// Frees the context when the connection is lost; so may an answer's callback.
+// hiredis' `async_read`: one read, then all replies that are complete. The callbacks may free the
+// context, hence the checks after them. An orderly end of TLS closes after its last replies were
+// used.
 void RedisConnection::ReadSome() {
   char bytes[kReadBytes];
   if (!Feed(bytes, recv(context_->c.fd, bytes, sizeof(bytes), 0))) {
@@ -364,7 +405,8 @@ void RedisConnection::ReadSome() {
   __redisAsyncDisconnect(context_);
 }
 
-// hiredis' buffer is within its bounds before more is put into it. False: the connection is lost.
+// Puts what was read into hiredis' buffer, through TLS where there is one. `builder_.Check` comes
+// first, so that the buffer never grows beyond the bound of a reply. False: the connection is lost.
 bool RedisConnection::Feed(const char* bytes, ssize_t size) {
   if (size < 0) {
     return errno == EAGAIN || errno == EINTR || Lose(absl::UnavailableError(std::strerror(errno)));
@@ -385,8 +427,9 @@ bool RedisConnection::Feed(const char* bytes, ssize_t size) {
          Lose(absl::ResourceExhaustedError("no memory for a reply"));
 }
 
-// hiredis' buffer becomes empty, and is kept: what the socket does not take waits in `out_`, where
-// it is not moved.
+// hiredis' `async_write`: takes all of its buffer at once. What the socket does not take waits in
+// `out_` behind `out_sent_`; hiredis would move the rest of its buffer to the front after each
+// partial write.
 void RedisConnection::WriteSome() {
   redisContext* const c = &context_->c;
   const std::string_view bytes(c->obuf, sdslen(c->obuf));
@@ -409,6 +452,8 @@ void RedisConnection::WriteSome() {
   WaitToRead();
 }
 
+// Sends from `out_` and asks for another round while something is left. Large buffers are freed
+// when they are empty.
 bool RedisConnection::Flush() {
   size_t sent = 0;
   if (!is_full_ && !Send(std::string_view(out_).substr(out_sent_), &sent)) return false;
@@ -423,7 +468,8 @@ bool RedisConnection::Flush() {
   return true;
 }
 
-// As much as the socket takes now. Never SIGPIPE.
+// Sends what the socket takes now. MSG_NOSIGNAL: a closed peer is an error, not SIGPIPE. False: the
+// connection is lost.
 bool RedisConnection::Send(std::string_view bytes, size_t* sent) {
   if (bytes.empty()) return true;
   const ssize_t size = send(context_->c.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);

@@ -1,7 +1,7 @@
 // One connection to Redis: hiredis' asynchronous context on an Asio loop, and what hiredis leaves
 // to us. A part of `RedisClient`.
 //
-//   connecting ─▶ [TLS] ─▶ introducing (AUTH, SELECT, then PING, or ROLE for who must be a master) ─▶ ready ─▶ closed
+//   connecting ─▶ [TLS] ─▶ introducing (AUTH, SELECT, then PING, or ROLE where the node must be a master) ─▶ ready ─▶ closed
 //
 // hiredis resolves and connects, encodes, decodes, and matches replies with commands. Ours are:
 //   - a deadline for each command: hiredis' own time-out begins again with every byte, so that a
@@ -80,13 +80,13 @@ class RedisConnection : public std::enable_shared_from_this<RedisConnection> {
   RedisConnection& operator=(const RedisConnection&) = delete;
 
   void Start(Time now);
-  // Waits until the connection is ready, if it is not yet. With `asking` the node is told to take a
-  // key that is just being moved to it.
+  // The command waits until the connection is ready. With `asking`, ASKING is sent before it, so
+  // that the node takes a key that is just being moved to it.
   void Write(std::unique_ptr<RedisCommand> command, bool asking, Time now);
-  // Closes when an answer is overdue; says PING when nothing else is said.
+  // Closes the connection when an answer is overdue; sends PING when nothing else is in flight.
   void OnTime(Time now);
-  // Every command that waits or is under way fails with `why`; from a callback of this connection,
-  // once that returns.
+  // Fails every command that waits or is in flight with `why`. Called within a callback of this
+  // connection, it takes effect when that returns.
   void Close(const absl::Status& why);
 
   uint64_t id() const { return id_; }
@@ -154,7 +154,7 @@ class RedisConnection : public std::enable_shared_from_this<RedisConnection> {
   std::deque<Waiting> waiting_;
 };
 
-// What an error reply means, as `redis_client.h` has it.
+// The status of an error reply, by the table in `redis_client.h`.
 absl::Status RedisErrorToStatus(const std::string& error);
 
 }  // namespace kvatlas

@@ -1,4 +1,4 @@
-// What did Redis answer? Its reply as a value.
+// A reply of Redis as a value.
 
 #ifndef KVATLAS_INDEXER_NET_REDIS_REPLY_H_
 #define KVATLAS_INDEXER_NET_REDIS_REPLY_H_

@@ -1,3 +1,8 @@
+// hiredis' reader calls the Make functions for each value, parents before children, and stores what
+// they return as the object of its task. Values live in `root_`; the reader only ever sees the root
+// as a `redisReply`, whose type it looks at. A null return ends the reading with an error, and
+// `why_` has the reason.
+
 #include "indexer/net/redis_reply_builder.h"
 
 #include <algorithm>
@@ -40,7 +45,9 @@ void RedisReplyBuilder::Attach(redisReader* reader) {
   reader->maxdepth = kRedisReplyDepthMax;
 }
 
-// The reader stands behind the type of a value that has not come whole.
+// Called before more bytes are fed. The reader stands behind the type byte of a value that has not
+// come whole. Two things would let its buffer grow without end: a line without an end, and the
+// announced length of a text that exceeds the bound.
 absl::Status RedisReplyBuilder::Check() const {
   if (reader_->ridx < 0) return absl::OkStatus();
   const redisReadTask& task = *reader_->task[reader_->ridx];
@@ -60,6 +67,7 @@ RedisReply RedisReplyBuilder::Take() { return std::exchange(root_.value, RedisRe
 
 absl::Status RedisReplyBuilder::Why() const { return why_.ok() ? NotResp(reader_->errstr) : why_; }
 
+// hiredis has the text whole by now; its bytes are charged before they are copied.
 void* RedisReplyBuilder::MakeText(const redisReadTask* task, char* text, size_t size) {
   RedisReplyBuilder* const builder = Of(task);
   RedisReply* const value = builder->Place(task);
@@ -75,7 +83,8 @@ void* RedisReplyBuilder::MakeText(const redisReadTask* task, char* text, size_t 
   return builder->Made(task, value);
 }
 
-// Its elements are not moved once there are pointers to them.
+// Charges all elements at once, before any is read. `reserve` is what keeps pointers to elements
+// valid while the following ones are added (Place).
 void* RedisReplyBuilder::MakeArray(const redisReadTask* task, size_t count) {
   RedisReplyBuilder* const builder = Of(task);
   RedisReply* const value = builder->Place(task);
@@ -98,13 +107,14 @@ void* RedisReplyBuilder::MakeNil(const redisReadTask* task) {
   return value == nullptr ? nullptr : Of(task)->Made(task, value);
 }
 
+// Doubles and booleans exist in RESP3 only: Place refuses them by their type.
 void* RedisReplyBuilder::MakeDouble(const redisReadTask* task, double, char*, size_t) {
   return MakeNil(task);
 }
 
 void* RedisReplyBuilder::MakeBool(const redisReadTask* task, int) { return MakeNil(task); }
 
-// Of a root alone: all else is in it.
+// Called by hiredis for a root alone; elements are part of it.
 void RedisReplyBuilder::Free(void* made) {
   static_cast<Root*>(static_cast<redisReply*>(made))->value = RedisReply();
 }
@@ -113,6 +123,8 @@ RedisReplyBuilder* RedisReplyBuilder::Of(const redisReadTask* task) {
   return static_cast<RedisReplyBuilder*>(task->privdata);
 }
 
+// The memory for a value: `root_.value` at the top, else the next element of the parent's array.
+// The object of the top task is the `Root`, not its value, hence the two cases. Null: refused.
 RedisReply* RedisReplyBuilder::Place(const redisReadTask* task) {
   if (!IsOfResp2(task->type)) {
     why_ = NotResp("a type of RESP3, which was not asked for");
@@ -133,12 +145,14 @@ RedisReply* RedisReplyBuilder::Place(const redisReadTask* task) {
   return &root_.value;
 }
 
+// Returns what hiredis keeps as the task's object.
 void* RedisReplyBuilder::Made(const redisReadTask* task, RedisReply* value) {
   if (task->parent != nullptr) return value;
   root_.type = task->type;
   return static_cast<redisReply*>(&root_);
 }
 
+// Divides instead of multiplying, so that an announced count cannot overflow.
 bool RedisReplyBuilder::Charge(size_t count, size_t bytes_each) {
   if (count > (bytes_max_ - std::min(charged_, bytes_max_)) / bytes_each) {
     why_ = TooLarge();

@@ -1,6 +1,6 @@
-// How do the replies that hiredis reads become values within a bound? hiredis decodes and finds the
-// parts of a reply; this makes the `RedisReply` of them, in place of hiredis' own objects, and says
-// when there is too much of it.
+// Makes values of the replies that hiredis reads, within a bound. hiredis decodes and finds the
+// parts of a reply; this makes the `RedisReply` of them, in place of hiredis' own objects, and
+// reports a reply that is too large.
 //
 // *Truth*: the server is not trusted. What hiredis refuses, types of RESP3 (no HELLO asks for
 // them), arrays nested deeper than `kRedisReplyDepthMax`, a line without an end and a reply that
@@ -54,7 +54,7 @@ class RedisReplyBuilder {
   // top too.
   RedisReply Take();
 
-  // What the reader's error is about. INVALID_ARGUMENT: not RESP2, or not asked for. OUT_OF_RANGE:
+  // The reason of the reader's error. INVALID_ARGUMENT: not RESP2, or not asked for. OUT_OF_RANGE:
   // more than `bytes_max`.
   absl::Status Why() const;
 

@@ -127,7 +127,7 @@ TEST(RedisReplyBuilderTest, ArraysAreNestedSoDeepAndNoDeeper) {
   EXPECT_EQ(ReadAll(nested + "*1\r\n:1\r\n", 7).status.code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Before what was announced has come, or memory is taken for it.
+// Refused before the announced bytes have come, and before memory is taken for them.
 TEST(RedisReplyBuilderTest, WhatIsAnnouncedBeyondTheBoundIsRefusedAtOnce) {
   const std::string filler(1 << 20, 'x');
   for (const std::string& head :

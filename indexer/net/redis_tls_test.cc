@@ -1,4 +1,5 @@
-// Redis by TLS: a real redis-server with certificates of a CA, and who is let in by it and by us.
+// Redis by TLS: a real redis-server with certificates of a CA; which clients it lets in, and which
+// servers the client accepts.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,7 +77,7 @@ class RedisTlsTest : public testing::Test {
     return options;
   }
 
-  // What the first attempt ends with.
+  // The error of the first attempt.
   absl::Status Try(const std::string& url, Duration patience = kLong) {
     absl::StatusOr<RedisOptions> options = Patient(url, patience);
     if (!options.ok()) return options.status();
@@ -145,7 +146,7 @@ TEST_F(RedisTlsTest, WhoIsNotProvedIsNotSpokenTo) {
   foreign.ca = client_files_.ca;
   EXPECT_EQ(Try(Url(foreign)).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Try(Url({.ca = client_files_.ca})).code(), absl::StatusCode::kUnavailable);
-  // A server of another CA, or of another name, at the client: no password is said.
+  // A server of another CA, or of another name: the client sends no password.
   TlsPaths wrong_ca = client_files_;
   wrong_ca.ca = other->ca_path();
   const absl::Status unknown = Try(Url(wrong_ca));

@@ -1,3 +1,7 @@
+// Reads URLs from left to right: scheme, query off the end, login up to the last '@', hosts,
+// database. Errors carry the URL without its password (Bad). The last functions hide passwords in
+// any text for people.
+
 #include "indexer/net/redis_url.h"
 
 #include <fcntl.h>
@@ -49,6 +53,7 @@ absl::StatusOr<std::string> PercentDecode(std::string_view text) {
   return decoded;
 }
 
+// The error of a whole URL, with its password hidden.
 absl::Status Bad(std::string_view url, const std::string& why) {
   return absl::InvalidArgumentError("not a Redis URL: " + RedisUrlWithoutPassword(url) + ": " +
                                     why);
@@ -67,6 +72,7 @@ absl::Status ParseLogin(std::string_view text, RedisOptions* options) {
   return absl::OkStatus();
 }
 
+// Without a port, unless a ':' stands outside the brackets of IPv6.
 absl::Status ParseHost(std::string_view text, uint16_t default_port, RedisOptions* options) {
   const bool has_port = !text.empty() && text.back() != ']' && text.find(':') != text.npos;
   absl::StatusOr<Address> address = Address::Parse(
@@ -97,7 +103,7 @@ absl::Status ParseDatabase(std::string_view text, RedisOptions* options) {
   return absl::OkStatus();
 }
 
-// The file that has the URL; nothing: it is one itself.
+// The path of the file that has the URL; nothing: `url` is one itself.
 std::optional<std::string> FileOf(std::string_view url) {
   constexpr std::string_view kInList = "redis://@/";
   if (url.starts_with('@')) return std::string(url.substr(1));
@@ -109,6 +115,9 @@ absl::Status BadFile(const std::string& path, const std::string& why) {
   return absl::InvalidArgumentError("the file with the Redis URL, \"" + path + "\": " + why);
 }
 
+// The type and the mode are checked on the open descriptor, so that the file cannot be exchanged
+// between the check and the read. One byte more than allowed is read, to tell a file that is too
+// long.
 absl::StatusOr<std::string> ReadUrlFile(const std::string& path) {
   // Not blocking: opening a FIFO would wait for a writer.
   const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -131,13 +140,15 @@ absl::StatusOr<std::string> ReadUrlFile(const std::string& path) {
   return text;
 }
 
-// What stands behind the '?'.
+// The options behind the '?'.
 struct Query {
   std::string master;
   TlsPaths tls;
   std::string log_key;
 };
 
+// NAME=VALUE pairs joined by '&'; of a name that comes twice the last value counts. Unknown names
+// are refused: a misspelt `ca` must not become a connection in clear.
 absl::Status ParseQuery(std::string_view text, Query* query) {
   const std::pair<std::string_view, std::string*> fields[] = {{"master", &query->master},
                                                               {"ca", &query->tls.ca},
@@ -163,7 +174,7 @@ absl::Status ParseQuery(std::string_view text, Query* query) {
   return absl::OkStatus();
 }
 
-// Reads the files that a query names.
+// Checks that the options fit the scheme, and reads the files that they name.
 absl::Status UseQuery(Query query, bool tls, bool sentinel, RedisOptions* options) {
   if (sentinel && query.master.empty())
     return absl::InvalidArgumentError("?master=NAME is missing");
@@ -188,6 +199,7 @@ absl::Status UseQuery(Query query, bool tls, bool sentinel, RedisOptions* option
   return absl::OkStatus();
 }
 
+// The steps at the top of this file. The scheme decides TLS ("rediss") and sentinels.
 absl::StatusOr<RedisOptions> ParseWholeUrl(std::string_view url) {
   const size_t scheme_end = url.find("://");
   const std::string_view scheme = url.substr(0, scheme_end);
@@ -206,6 +218,7 @@ absl::StatusOr<RedisOptions> ParseWholeUrl(std::string_view url) {
     query = rest.substr(mark + 1);
     rest = rest.substr(0, mark);
   }
+  // The last '@': a password may contain others.
   if (const size_t at = rest.rfind('@'); at != std::string_view::npos) {
     if (absl::Status status = ParseLogin(rest.substr(0, at), &options); !status.ok()) {
       return Bad(url, std::string(status.message()));
@@ -238,6 +251,7 @@ absl::StatusOr<RedisOptions> ParseRedisUrl(std::string_view url) {
   return ParseWholeUrl(*whole);
 }
 
+// For one URL; a login without a password is shown.
 std::string RedisUrlWithoutPassword(std::string_view url) {
   const size_t scheme_end = url.find("://");
   const size_t start = scheme_end == std::string_view::npos ? 0 : scheme_end + 3;
@@ -284,6 +298,7 @@ std::string WithoutPasswords(std::string_view text) {
   return shown + std::string(text.substr(done));
 }
 
+// As WithoutPasswords, for the four schemes of Redis alone: a login with a ':' before the next URL.
 bool HasRedisPassword(std::string_view text) {
   constexpr std::string_view kAfterScheme = "://";
   for (size_t at = text.find(kAfterScheme); at != std::string_view::npos;) {

@@ -1,9 +1,9 @@
-// Which Redis, and as which user? What a `redis://` URL says, and the bounds of a client.
+// The options of a Redis client: what a `redis://` URL says, and the client's bounds.
 //
 //   redis://[[USER]:PASSWORD@]HOST:PORT[,HOST:PORT…][/DATABASE]
 //       Hosts are tried in turn until one answers; nodes of a Redis Cluster are recognised as such.
 //   redis-sentinel://[[USER]:PASSWORD@]SENTINEL:PORT[,…][/DATABASE]?master=NAME
-//       The sentinels are asked who the master is, again after each loss. User and password are the
+//       The sentinels are asked for the master, again after each loss. User and password are the
 //       master's.
 //
 //   @FILE, or redis://@/FILE where a list of other things is taken
@@ -62,17 +62,17 @@ struct RedisOptions {
   // Accepted by `Send` and not yet answered.
   size_t outstanding_max = 1 << 14;
   size_t outstanding_bytes_max = 64 << 20;
-  // Of one reply as it is held here (`RedisReplyBuilder`), on each connection; a larger one ends
-  // it.
+  // Bytes of one reply as it is held here (`RedisReplyBuilder`), on each connection; a larger one
+  // ends it.
   size_t reply_bytes_max = kRedisReplyBytesMax;
   size_t blocking_max = 64;  // blocking commands at a time, each on a connection of its own
 };
 
-// Its hosts, without what is secret: "redis://10.0.0.1:6379,10.0.0.2:6379".
+// Its hosts, without secrets: "redis://10.0.0.1:6379,10.0.0.2:6379".
 std::string RedisHosts(const RedisOptions& options);
 
-// What the file says if `url` names one, else `url`. INVALID_ARGUMENT: the file cannot be read, has
-// another mode, is empty or longer than 4,096 bytes, or names a file in turn.
+// The content of the file if `url` names one, else `url`. INVALID_ARGUMENT: the file cannot be
+// read, has another mode, is empty or longer than 4,096 bytes, or names a file in turn.
 absl::StatusOr<std::string> ReadRedisUrl(std::string_view url);
 
 // INVALID_ARGUMENT says what is wrong with the URL, or its file, without its password.

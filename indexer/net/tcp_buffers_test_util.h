@@ -1,4 +1,4 @@
-// How much may the kernel hold of a connection's bytes while its reader reads nothing?
+// The bytes of a connection that the kernel may hold while its reader reads nothing.
 //
 // Example:
 //   socket.set_option(asio::socket_base::receive_buffer_size(64 << 10));  // and so it never grows

@@ -1,3 +1,8 @@
+// A client's TLS over two memory BIOs: Receive puts bytes from the socket into `from_server_`, and
+// Take moves what OpenSSL wants to send from `to_server_` to the caller. A memory BIO takes any
+// amount, so no call ever waits or is partial. Each call clears OpenSSL's queue of errors first,
+// which is shared by all sessions of a thread.
+
 #include "indexer/net/tls_session.h"
 
 #include <openssl/bio.h>
@@ -14,6 +19,8 @@ namespace {
 
 constexpr size_t kAtOnce = 16 << 10;  // a record of TLS
 
+// The reason for a failure: that of the certificate's verification where there is one, since
+// OpenSSL's own error then says no more than "certificate verify failed".
 absl::Status Failed(ssl_st* ssl) {
   const long verified = SSL_get_verify_result(ssl);
   std::string why = verified == X509_V_OK ? "" : X509_verify_cert_error_string(verified);
@@ -29,6 +36,8 @@ absl::Status Failed(ssl_st* ssl) {
 
 }  // namespace
 
+// The host is checked as an address or as a name, never both. SNI goes out for names alone: RFC
+// 6066 allows no addresses there. The first flight (the client's hello) is in `out` at the return.
 absl::StatusOr<std::unique_ptr<TlsSession>> TlsSession::Start(
     const std::shared_ptr<ssl_ctx_st>& context, const std::string& host, std::string* out) {
   std::unique_ptr<TlsSession> session(new TlsSession);
@@ -50,6 +59,9 @@ absl::StatusOr<std::unique_ptr<TlsSession>> TlsSession::Start(
   return session;
 }
 
+// 1. Feeds the bytes. 2. Continues the handshake; when it is done, `ready`. 3. Reads all whole
+//    records. 4. Takes what has to be sent, also after a failure: an alert tells the server why.
+// The end of the connection without close_notify is not seen here, but by the caller's socket.
 absl::Status TlsSession::Receive(std::string_view bytes, std::string* plain, std::string* out) {
   if (!bytes.empty()) BIO_write(from_server_, bytes.data(), static_cast<int>(bytes.size()));
   ERR_clear_error();

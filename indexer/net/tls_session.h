@@ -1,5 +1,5 @@
-// What does a client say to a server that speaks TLS? Bytes in, bytes out, without a socket: who
-// has one sends and receives them.
+// The client's side of a TLS connection, without a socket: bytes in, bytes out, which the caller
+// receives and sends.
 //
 //   plain ─▶ Write ─▶ `out`, to be sent        received ─▶ Receive ─▶ plain
 //

@@ -1,3 +1,6 @@
+// The admin port: an `HttpServer` with probes, metrics and version, and a thread that dials the
+// process's own listeners.
+
 #include "indexer/process/admin_http.h"
 
 #include <chrono>
@@ -19,6 +22,7 @@
 namespace kvatlas {
 namespace {
 
+// How often the process checks that its listeners take connections, and how long one may take.
 constexpr std::chrono::seconds kDialEvery(2);
 constexpr std::chrono::seconds kDialTimeout(5);
 
@@ -29,6 +33,7 @@ std::string Quoted(std::string_view text) {
   return out;
 }
 
+// A client that takes an answer slowly has the time of a request.
 HttpServerOptions ServerOptions(const AdminHttpOptions& options) {
   return {.listen = options.listen,
           .io_threads = options.io_threads,
@@ -48,6 +53,9 @@ HttpServerOptions ServerOptions(const AdminHttpOptions& options) {
 
 class AdminHttp::Impl {
  public:
+  // Adds to `metrics` what every process has: security, process, tracing, readiness and liveness.
+  // /metrics is vital but has no quick handler: a scrape may be long, so it runs on the server's
+  // own vital thread.
   Impl(AdminHttpOptions options, Metrics* metrics)
       : body_bytes_max_(options.body_bytes_max),
         health_(options.health != nullptr ? options.health : std::make_shared<ProcessHealth>()),
@@ -86,12 +94,16 @@ class AdminHttp::Impl {
 
   ~Impl() { Stop(); }
 
+  // The dialler starts with the server; it finds the process's listeners by itself, those that are
+  // opened later too.
   absl::Status Start() {
     absl::Status status = server_.Start();
     if (status.ok()) dialler_ = std::thread([this] { Dial(); });
     return status;
   }
 
+  // The server stops before the dialler is joined: a dial may take up to `kDialTimeout`, and
+  // requests should not be answered meanwhile.
   void Stop() {
     {
       MutexLock lock(&mutex_);
@@ -107,7 +119,9 @@ class AdminHttp::Impl {
   ProcessHealth* health() { return health_.get(); }
 
  private:
-  // Twice in a row, so that one moment without a descriptor ends no process.
+  // The dialling thread. A listener counts as failed after two failures in a row: a moment without
+  // a descriptor must not make /livez fail, which restarts the process. The mutex is not held while
+  // it dials.
   void Dial() {
     int failed = 0;
     MutexLock lock(&mutex_);

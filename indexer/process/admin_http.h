@@ -1,6 +1,5 @@
-// What can one ask this process with curl?
-//
-// An `HttpServer` for people, probes and scrapers, plus the handlers a binary adds. Built in:
+// The admin port: an `HttpServer` for people, probes and scrapers, plus the handlers that a binary
+// adds. Built in:
 //   GET /livez, /ready, /healthz   as `process_health.h` says; every 2 seconds the process dials its own gRPC listeners
 //   GET /metrics   Prometheus text; all of these are answered whatever others do (`HttpRoute::vital`)
 //   GET /version   {"program":"kvatlas-leaf","version":"0.1.0"}
@@ -51,7 +50,7 @@ struct AdminHttpOptions {
   bool bare_errors = false;
   std::string trace_id_header = {};
   bool keep_headers = false;  // `HttpRequest::headers`
-  // Of the whole process, where several servers answer probes; null: one of its own.
+  // The health of the whole process, where several servers answer probes; null: one of its own.
   std::shared_ptr<ProcessHealth> health = nullptr;
 };
 
@@ -78,7 +77,8 @@ class AdminHttp {
   Address address() const;
 
   void SetHealth(Health health, std::string reason = "");
-  // What its probes are answered from. Never null, the same for the life of this object.
+  // The health from which its probes are answered. Never null, the same for the life of this
+  // object.
   ProcessHealth* health();
 
   // Cuts open connections and returns when the threads have ended. Idempotent.

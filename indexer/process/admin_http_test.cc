@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// A blocking client that says exactly what it is told.
+// A blocking client that sends exactly the given bytes.
 class Client {
  public:
   explicit Client(const Address& address) : socket_(io_) {
@@ -111,7 +111,7 @@ TEST_F(AdminHttpTest, LivesWhileItLoadsAndStops) {
   EXPECT_THAT(Ask("GET", "/livez"), EndsWith("\r\n\r\n{\"live\":true}\n"));
 }
 
-// As other servers of the process answer; nothing is dialled, since `http_` has not started.
+// Other servers of the process answer alike; nothing is dialled, since `http_` has not started.
 TEST_F(AdminHttpTest, IsNotAliveWhileAListenerTakesNoConnections) {
   HttpServer server({.listen = {"127.0.0.1", 0}});
   http_.health()->AddRoutes(&server);
@@ -307,7 +307,7 @@ class AdminHttpBoundsTest : public AdminHttpTest {
     Start();
   }
 
-  // A slow client is cut off before it has asked, and asks again; as does one that came when both
+  // A slow client is cut off before it has asked, and asks again; so does one that came when both
   // connections were taken.
   std::string Ask(std::string_view method, std::string_view target, std::string_view body = "") {
     std::string answer;

@@ -1,4 +1,4 @@
-// What does `--version` say? The version, and of a release the commit that it was built of.
+// The text of `--version`: the version and, for a release, the commit that it was built of.
 //
 //   0.1.0                                   built by hand: no commit was named
 //   0.1.0 (commit 1f0c…)                    --define=commit=$(tools/deploy/commit)

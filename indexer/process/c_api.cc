@@ -6,6 +6,7 @@
 
 namespace kvatlas {
 
+// Always ends with NUL. The cut may fall within a character of UTF-8.
 void PutText(std::string_view text, char* to, size_t size) {
   if (to == nullptr || size == 0) return;
   const size_t count = std::min(text.size(), size - 1);
@@ -19,6 +20,7 @@ int32_t PutStatus(const absl::Status& status, char* text, size_t size) {
   return CodeOf(status);
 }
 
+// Names the codes that the C interfaces return; the texts are static, so C callers may keep them.
 const char* CodeName(int32_t code) {
   switch (static_cast<absl::StatusCode>(code)) {
     case absl::StatusCode::kOk:
@@ -42,6 +44,8 @@ const char* CodeName(int32_t code) {
   }
 }
 
+// A new thread inherits the mask of its maker. With all signals blocked, the host program's signals
+// are delivered to its own threads.
 SignalsBlocked::SignalsBlocked() {
   sigset_t all;
   sigfillset(&all);
@@ -50,6 +54,7 @@ SignalsBlocked::SignalsBlocked() {
 
 SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
+// The mark must exist before the fork, so creating an object asks for it first.
 absl::StatusOr<const ForkDetector*> MarkOfThisProcess(std::string_view what) {
   const ForkDetector* const mark = ForkDetector::OfThisProcess();
   if (mark == nullptr) return absl::ResourceExhaustedError("no memory for a page");

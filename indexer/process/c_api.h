@@ -1,5 +1,5 @@
-// What do the C interfaces of this repository have in common? Texts and structs of the caller,
-// codes, exceptions that end at the border, threads that block signals, and forks.
+// What the C interfaces of this repository have in common: texts and structs of the caller, codes,
+// exceptions that end at the border, threads that block signals, and forks.
 //
 // *Truth*: a code of a C interface is the number of an `absl::StatusCode`; its header asserts so.
 // *Threads*: any.
@@ -35,8 +35,8 @@ int32_t PutStatus(const absl::Status& status, char* text, size_t size);
 // "OK", "INVALID_ARGUMENT", …; "UNKNOWN" for a number that no call returns.
 const char* CodeName(int32_t code);
 
-// What a call does; exceptions end here. Their only source is memory that ran out:
-// RESOURCE_EXHAUSTED; others are INTERNAL.
+// Runs the work of a call and returns its code; exceptions end here. Memory that ran out is
+// RESOURCE_EXHAUSTED, any other exception INTERNAL.
 template <typename Work>
 int32_t Guarded(const Work& work) noexcept {
   try {
@@ -48,7 +48,8 @@ int32_t Guarded(const Work& work) noexcept {
   }
 }
 
-// Threads that are made meanwhile, and those that they make, leave signals to the program.
+// Threads that are made while it exists, and the threads that those make, leave signals to the
+// program.
 class SignalsBlocked {
  public:
   SignalsBlocked();
@@ -70,7 +71,7 @@ bool IsInitialized(const Struct* given) {
   return given != nullptr && given->struct_size >= sizeof(size_t);
 }
 
-// What a caller with an older header does not have keeps its default.
+// Fields that a caller with an older header does not have keep their defaults.
 template <typename Struct>
 Struct Whole(const Struct& given, void (*init)(Struct*, size_t)) {
   Struct whole;

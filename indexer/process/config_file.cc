@@ -19,15 +19,15 @@
 namespace kvatlas {
 namespace {
 
-// In the place of an assertion of toml++, of which some texts make one fail: such a text is
-// refused, in every build.
+// Some texts make an assertion of toml++ fail. The assertion is replaced by this exception, in
+// every build, so that such a text is refused instead of ending the process.
 struct NoToml {};
 [[noreturn]] void RefuseToml() { throw NoToml(); }
 
 }  // namespace
 }  // namespace kvatlas
 
-// It would assume what it asserts.
+// With NDEBUG, toml++ would tell the compiler to assume what it asserts.
 #undef NDEBUG
 #define TOML_ASSERT(holds) (static_cast<bool>(holds) ? void() : ::kvatlas::RefuseToml())
 #define TOML_EXCEPTIONS 1
@@ -43,7 +43,7 @@ std::string Underscored(std::string_view key) {
   return name;
 }
 
-// Of one value that is no list. Nothing: it is none.
+// One value as a flag takes it. Nothing: it is a list, a table, a date or a time.
 std::optional<std::string> ScalarText(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
@@ -55,12 +55,14 @@ std::optional<std::string> ScalarText(const toml::node& node) {
   return std::nullopt;
 }
 
-// Reads one file's table.
+// Collects the entries of one file: the top level first, then the section over it. Both are checked
+// for keys that come twice, which TOML itself allows where only hyphens and underscores differ.
 class Reader {
  public:
   Reader(const std::string& section, bool only_section)
       : section_(section), only_section_(only_section) {}
 
+  // In the order of the file, so that problems are reported from top to bottom.
   std::vector<ConfigEntry> Read(const toml::table& file) {
     ReadTable(file, /*top=*/true);
     if (const toml::table* own = file[section_].as_table(); own != nullptr)
@@ -75,19 +77,21 @@ class Reader {
  private:
   static int LineOf(const toml::key& key) { return static_cast<int>(key.source().begin.line); }
 
-  // The first thing that is wrong with the entry.
+  // Keeps the first problem of an entry; it is reported only if the key counts for this process.
   static void Bad(int line, std::string why, ConfigEntry* entry) {
     if (!entry->problem.empty()) return;
     entry->line = line;
     entry->problem = std::move(why);
   }
 
+  // Tables named for a process are sections; any other table is a list of NAME=VALUE.
   bool IsSection(const toml::key& key, const toml::node& value) const {
     const std::vector<std::string>& sections = ConfigSections();
     return value.is_table() && (key.str() == section_ || std::find(sections.begin(), sections.end(),
                                                                    key.str()) != sections.end());
   }
 
+  // An entry of the section replaces that of the top as a whole, its problem included.
   void ReadTable(const toml::table& table, bool top) {
     std::map<std::string, ConfigEntry> entries;
     for (const auto& [key, value] : table) {
@@ -101,6 +105,7 @@ class Reader {
     for (auto& [key, entry] : entries) entries_[key] = std::move(entry);
   }
 
+  // The value as text: lists are joined by commas, the elements of a table as NAME=VALUE.
   static void SetText(const toml::node& value, ConfigEntry* entry) {
     entry->is_list = value.is_array() || value.is_table();
     if (const toml::array* array = value.as_array()) {
@@ -118,6 +123,7 @@ class Reader {
     }
   }
 
+  // Commas separate the elements in the flag's text, so an element must not contain one.
   static void AddElement(const std::string& prefix, const toml::node& element, ConfigEntry* entry) {
     const int line = static_cast<int>(element.source().begin.line);
     const std::optional<std::string> text = ScalarText(element);
@@ -146,8 +152,10 @@ absl::Status CannotRead(const std::string& path, std::string_view why) {
       absl::StrCat(path, ": ", absl::string_view(why.data(), why.size())));
 }
 
+// The type is checked on the open descriptor. One byte beyond the bound is read, to tell a file
+// that is too long.
 absl::StatusOr<std::string> ReadWhole(const std::string& path) {
-  // A FIFO is not waited for.
+  // O_NONBLOCK: opening a FIFO would wait for a writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return CannotRead(path, strerror(errno));
   struct stat file = {};
@@ -180,6 +188,7 @@ const std::vector<std::string>& ConfigSections() {
   return sections;
 }
 
+// toml++ throws; its exceptions end here.
 absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text, const std::string& name,
                                                      const std::string& section,
                                                      bool only_section) {

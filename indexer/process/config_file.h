@@ -1,4 +1,4 @@
-// What does a configuration file say to this process? TOML 1.0, whose keys are the names of flags.
+// Configuration files: TOML 1.0, whose keys are the names of flags.
 //
 //   log_level = "warning"                 # to every process that reads the file
 //   [leaf]                                # to kvatlas-leaf alone, over what stands above
@@ -45,9 +45,9 @@ struct ConfigEntry {
 // Names of tables that are sections, for all programs.
 const std::vector<std::string>& ConfigSections();
 
-// What `section`'s process is told, each key once. `only_section`: not what is outside of sections.
-// INVALID_ARGUMENT, beginning with "NAME:LINE: ": no TOML. What is wrong with one entry is in it: a
-// table that is neither a section nor a list, a date.
+// The entries for the process of `section`, each key once. `only_section`: without the entries
+// outside of sections. INVALID_ARGUMENT, beginning with "NAME:LINE: ": no TOML. The fault of a
+// single entry (a table that is neither a section nor a list, a date) is in its `problem`.
 absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text, const std::string& name,
                                                      const std::string& section,
                                                      bool only_section = false);

@@ -21,7 +21,7 @@ std::vector<ConfigEntry> Entries(std::string_view text, bool only_section = fals
   return entries.ok() ? *entries : std::vector<ConfigEntry>();
 }
 
-// As it is told: what is no TOML, or what is wrong with an entry.
+// The message: no TOML, or what is wrong with an entry.
 std::string Wrong(std::string_view text) {
   const auto entries = ParseConfig(text, "f.toml", "leaf");
   if (!entries.ok()) return std::string(entries.status().message());

@@ -17,7 +17,12 @@
 #include "indexer/base/nearest_name.h"
 #include "indexer/base/utf8.h"
 
-// The flags themselves; what they are told is in flags_parse.cc, what they tell in flags_help.cc.
+// How flags are declared, and how a text becomes a value of each type. Reading command line,
+// environment and file is in flags_parse.cc, help and documents in flags_help.cc and
+// flags_pages.cc.
+//
+// A flag is its name, texts for --help, and a `Setter`: a closure that knows the type and the bound
+// variable, so that everything else handles all types alike, as text.
 namespace kvatlas {
 namespace {
 
@@ -25,7 +30,7 @@ absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size
 
 absl::Status Bad(std::string_view why) { return absl::InvalidArgumentError(ToAbsl(why)); }
 
-// Abseil's parsers forgive blanks round a number; a flag does not.
+// Abseil's parsers accept blanks around a number; a flag does not.
 bool HasBlanks(std::string_view text) {
   return text.find_first_of(" \t\r\n\v\f") != std::string_view::npos;
 }
@@ -34,12 +39,13 @@ bool ParseNumber(std::string_view text, double* number) {
   return absl::SimpleAtod(ToAbsl(text), number) && std::isfinite(*number);
 }
 
+// An integer with a fraction or out of the type's range is refused, not rounded.
 template <std::integral Number>
 bool ParseNumber(std::string_view text, Number* number) {
   return absl::SimpleAtoi(ToAbsl(text), number);
 }
 
-// Comma-separated elements, none of them empty; no text is no element.
+// Splits at commas. An empty text is an empty list; an empty element is an error.
 absl::StatusOr<std::vector<std::string>> SplitList(std::string_view text) {
   if (text.empty()) return std::vector<std::string>();
   std::vector<std::string> elements = absl::StrSplit(ToAbsl(text), ',');
@@ -51,6 +57,7 @@ absl::StatusOr<std::vector<std::string>> SplitList(std::string_view text) {
 
 // ---- Values as text that is read back to the same value ----
 
+// Reload compares values in this form, and restores them from it.
 std::string Show(const std::string& text) { return text; }
 std::string Show(bool value) { return value ? "true" : "false"; }
 std::string Show(const Address& address) { return address.ToString(); }
@@ -74,6 +81,7 @@ std::string Show(const std::vector<Element>& elements) {
 }
 
 template <typename Number>
+// The range for an error message; a limit that is the type's own is left out of a float's.
 std::string Expected(Number min, Number max) {
   const std::string_view what = std::is_integral_v<Number> ? "an integer " : "";
   if (std::is_floating_point_v<Number> && max == std::numeric_limits<Number>::max()) {
@@ -85,6 +93,7 @@ std::string Expected(Number min, Number max) {
 
 absl::StatusOr<Address> ParseAddress(const std::string& text) { return Address::Parse(text); }
 
+// A bug of the program, found at its first start, whatever its arguments are.
 [[noreturn]] void DieOfTwin(const std::string& program, const std::string& name) {
   std::cerr << program << ": flag --" << name << " is declared twice\n";
   std::abort();
@@ -116,6 +125,8 @@ FlagSet::Flag& FlagSet::Flag::Listens() {
   return *this;
 }
 
+// Parses, then runs the checks, then sets: the variable is not touched unless all pass. Checks do
+// not see an empty text, which means "absent" for the flags that have checks.
 absl::StatusOr<std::string> FlagSet::Flag::Set(const std::string& text, bool apply) const {
   absl::StatusOr<std::string> value = set(text, /*apply=*/false);
   if (!value.ok()) return value;
@@ -126,6 +137,7 @@ absl::StatusOr<std::string> FlagSet::Flag::Set(const std::string& text, bool app
   return apply ? set(text, /*apply=*/true) : value;
 }
 
+// Declares --config in the last group of --help, whichever group is being filled at the moment.
 void FlagSet::ReadConfig(std::string section, std::function<std::set<std::string>()> other_names) {
   reads_config_ = true;
   if (other_names == nullptr && Find("check") != nullptr) DieOfTwin(program_, "check");
@@ -150,6 +162,8 @@ void FlagSet::Words(std::vector<std::string>* words, std::string usage) {
   words_usage_ = std::move(usage);
 }
 
+// All flags are added here. `help`, `version` and `check` are handled by ReadCommandLine and may
+// not be declared. `flags_` is a deque, so pointers to flags stay valid.
 FlagSet::Flag& FlagSet::Declare(Flag flag) {
   const bool taken = Find(flag.name) != nullptr;
   const bool check = flag.name == "check" && TakesCheck();
@@ -162,6 +176,8 @@ FlagSet::Flag& FlagSet::Declare(Flag flag) {
   return flags_.back();
 }
 
+// Makes a flag of any type from a parser of its texts. The value at the time of `Add` is kept for
+// `reset`, since the text of a default need not parse (an empty address).
 template <typename Value, typename Parser>
 FlagSet::Flag& FlagSet::AddParsed(std::string name, std::string type, Flag::Kind kind, Value* value,
                                   std::string help, Parser parse) {
@@ -203,7 +219,7 @@ FlagSet::Flag& FlagSet::AddName(std::string name, std::string* value, std::strin
 FlagSet::Flag& FlagSet::Add(std::string name, bool* value, std::string help) {
   return AddParsed(std::move(name), "true|false", Flag::Kind::kBool, value, std::move(help),
                    [](const std::string& text) -> absl::StatusOr<bool> {
-                     // In the environment they are often written so.
+                     // Spellings that are usual in environments.
                      const std::string word = absl::AsciiStrToLower(text);
                      for (const char* yes : {"true", "1", "yes", "on"})
                        if (word == yes) return true;
@@ -273,6 +289,8 @@ FlagSet::Flag& FlagSet::Add(std::string name, Address* value, std::string help) 
                    ParseAddress);
 }
 
+// A string rather than an `Address`, so that it can be empty; checks are not called for an empty
+// text.
 FlagSet::Flag& FlagSet::AddAddress(std::string name, std::string* value, std::string help) {
   Flag& flag = Add(std::move(name), value, std::move(help));
   flag.type = "HOST:PORT";

@@ -1,4 +1,4 @@
-// What was this process told: on its command line, in its environment, in its configuration file?
+// The settings of a process, from its command line, its environment and its configuration file.
 //
 // A `FlagSet` binds flags to variables: the variable's value at `Add` is the default, shown by
 // `--help`.
@@ -12,7 +12,7 @@
 // not looked at.
 //
 // While the process runs, `Reload` reads file and environment again. What it may change is what
-// `OnReload` names; other changes are told.
+// `OnReload` names; other changes are reported.
 //
 // *Threads*: that of main(). *Lifetime*: bound variables outlive the set. After a refusal by
 // `Parse` they may hold some new values.
@@ -55,14 +55,14 @@ inline constexpr size_t kFlagNameBytesMax = 256;
 
 class FlagSet {
  public:
-  // One flag, to say more of it than `Add` does.
+  // One flag, for attributes that `Add` does not take.
   class Flag {
    public:
     // INVALID_ARGUMENT says what is wrong with the flag's text; an empty one is not asked about.
     Flag& Check(std::function<absl::Status(const std::string& text)> check);
     // The text of a string is a list with commas: a file may give an array, or a table.
     Flag& List();
-    // Of a list: given several times, the flag has all that it was given.
+    // For a list: given several times, the flag has all the elements of them.
     Flag& Repeats();
     // An address, or several, that this process listens on: none may be there twice.
     Flag& Listens();
@@ -103,13 +103,13 @@ class FlagSet {
   void ReadConfig(std::string section,
                   std::function<std::set<std::string>()> other_names = nullptr);
 
-  // The heading of --help under which flags are that are added from now on. One that comes back
-  // goes on.
+  // The heading of --help for the flags that are added from now on. A heading may be used again:
+  // its group then continues.
   void Group(std::string heading) { group_ = std::move(heading); }
-  // The same, of a heading that many programs have: in --help such follow the program's own.
+  // The same for a heading that many programs have: in --help such groups follow the program's own.
   void CommonGroup(const std::string& heading);
-  // How the program is called, where that is not its name: "kvatlas serve". For --help and errors
-  // of flags.
+  // The command by which the program is called, where that is not its name: "kvatlas serve". For
+  // --help and errors of flags.
   void CalledAs(std::string command) { command_ = std::move(command); }
   // The last heading of --help, whenever it comes: what all processes have.
   static constexpr char kLastGroup[] = "Process";
@@ -122,7 +122,7 @@ class FlagSet {
   // Declares a flag. A value outside [min, max] is refused, and so are trailing characters.
   // REQUIRES: `name` is in [a-z0-9_], starts with a letter and is new here.
   Flag& Add(std::string name, std::string* value, std::string help);
-  // A name that other processes are told: UTF-8 of at most `kFlagNameBytesMax` bytes.
+  // A name that other processes see: UTF-8 of at most `kFlagNameBytesMax` bytes.
   Flag& AddName(std::string name, std::string* value, std::string help, bool may_be_empty = false);
   Flag& Add(std::string name, bool* value, std::string help);
   Flag& Add(std::string name, int32_t* value, std::string help,
@@ -161,11 +161,11 @@ class FlagSet {
 
   // Whether --check was given: everything is to be looked at, and nothing started.
   bool checking() const { return checking_; }
-  // What counts now, as a configuration file of it, by topic; behind a value that is no default,
-  // where it is from.
+  // The settings that count now, as a configuration file, by topic; behind a value that is not the
+  // default, its source.
   std::string Effective() const;
-  // Those that were given, and those that a reload changed, in the order of --help. Values as they
-  // were given: with secrets.
+  // The flags that were given, and those that a reload changed, in the order of --help. Values as
+  // they were given: with secrets.
   struct Told {
     std::string name;
     std::string value;
@@ -213,11 +213,11 @@ class FlagSet {
     std::vector<Change> changed;
     std::vector<Change> need_restart;  // another value than at the start, which does not count
   };
-  // Makes what `flags` say count, by the time of `Reload`: `prepare` reads the variables, which
-  // have the new values, and files they name, and returns what makes them count. INVALID_ARGUMENT,
-  // naming a flag: everything stays as it was. It is called at each reload, whether or not these
-  // flags changed, for the sake of the files. REQUIRES: nothing else reads these variables any
-  // more.
+  // Registers flags that may change at `Reload`: `prepare` reads the variables, which have the new
+  // values, and the files that they name, and returns a function that puts them into effect.
+  // INVALID_ARGUMENT, naming a flag: everything stays as it was. It is called at each reload,
+  // whether or not these flags changed, for the sake of the files. REQUIRES: nothing else reads
+  // these variables any more.
   using Commit = std::function<void()>;
   void OnReload(std::set<std::string> flags, std::function<absl::StatusOr<Commit>()> prepare);
   // Everything, or nothing and the reason. After `Parse`.

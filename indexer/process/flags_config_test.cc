@@ -1,4 +1,4 @@
-// What the environment and a configuration file say beside the command line, at the start and
+// Settings of the environment and a configuration file beside the command line, at the start and
 // later.
 
 #include <gmock/gmock.h>
@@ -218,8 +218,8 @@ TEST(FlagsConfigTest, NamesOfOtherCommandsAreNotLookedAt) {
   EXPECT_THAT(err.str(), HasSubstr(":1: unknown key whatever"));
 }
 
-// They do their work at once: there is nothing to start, and --check would look as if it were held
-// back.
+// Commands do their work at once: there is nothing to start, and --check would suggest that the
+// work is held back.
 TEST(FlagsConfigTest, ACommandTakesNoCheck) {
   FlagSet flags("kvatlas pki", "A command.");
   flags.ReadConfig("kvatlas", [] { return std::set<std::string>(); });
@@ -353,7 +353,7 @@ TEST_F(ReloadTest, WhatMayChangeDoesAndTheRestIsTold) {
   EXPECT_EQ(counts_, 2.5);
   EXPECT_EQ(process_.settings.shards, 2u);
   EXPECT_EQ(process_.flags.WhereFrom("names"), path_ + ":2");
-  // Told again as long as it is so; what is gone from the file has its default.
+  // Reported at each reload as long as it holds; a key that is gone from the file has its default.
   Write("shards = 3\n", "reload.toml");
   reloaded = process_.flags.Reload();
   ASSERT_TRUE(reloaded.ok());

@@ -1,4 +1,5 @@
-// What a process tells of its flags.
+// The texts that a process prints about its flags: --help, --check, and the list that /status
+// shows.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +22,8 @@ namespace {
 constexpr size_t kTextColumn = 34;  // of a flag's description
 constexpr size_t kColumnsMax = 118;
 
-// `text` from `column` on, in lines of at most `kColumnsMax`; the cursor is at `at`.
+// Puts `text` at `column`, in lines of at most `kColumnsMax`; `at` is where the cursor is. A flag
+// whose name reaches beyond the column has its text on the next line.
 std::string Wrapped(std::string_view text, size_t at, size_t column = kTextColumn) {
   std::string lines;
   if (at >= column) {
@@ -46,7 +48,7 @@ std::string Wrapped(std::string_view text, size_t at, size_t column = kTextColum
   return lines + "\n";
 }
 
-// As TOML writes it.
+// A basic string of TOML.
 std::string Quoted(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -65,6 +67,8 @@ bool IsTopic(const std::string& group, const std::string& topic) {
 
 }  // namespace
 
+// In the order of --help: the program's own groups as they were first used, then the common ones,
+// then the last.
 std::vector<std::string> FlagSet::Groups() const {
   std::vector<std::string> groups;
   for (const Flag& flag : flags_) {
@@ -79,6 +83,7 @@ std::vector<std::string> FlagSet::Groups() const {
   return groups;
 }
 
+// Defaults are shown without passwords: --help may be pasted into a ticket.
 std::string FlagSet::FlagHelp(const Flag& flag) const {
   const std::string name = absl::StrCat("  --", flag.name, " ", flag.type);
   const std::string shown = flag.default_text.empty() ? "none" : flag.default_text;
@@ -87,6 +92,7 @@ std::string FlagSet::FlagHelp(const Flag& flag) const {
                         name.size());
 }
 
+// The built-in switches stand below the last group, or below the only one if it has no heading.
 std::string FlagSet::GroupHelp(const std::string& group) const {
   std::string text = absl::StrCat("\n", group.empty() ? "Flags" : group, ":\n");
   for (const Flag& flag : flags_) {
@@ -104,6 +110,7 @@ std::string FlagSet::GroupHelp(const std::string& group) const {
   return text;
 }
 
+// Usage, topics, the sources of settings, all groups, examples.
 std::string FlagSet::Help() const {
   const std::vector<std::string> groups = Groups();
   std::string text =
@@ -131,6 +138,7 @@ std::string FlagSet::Help() const {
   return text;
 }
 
+// "man" and "markdown" first, then a group by its heading in any case, then a flag.
 std::optional<std::string> FlagSet::Help(std::string topic) const {
   if (topic == "man") return ManPage();
   if (topic == "markdown") return Markdown();
@@ -161,6 +169,9 @@ std::vector<FlagSet::Text> FlagSet::Texts() const {
   return texts;
 }
 
+// Every flag with its present value, as TOML that can be used as a configuration file, without
+// passwords. A number that does not fit TOML's 64 bits is written as a string, which the reader
+// takes.
 std::string FlagSet::Effective() const {
   std::string text = absl::StrCat("# ", program_, " ", kVersion, "\n");
   for (const std::string& group : Groups()) {

@@ -1,5 +1,4 @@
-// What a process tells of its flags to tools that make documents: a page of the manual, a part of a
-// reference.
+// The flags of a process as documents: a page of the manual, and a part of a reference.
 //
 //   --help=man        roff, as man(7) describes it
 //   --help=markdown   a heading and a table for each topic
@@ -20,6 +19,7 @@ namespace kvatlas {
 namespace {
 
 // In a cell of a table.
+// A '|' would end the cell, '<', '*' and '_' would be read as markup.
 std::string Cell(std::string_view text) {
   return absl::StrReplaceAll(absl::string_view(text.data(), text.size()),
                              {{"|", "\\|"}, {"\n", " "}, {"<", "\\<"}, {"*", "\\*"}, {"_", "\\_"}});
@@ -34,6 +34,8 @@ std::string Code(std::string_view text) {
 
 }  // namespace
 
+// The exit statuses at its end are those of `ServiceMain` for services, and of the kvatlas tool for
+// commands.
 std::string FlagSet::ManPage() const {
   // Commands of users are in section 1, services in 8.
   const bool is_command = program_.find(' ') != std::string::npos;

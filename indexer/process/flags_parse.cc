@@ -1,9 +1,9 @@
-// What a process was told, and told again.
+// Reads the values of flags at the start (Parse), and again while the process runs (Reload).
 //
 //   Parse    1. `ReadCommandLine`   2. `Gather`: the file, over it the environment, over that the command line
-//            3. every flag is set, every problem told
+//            3. every flag is set, every problem is printed
 //   Reload   2. as above, with the same command line   3. every value is looked at, none is set   4. the variables that may change are
-//            set, and everybody prepares   5. all commit, or the variables are as they were
+//            set, and every reloader prepares   5. all commit, or the variables are as they were
 
 #include <unistd.h>
 
@@ -29,6 +29,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "KVATLAS_";
 
+// Hyphens in names count as underscores.
 std::string Underscored(std::string_view text) {
   std::string name(text);
   std::replace(name.begin(), name.end(), '-', '_');
@@ -39,7 +40,8 @@ std::string VariableOf(const std::string& flag) {
   return std::string(kPrefix) + absl::AsciiStrToUpper(flag);
 }
 
-// Variables of this prefix that others read: tests, and the publisher in Python.
+// Names of variables with our prefix that other programs read: tests, and the publisher in Python.
+// `name` is without the prefix.
 bool IsOthers(std::string_view name) {
   static constexpr std::string_view kOthers[] = {
       "SEED",        "SEEDS",        "ROUNDS", "REQUESTS", "REDIS_SEED", "CHECKPOINT_SEED",
@@ -48,8 +50,9 @@ bool IsOthers(std::string_view name) {
   return std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers);
 }
 
-// Kubernetes sets such variables in each container for a service named kvatlas-…:
+// Kubernetes sets variables in each container for every service named kvatlas-…:
 // KVATLAS_LEAF_SERVICE_HOST, …_SERVICE_PORT_GRPC, …_PORT=tcp://10.0.0.1:7410, …_PORT_7410_TCP_ADDR.
+// They must not be refused as unknown.
 bool IsOfKubernetes(std::string_view name, std::string_view value) {
   if (name.ends_with("_SERVICE_HOST") || name.find("_SERVICE_PORT") != std::string_view::npos)
     return true;
@@ -80,6 +83,12 @@ std::vector<std::string> FlagSet::NameList() const {
   return {names.begin(), names.end()};
 }
 
+// Assigns the arguments to flags, words and the three built-in switches, without setting a value.
+// Every problem is collected, so that one run shows all of them.
+// 1. The name is what stands between the dashes and '='.
+// 2. The value is behind '=', or the next argument unless that starts with "--". A bool may stand
+//    alone; where there are words, it takes the next argument only if that is a value of a bool.
+// 3. A flag that came before is replaced, or appended to if it `Repeats`.
 FlagSet::CommandLine FlagSet::ReadCommandLine(const std::vector<std::string>& arguments) const {
   CommandLine line;
   const auto unknown = [&](const std::string& as_typed, const std::string& name) {
@@ -109,7 +118,7 @@ FlagSet::CommandLine FlagSet::ReadCommandLine(const std::vector<std::string>& ar
       line.check = true;
     } else if (const Flag* flag = dashes == 2 ? Find(name) : nullptr; flag == nullptr) {
       unknown(argument.substr(0, equals), name);
-      // Its value, most likely.
+      // The next argument is most likely its value: not a problem of its own.
       if (!value.has_value() && has_next && !arguments[i + 1].starts_with("-")) ++i;
     } else {
       const bool takes_next = has_next && (words_ == nullptr || flag->kind != Flag::Kind::kBool ||
@@ -130,6 +139,8 @@ FlagSet::CommandLine FlagSet::ReadCommandLine(const std::vector<std::string>& ar
   return line;
 }
 
+// Reads KVATLAS_ variables. An unknown one is a problem, since a misspelt setting would otherwise
+// be ignored silently; variables of other programs are exempt.
 void FlagSet::ReadEnvironment(Settings* settings, std::vector<std::string>* problems) const {
   const std::set<std::string> others =
       other_names_ == nullptr ? std::set<std::string>() : other_names_();
@@ -157,6 +168,9 @@ void FlagSet::ReadEnvironment(Settings* settings, std::vector<std::string>* prob
   }
 }
 
+// Reads the configuration file. If another program's flags may be in the same file
+// (`other_names_`), its keys are skipped, with their problems; and if the environment names the
+// file, only the own section counts.
 void FlagSet::ReadFile(const Given& path, Settings* settings,
                        std::vector<std::string>* problems) const {
   const bool only_section = other_names_ != nullptr && path.where.starts_with(kPrefix);
@@ -196,6 +210,9 @@ void FlagSet::ReadFile(const Given& path, Settings* settings,
   }
 }
 
+// Merges the three sources: the file first, the environment over it, the command line over both.
+// The file's path itself may come from the upper two only. `file_keys`: settings that the file
+// made, before they were overridden.
 FlagSet::Settings FlagSet::Gather(const CommandLine& line, std::vector<std::string>* problems,
                                   size_t* file_keys) const {
   *file_keys = 0;
@@ -211,7 +228,7 @@ FlagSet::Settings FlagSet::Gather(const CommandLine& line, std::vector<std::stri
   return settings;
 }
 
-// Port 0 is another one each time.
+// Two flags must not listen on one address. Port 0 is a different port each time, so it is exempt.
 void FlagSet::CheckListeners(const std::map<const Flag*, std::string>& texts,
                              std::vector<std::string>* problems) const {
   std::map<std::string, const Flag*> taken;
@@ -228,6 +245,9 @@ void FlagSet::CheckListeners(const std::map<const Flag*, std::string>& texts,
   }
 }
 
+// The steps are at the top. --help and --version end it before anything else is read, so that they
+// work with a bad configuration too. Variables are set while flags are checked: after a refusal
+// some have new values, and the caller exits.
 std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostream& out,
                                   std::ostream& err) {
   arguments_.assign(argv + std::min(argc, 1), argv + argc);
@@ -285,6 +305,7 @@ std::string FlagSet::WhereFrom(const std::string& name) const {
   return given == settings_.end() ? "" : given->second.where;
 }
 
+// Adds where the value came from, unless it was the command line, which the user just typed.
 std::string FlagSet::Refusal(std::string_view message) const {
   std::string text(message);
   if (message.starts_with("--")) {
@@ -297,6 +318,7 @@ std::string FlagSet::Refusal(std::string_view message) const {
 
 // ---- While the process runs ----
 
+// A name that is no flag is a bug of the program and ends it at its start.
 void FlagSet::OnReload(std::set<std::string> flags,
                        std::function<absl::StatusOr<Commit>()> prepare) {
   for (const std::string& name : flags) {
@@ -307,6 +329,8 @@ void FlagSet::OnReload(std::set<std::string> flags,
   reloaders_.push_back({std::move(flags), std::move(prepare)});
 }
 
+// Sets the variables to texts that were their values before. A default is restored by `reset`: its
+// text need not parse.
 void FlagSet::Restore(const std::map<const Flag*, std::string>& texts) const {
   for (const auto& [flag, text] : texts) {
     if (text == flag->default_text)
@@ -316,6 +340,12 @@ void FlagSet::Restore(const std::map<const Flag*, std::string>& texts) const {
   }
 }
 
+// Steps 2 to 5 at the top. The command line is parsed again from the kept arguments, since its
+// values win over the file's as at the start. An empty file where there was a full one is refused:
+// an editor or a failed copy truncates a file before it writes it.
+//
+// Only flags that some reloader names may change. Others with a new value are reported in
+// `need_restart` and keep the old one, also in `values_`, so that they are reported at each reload.
 absl::StatusOr<FlagSet::Reloaded> FlagSet::Reload() {
   std::vector<std::string> problems;
   size_t file_keys = 0;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-// For kernels without MADV_WIPEONFORK (before 4.14): wiped by the C library, which knows of fork()
-// alone.
+// The fallback for kernels without MADV_WIPEONFORK (before 4.14): a handler of the C library clears
+// the byte, which works for fork() but not for a raw clone system call.
 volatile unsigned char* wiped_by_handler = nullptr;
 void Wipe() { *wiped_by_handler = 0; }
 
@@ -23,6 +23,8 @@ const ForkDetector* ForkDetector::OfThisProcess() {
   return mark;
 }
 
+// A page of its own, since MADV_WIPEONFORK works on whole pages. The byte is 1 here, and reads 0 in
+// a child. The page is never unmapped.
 ForkDetector* ForkDetector::Make() {
   void* const page =
       mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

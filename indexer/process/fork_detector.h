@@ -1,9 +1,9 @@
-// Is this still the process that it was, or a fork of it? A byte that the kernel wipes in children:
-// asking costs a load, where asking for the process id costs a system call each time.
+// Detects that this process is a fork of the one that it was: a byte that the kernel wipes in
+// children. Asking costs a load, where asking for the process id costs a system call each time.
 //
 // *Threads*: any.
-// *Lifetime*: one per process image, made by the first who asks, never freed: a child sees that of
-// its parent if that had one, and knows from it that it is a child.
+// *Lifetime*: one per process image, made by the first caller, never freed: a child sees that of
+// its parent if the parent had one, and knows from it that it is a child.
 //
 // Example:
 //   const ForkDetector* mark = ForkDetector::OfThisProcess();   // nullptr: no memory
@@ -16,7 +16,7 @@ namespace kvatlas {
 
 class ForkDetector {
  public:
-  // The same one for all who ask, also in a child, where it says that it is one.
+  // The same one for all callers, also in a child, where `forked` is true.
   static const ForkDetector* OfThisProcess();
 
   // In a child of the process that made it.

@@ -1,3 +1,6 @@
+// Measures the process's memory for its `MemoryBudget`, logs when the level changes, and makes the
+// allocator give free memory back. Tick is called from a timer of the process.
+
 #include "indexer/process/memory_watch.h"
 
 #include <malloc.h>
@@ -11,8 +14,9 @@
 
 namespace kvatlas {
 
-// Resident, and not what was allocated: free memory that this keeps, and the little that does not
-// change much, as stacks; of indexes, which map their own, only growth looks the same.
+// Resident memory that is not allocated: free memory that the allocator keeps, and other memory
+// (stacks, files) that hardly changes. Memory that indexes map themselves is in it too, so growth
+// of an index looks like kept memory and may cause a trim for nothing.
 uint64_t MemoryWatch::Kept() {
   const struct mallinfo2 info = mallinfo2();
   const uint64_t in_use = info.uordblks + info.hblkhd;
@@ -20,6 +24,11 @@ uint64_t MemoryWatch::Kept() {
   return resident - std::min(resident, in_use);
 }
 
+// 1. Measure, at every tick.
+// 2. Every `kLookEvery`: trim if the allocator keeps `kKeptMore` more than at the least since the
+//    last trim, or, at most every `kTrimEvery`, while memory is not ample.
+// 3. Measure again after a trim, and pass the level on to code without a budget
+//    (SetMemoryCritical).
 void MemoryWatch::Tick() {
   auto [before, now] = memory_->Measure();
   const Time at = Clock::Real().Now();
@@ -75,6 +84,9 @@ void SetMemoryGauges(const MemoryBudget& memory, const std::string& prefix, Metr
     set("_memory_part_bytes", "Who has how much of the memory.", bytes, {{"part", part}});
 }
 
+// Where addresses are limited (ulimit -v), running out of them is as fatal as running out of
+// memory. The mapped part of the limit is scaled to `bytes_max`, and the larger of the two measures
+// counts.
 MemoryBudget::Meter MemoryMeter(uint64_t bytes_max) {
   const std::optional<uint64_t> addresses = AddressSpaceLimitBytes();
   if (!addresses.has_value()) return ResidentBytes;

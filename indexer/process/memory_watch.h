@@ -1,4 +1,5 @@
-// Who measures the memory, and says when it gets tight? A timer's part of a `MemoryBudget`.
+// Measures the memory of the process and logs when it gets tight: a timer's part of a
+// `MemoryBudget`.
 //
 // It also gives free memory back to the system: by itself the allocator gives back only what lies
 // at the end of an arena, and after thousands of calls at once something that lives lies behind.
@@ -45,9 +46,9 @@ class MemoryWatch {
 void AddMemoryFlag(FlagSet& flags, std::string* value);
 // INVALID_ARGUMENT names the flag.
 absl::StatusOr<uint64_t> ReadMemoryFlag(const std::string& value);
-// What counts against `bytes_max`: resident memory; where addresses are limited, also as large a
-// part of it as of the addresses is mapped. Indexes never map more than three quarters of them,
-// which is ample.
+// The measure that counts against `bytes_max`: resident memory; where addresses are limited, also
+// as large a part of `bytes_max` as of the addresses is mapped. Indexes never map more than three
+// quarters of the addresses, which is ample.
 MemoryBudget::Meter MemoryMeter(uint64_t bytes_max);
 
 // "<prefix>_memory_budget_bytes" and so on, for `Metrics::OnScrape`.

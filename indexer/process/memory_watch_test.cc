@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kPieceBytes = 16 << 10;
 constexpr size_t kPieces = (96 << 20) / kPieceBytes;
 
-// What lives at the end keeps the allocator from giving back anything before it.
+// A block that lives at the end keeps the allocator from giving back anything before it.
 TEST(MemoryWatchTest, WhatWasFreedGoesBackToTheSystemBehindWhatLives) {
   MemoryBudget memory(0, ResidentBytes);
   MemoryWatch watch(&memory);

@@ -23,6 +23,8 @@ std::string Above(const std::string& path) {
 }
 
 // 0, or why files cannot be made in it.
+// W_OK and X_OK: a file is made by writing the directory and searching it. access(2) checks by the
+// real user, which is the effective one unless the program is setuid.
 int WritableDirectoryError(const std::string& path) {
   struct stat found = {};
   if (stat(path.c_str(), &found) != 0) return errno;
@@ -32,6 +34,7 @@ int WritableDirectoryError(const std::string& path) {
 
 }  // namespace
 
+// A directory that is missing may be made later: the nearest existing parent must then be writable.
 absl::Status CheckDirectoryToWrite(const std::string& path) {
   int error = WritableDirectoryError(path);
   if (error == 0) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Can the path that a flag names be used? For `FlagSet::Flag::Check`, so that a wrong one is told
-// at the start and by --check.
+// Checks that the path which a flag names can be used. For `FlagSet::Flag::Check`, so that a wrong
+// one is reported at the start and by --check.
 //
 // *Truth*: as the file system is now, for this process's user; nothing is made. *Threads*: any.
 //
@@ -15,8 +15,8 @@
 
 namespace kvatlas {
 
-// INVALID_ARGUMENT: it is there and is no directory, or cannot be written to; or it is not, and
-// cannot be made.
+// INVALID_ARGUMENT: it exists and is no directory, or cannot be written to; or it does not exist
+// and cannot be made.
 absl::Status CheckDirectoryToWrite(const std::string& path);
 // INVALID_ARGUMENT: it is a directory, or cannot be written; or its directory is not there, or
 // cannot be written to.

@@ -1,3 +1,6 @@
+// The facts of the process, kept by SetFactsOfProcess and completed with the present time when
+// asked. One instance, never destroyed: answers may be given while static objects go.
+
 #include "indexer/process/process_facts.h"
 
 #include <limits.h>
@@ -24,6 +27,8 @@ uint64_t UnixMs() {
           .count());
 }
 
+// The facts as set, without the fields that FactsOfProcess fills in. `started` is of the monotonic
+// clock.
 struct Kept {
   Mutex mutex;
   ProcessFacts facts ABSL_GUARDED_BY(mutex);
@@ -41,6 +46,7 @@ std::string Quoted(std::string_view text) {
   return out + "\"";
 }
 
+// The path of the file that standard error was redirected to.
 std::string LogFile() {
   struct stat file = {};
   if (fstat(STDERR_FILENO, &file) != 0 || !S_ISREG(file.st_mode)) return "";
@@ -51,6 +57,7 @@ std::string LogFile() {
 
 }  // namespace
 
+// Facts without a program, as in a test, are returned as they are.
 ProcessFacts FactsOfProcess() {
   Kept& kept = OfProcess();
   MutexLock lock(&kept.mutex);
@@ -64,6 +71,8 @@ ProcessFacts FactsOfProcess() {
   return facts;
 }
 
+// "salt=" counts at the start of an option only ("engine;salt=S"), and the value ends with the
+// option.
 std::string WithoutSecrets(std::string_view value) {
   constexpr std::string_view kSalt = "salt=";
   std::string text = WithoutPasswords(value);
@@ -78,6 +87,8 @@ std::string WithoutSecrets(std::string_view value) {
   return text;
 }
 
+// The first call fixes the start time; later ones (reloads) replace the flags. Secrets are removed
+// before anything is kept.
 void SetFactsOfProcess(std::string program, std::vector<ToldFlag> flags) {
   Kept& kept = OfProcess();
   MutexLock lock(&kept.mutex);

@@ -1,5 +1,5 @@
-// What does this process say of itself to an operator who asks: which program and version, since
-// when it runs, what its clock says, where it listens, and what it was told?
+// The facts that a process reports about itself to an operator: program and version, since when it
+// runs, its clock, where it listens, and the flags that it was given.
 //
 // *Place*: `ServiceMain` keeps it up to date; services put it into /status and `Stats`.
 // *Truth*: flags are those that were given, on the command line, in the environment or in a file,

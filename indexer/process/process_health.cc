@@ -1,3 +1,7 @@
+// State that the process sets and probes read. `mutex_` guards three values; the gate is called
+// without it. The answers are built by hand: they are short, and probes must not depend on more
+// than that.
+
 #include "indexer/process/process_health.h"
 
 #include <string_view>
@@ -35,6 +39,7 @@ std::string_view NameOf(Health health) {
 
 }  // namespace
 
+// kStopping is final: a part that finishes loading during the stop must not make the process ready.
 void ProcessHealth::Set(Health health, std::string reason) {
   MutexLock lock(&mutex_);
   if (health_ == Health::kStopping) return;
@@ -42,6 +47,7 @@ void ProcessHealth::Set(Health health, std::string reason) {
   reason_ = reason.empty() ? std::string(NameOf(health)) : std::move(reason);
 }
 
+// Called without the mutex later (readiness), since a gate takes locks of its own.
 void ProcessHealth::SetGate(std::function<Readiness()> gate) { gate_ = std::move(gate); }
 
 void ProcessHealth::SetDeaf(std::string reason) {
@@ -59,6 +65,8 @@ std::string ProcessHealth::deaf() const {
   return deaf_;
 }
 
+// In this order: serving, all listeners take connections, then the gate. The first failure is the
+// reason.
 Readiness ProcessHealth::readiness() const {
   {
     MutexLock lock(&mutex_);
@@ -68,6 +76,7 @@ Readiness ProcessHealth::readiness() const {
   return gate_ == nullptr ? Readiness{.ready = true, .reason = ""} : gate_();
 }
 
+// All are quick and vital: answered whatever other requests do.
 void ProcessHealth::AddRoutes(HttpServer* server) const {
   const auto add = [&](const char* path, void (ProcessHealth::*answer)(HttpResponse*) const) {
     server->Handle({.method = "GET",
@@ -84,6 +93,8 @@ void ProcessHealth::AddRoutes(HttpServer* server) const {
   add("/healthz", &ProcessHealth::AnswerBoth);
 }
 
+// Only a listener that takes no connections makes a process not live: a restart helps there, and
+// nowhere else.
 void ProcessHealth::AnswerLive(HttpResponse* response) const {
   const std::string deaf = this->deaf();
   response->status = deaf.empty() ? 200 : 503;
@@ -100,6 +111,7 @@ void ProcessHealth::AnswerReady(HttpResponse* response) const {
   response->body += "}\n";
 }
 
+// /healthz: kServing and live. It does not ask the gate.
 void ProcessHealth::AnswerBoth(HttpResponse* response) const {
   const Health health = this->health();
   const std::string deaf = this->deaf();

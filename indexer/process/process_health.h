@@ -1,5 +1,5 @@
-// What do probes hear of this process? Whether it lives, and whether it should get work, for the
-// HTTP servers of the process to answer alike.
+// The answers of a process to probes: whether it lives, and whether it should get work. All HTTP
+// servers of the process answer alike.
 //
 //   GET /livez     200, or 503 when a listener of this process takes no connections: restart it. Loading, restoring and draining
 //                  processes live.
@@ -30,11 +30,12 @@ class ProcessHealth {
   ProcessHealth(const ProcessHealth&) = delete;
   ProcessHealth& operator=(const ProcessHealth&) = delete;
 
-  // `reason` is told while the process is not ready.
+  // `reason` is in the answer while the process is not ready.
   void Set(Health health, std::string reason = "");
-  // What must hold besides kServing, asked at every probe, so quick. Before a server starts.
+  // A condition besides kServing. It is asked at every probe, so it must be quick. Before a server
+  // starts.
   void SetGate(std::function<Readiness()> gate);
-  // Which listener takes no connections, and why; empty: all do.
+  // Sets which listener takes no connections, and why; empty: all take them.
   void SetDeaf(std::string reason);
 
   Health health() const;

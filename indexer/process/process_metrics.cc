@@ -29,7 +29,8 @@ struct ProcessStat {
   uint64_t resident_bytes = 0;
 };
 
-// /proc/self/stat: the program's name, in parentheses, may have anything in it.
+// Reads /proc/self/stat. The program's name is in parentheses and may contain any character, so the
+// fields are counted from the last ')'.
 std::optional<ProcessStat> ReadStat() {
   std::ifstream file("/proc/self/stat");
   std::string line;
@@ -60,7 +61,7 @@ double SecondsOf(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Without the one that looks.
+// Counts /proc/self/fd, less the descriptor that reads it.
 std::optional<uint64_t> OpenDescriptors() {
   DIR* const directory = opendir("/proc/self/fd");
   if (directory == nullptr) return std::nullopt;
@@ -70,6 +71,8 @@ std::optional<uint64_t> OpenDescriptors() {
   return entries == 0 ? 0 : entries - 1;
 }
 
+// Read anew at each scrape. A file of /proc that cannot be opened, as without a free descriptor,
+// leaves its series out.
 void AppendProcess(MetricFamilies* families) {
   families->Gauge("kvatlas_clock_seconds", "The wall clock at this scrape, in Unix time.", "",
                   SecondsOf(CLOCK_REALTIME));
@@ -87,8 +90,8 @@ void AppendProcess(MetricFamilies* families) {
                     "and stacks.",
                     "", static_cast<double>(heap.uordblks + heap.hblkhd));
     families->Gauge("process_threads", "Threads.", "", static_cast<double>(stat->threads));
-    // Once: the clocks' difference is another one each time, so that changes of the metric would be
-    // taken for restarts.
+    // Computed once: the difference of the two clocks varies a little, and a change of the start
+    // time would be taken for a restart.
     static const double booted = SecondsOf(CLOCK_REALTIME) - SecondsOf(CLOCK_BOOTTIME);
     families->Gauge("process_start_time_seconds", "When it started, in Unix time.", "",
                     booted + stat->started_after_boot);
@@ -111,6 +114,7 @@ void AppendProcess(MetricFamilies* families) {
 
 }  // namespace
 
+// `kvatlas_build_info` is a constant series; its labels are the information.
 void AddProcessMetrics(std::string_view program, Metrics* metrics) {
   metrics
       ->AddGauge("kvatlas_build_info", "1: the program, its version and the commit of its build.",

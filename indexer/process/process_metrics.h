@@ -1,10 +1,10 @@
-// What does this process use, and which build is it? The series that every program has:
+// The series that every program has, about its build and what it uses:
 // `kvatlas_build_info`, `kvatlas_clock_seconds` (for alerts on clocks that differ) and `process_*`,
 // named as Prometheus' own client libraries name them.
 //
 // *Threads*: any. *Cost*: three small files of /proc per scrape, and a directory of as many entries
 // as the process has descriptors.
-// *Truth*: what cannot be read, as when no descriptor is left, is not there.
+// *Truth*: a series whose file cannot be read, as when no descriptor is left, is absent.
 
 #ifndef KVATLAS_INDEXER_PROCESS_PROCESS_METRICS_H_
 #define KVATLAS_INDEXER_PROCESS_PROCESS_METRICS_H_

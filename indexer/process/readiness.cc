@@ -1,3 +1,6 @@
+// The gate opens once and stays open: `ready_` is never reset. Recovery calls Recovering, perhaps
+// Lost, and then Recovered; probes call Get.
+
 #include "indexer/process/readiness.h"
 
 #include <utility>
@@ -22,6 +25,12 @@ void ReadinessGate::Recovered() {
   recovered_at_ = options_.clock->Now();
 }
 
+// Checked in this order, and the first failure is the reason:
+// 1. Recovery is done.
+// 2. If knowledge was lost: `ready_after` has passed, since unknown workers may still come.
+// 3. `workers_min` workers are there, however long it takes.
+// 4. All of them are caught up with, or `ready_after` has passed.
+// The callbacks run without the mutex, as they take locks of the leaf.
 Readiness ReadinessGate::Get() {
   bool late;
   {
@@ -46,6 +55,8 @@ Readiness ReadinessGate::Get() {
   return {.ready = true, .reason = ""};
 }
 
+// True when ready. Before that, once recovered: after `ready_after`, or at once if the leaf neither
+// waits for a number of workers nor lost what it knew.
 bool ReadinessGate::MayReport() {
   if (Get().ready) return true;
   MutexLock lock(&mutex_);

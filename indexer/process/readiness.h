@@ -1,6 +1,7 @@
-// May this leaf be asked? Ready once what it knew before is recovered, the stated number of workers
-// is there, and those, and the ones that a checkpoint brought back, are caught up with, or that
-// took `ready_after`; so long it waits too where what it knew is lost. Ready it stays.
+// The gate that decides when a leaf may be asked. It is ready once recovery is done, the stated
+// number of workers is there, and these workers, and those that a checkpoint brought back, are
+// caught up with or `ready_after` has passed. If what the leaf knew is lost, it waits for
+// `ready_after` too. Once ready, it stays ready.
 //
 // *Threads*: any.
 
@@ -33,17 +34,17 @@ class ReadinessGate {
  public:
   explicit ReadinessGate(ReadinessOptions options) : options_(std::move(options)) {}
 
-  // What recovery is doing; before `Recovered`.
+  // Sets what recovery is doing; before `Recovered`.
   void Recovering(std::string what);
-  // What it knew cannot be read, and why: workers that it does not know may come. Before
-  // `Recovered`.
+  // What the leaf knew cannot be read; `what` says why. Workers that it does not know may then
+  // come. Before `Recovered`.
   void Lost(std::string what);
   void Recovered();
 
   Readiness Get();
-  // Whether parents are to hear of this leaf: not while it recovers, nor while it waits for
-  // workers, since of a cell's replicas the one heard last speaks for it, and this one would say
-  // that the cell holds nothing. After `ready_after` they hear of it in any case.
+  // Whether this leaf reports to parents: not while it recovers, nor while it waits for workers,
+  // since among a cell's replicas the one heard last stands for the cell, and this one would report
+  // that the cell holds nothing. After `ready_after` it reports in any case.
   bool MayReport();
 
  private:

@@ -1,3 +1,6 @@
+// Every text passes Line: Escaped protects what roff reads as a request or an escape, Ascii then
+// encodes what is beyond ASCII. Requests themselves are written as they are.
+
 #include "indexer/process/roff.h"
 
 #include <cstddef>
@@ -13,7 +16,7 @@ namespace {
 // One line, or a part of one.
 std::string Escaped(std::string_view text) {
   std::string out;
-  // A control line begins so.
+  // At the start of a line '.' and '\'' begin a request; "\&" before them prints nothing.
   if (!text.empty() && (text[0] == '.' || text[0] == '\'')) out = "\\&";
   for (const char c : text) {
     if (c == '\\') {
@@ -26,14 +29,14 @@ std::string Escaped(std::string_view text) {
       out += ' ';
     } else {
       out += c;
-      // A long list may go on in the next line.
+      // "\:" allows a line break here without a hyphen: words such as a|b|c are long.
       if (c == ',' || c == '|' || c == ';' || c == '/' || c == '=') out += "\\:";
     }
   }
   return out;
 }
 
-// groff reads ASCII everywhere; what is beyond becomes \[uXXXX].
+// Non-ASCII characters become \[uXXXX]: groff reads ASCII in every locale. REQUIRES: UTF-8.
 std::string Ascii(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -47,7 +50,7 @@ std::string Ascii(std::string_view text) {
     for (size_t k = 1; k < length && i + k < text.size(); ++k)
       code = code << 6 | (static_cast<unsigned char>(text[i + k]) & 0x3fu);
     i += length;
-    // Devices without these exist, and they have a spelling.
+    // Ellipsis and dashes are missing on some output devices, so their ASCII spelling is used.
     if (code == 0x2026 || code == 0x2013 || code == 0x2014) {
       out += code == 0x2026 ? "..." : "\\-";
       continue;

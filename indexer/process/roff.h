@@ -1,5 +1,4 @@
-// How does a page of the manual look in roff? Headings, paragraphs and items, as man(7) describes
-// them.
+// Writes a page of the manual in roff: headings, paragraphs and items, as man(7) describes them.
 //
 // *Truth*: text is text: whatever is in it, a period at its start or a backslash, is printed as it
 // is. `groff -ww` has no complaint.

@@ -10,7 +10,7 @@
 namespace kvatlas {
 namespace {
 
-// What a person sees, and groff's complaints.
+// The page as it is displayed, and groff's complaints.
 std::string Shown(const RoffPage& page) {
   const std::string dir = std::getenv("TEST_TMPDIR");
   std::ofstream(dir + "/page") << page.Text();

@@ -28,14 +28,18 @@
 namespace kvatlas {
 namespace {
 
-// What the signal handler touches. Handlers rather than a blocked mask, which children would
-// inherit through exec (and then ignore our SIGTERM), and for the same reason no SIG_IGN.
+// The state that signal handlers touch. Handlers are used rather than a blocked mask, which
+// children would inherit through exec (and then ignore our SIGTERM); for the same reason SIGPIPE
+// has a handler and not SIG_IGN.
 //
-//   1. OnStopSignal, in any thread, writes the signal's number to the pipe; OnReloadSignal the
-//     same, unless its last one waits there.
-//   2. WaitForSignal, in main(), reads it and keeps it in `reason` for later calls, or reads the
-//     configuration again.
-//   3. OnStopSignal, the second time, ends the process.
+// 1. OnStopSignal, in any thread, writes the signal's number to the pipe; OnReloadSignal does the
+//    same, unless its last byte is still unread (`g_reload`).
+// 2. WaitForSignal, in main(), reads the byte: it begins to stop and keeps the reason for later
+//    calls, or it reads the configuration again.
+// 3. The second stop signal ends the process at once, in the handler.
+//
+// Handlers call only write and _exit, which are safe there, and keep errno for the code that they
+// interrupt.
 std::atomic<int> g_signals_seen{0};
 std::atomic<bool> g_stopping{false};
 std::atomic<bool> g_reload{false};
@@ -64,8 +68,10 @@ void OnReloadSignal(int signal) {
   errno = saved_errno;
 }
 
+// For SIGPIPE: writes return EPIPE, and exec sets the default again for children.
 void OnIgnoredSignal(int) {}
 
+// Non-blocking at both ends: a handler must never wait, and WaitForSignal polls.
 void OpenPipe() {
   if (g_pipe[0] >= 0) return;
   if (pipe2(g_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
@@ -74,6 +80,7 @@ void OpenPipe() {
   }
 }
 
+// SA_RESTART: system calls elsewhere go on after a signal instead of failing with EINTR.
 void CatchSignals(bool reload) {
   struct sigaction action = {};
   action.sa_flags = SA_RESTART;
@@ -94,7 +101,8 @@ LogLevel LevelOf(const std::string& name) {
   return LogLevel::kInfo;
 }
 
-// Of "kvatlas-leaf" and "kvatlas leaf": "leaf". Empty: a program of another kind.
+// "leaf" for "kvatlas-leaf" and "kvatlas leaf". Empty: another kind of program, without
+// configuration, security and tracing.
 std::string SectionOf(const std::string& program) {
   constexpr std::string_view kName = "kvatlas";
   const bool ours = program.starts_with(kName) && program.size() > kName.size() + 1 &&
@@ -102,7 +110,8 @@ std::string SectionOf(const std::string& program) {
   return ours ? program.substr(kName.size() + 1) : "";
 }
 
-// By rename, so that who sees the file sees all of it.
+// Writes another file and renames it, so that a reader never sees a part. The pid keeps two
+// processes with the same path apart.
 absl::Status WriteWhole(const std::string& path, const std::string& text) {
   const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");
   std::ofstream file(partial, std::ios::trunc);
@@ -116,11 +125,12 @@ absl::Status WriteWhole(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+// The command line is in /proc for every user of the machine.
 void WarnOfPasswords(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (!HasRedisPassword(argument)) continue;
-    // "--redis=URL", or "--redis" and "URL".
+    // The flag's name, whether it is written as --redis=URL or as two arguments.
     const std::string_view flag = argument.starts_with("--") ? argument : argv[i - 1];
     Log(LogLevel::kWarning, "a Redis password is on the command line, which others can read",
         {{"flag", std::string(flag.substr(0, flag.find('=')))},
@@ -132,6 +142,8 @@ void WarnOfPasswords(int argc, const char* const* argv) {
 
 }  // namespace
 
+// Declares the shared flags before the program's own; --help prints them behind those all the same
+// (`FlagSet::Groups`).
 ServiceMain::ServiceMain(std::string program, std::string about, std::string log_format)
     : flags_(std::move(program), std::move(about)), log_format_(std::move(log_format)) {
   OpenPipe();
@@ -198,6 +210,7 @@ void ServiceMain::DeclareSecurity() {
              "those that a page in a browser makes up");
 }
 
+// Replacing the tracer destroys it, which sends what waits.
 ServiceMain::~ServiceMain() {
   if (Tracer::OfProcess()->on()) Tracer::SetOfProcess(Tracer::Start({}));
 }
@@ -225,6 +238,7 @@ void ServiceMain::StartTracing() const {
       {.endpoint = otlp_endpoint_, .ratio = trace_ratio_, .program = flags_.program()}));
 }
 
+// With --check too: the files are read and checked, so that a bad one is reported.
 absl::Status ServiceMain::StartSecurity() {
   if (SectionOf(flags_.program()).empty()) return absl::OkStatus();
   security_.process = flags_.program();
@@ -235,6 +249,7 @@ absl::Status ServiceMain::StartSecurity() {
   return absl::OkStatus();
 }
 
+// Called at the start and after each reload: /status shows the flags that count now.
 void ServiceMain::TellFacts() const {
   std::vector<ToldFlag> flags;
   for (FlagSet::Told& told : flags_.AllTold())
@@ -253,6 +268,8 @@ void ServiceMain::SetUpLog() const {
   ConfigureLog(std::move(log));
 }
 
+// The order matters: the log is set up before anything logs, security before a port could open, and
+// the tracer last, since its connection uses the TLS files.
 void ServiceMain::Start(int argc, const char* const* argv) {
   flags_.ParseOrExit(argc, argv);
   SetUpLog();
@@ -268,6 +285,7 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   }
 }
 
+// The last point of a run with --check. 1: the output could not be written.
 std::optional<int> ServiceMain::Checked(const absl::Status& status) const {
   if (!status.ok()) return RefuseFlags(status);
   if (!checking()) return std::nullopt;
@@ -276,6 +294,7 @@ std::optional<int> ServiceMain::Checked(const absl::Status& status) const {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
+// To systemd and stdout before the file: an error of the file is returned when the others know.
 absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address>>& addresses,
                                 bool quiet) {
   if (checking()) {
@@ -296,7 +315,7 @@ absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address
   return ready_file_.empty() ? absl::OkStatus() : WriteWhole(ready_file_, line);
 }
 
-// Without the end of the line.
+// To systemd, without the line's end.
 void ServiceMain::SayReady() {
   systemd_.Ready(std::string_view(ready_line_).substr(0, ready_line_.size() - 1));
 }
@@ -314,6 +333,8 @@ int ServiceMain::RefuseFlags(const absl::Status& status) const {
   return 2;
 }
 
+// systemd's `Type=notify-reload` wants RELOADING before and READY after, whatever the result.
+// Before the first `Ready` and after a stop has begun it hears of neither.
 void ServiceMain::Reload() {
   const bool told = !ready_line_.empty() && !stop_reason_.has_value();
   if (told) systemd_.Reloading(Clock::Real().Now());
@@ -336,8 +357,11 @@ void ServiceMain::Reload() {
 
 int ServiceMain::WaitForSignal() { return *WaitForSignal(Duration::max()); }
 
-// 1. A signal to stop: everybody who asks is told, and serving goes on (BeginStop). 2. --stop_delay
-//   later the caller stops.
+// The main loop of every process, on the thread of main():
+// 1. A byte in the pipe: SIGHUP reloads; a stop signal begins to stop (BeginStop), while serving
+//    goes on.
+// 2. --stop_delay later it returns the reason, and the caller stops its servers.
+// 3. In between it feeds systemd's watchdog.
 std::optional<int> ServiceMain::WaitForSignal(Duration timeout) {
   const Clock& clock = Clock::Real();
   const Time start = clock.Now();
@@ -357,7 +381,8 @@ std::optional<int> ServiceMain::WaitForSignal(Duration timeout) {
     if (now - start >= timeout) return std::nullopt;
     if (systemd_.has_watchdog() && now >= systemd_.watchdog_at())
       systemd_.Watchdog(now, live_ == nullptr || live_());
-    // Rounded up, so that a short rest is not spent spinning, and cut into hours for poll's int.
+    // The rest until the next of these times. Rounded up to ms, so that the last part is not spent
+    // spinning, and at most an hour, to fit poll's int.
     Duration rest = std::min<Duration>(timeout - (now - start), std::chrono::hours(1));
     if (stop_reason_.has_value()) rest = std::min(rest, stop_at_ - now);
     if (systemd_.has_watchdog()) rest = std::min(rest, systemd_.watchdog_at() - now);
@@ -367,6 +392,7 @@ std::optional<int> ServiceMain::WaitForSignal(Duration timeout) {
   }
 }
 
+// Probes hear "not ready" first: load balancers need --stop_delay to take the process out.
 void ServiceMain::BeginStop(int reason) {
   stop_reason_ = reason;
   stop_at_ = Clock::Real().Now() + stop_delay_;

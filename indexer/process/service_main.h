@@ -1,4 +1,4 @@
-// How does a binary start, say that it is ready, and stop?
+// How a binary starts, says that it is ready, and stops.
 //
 // `ServiceMain` is what every main() has in common: the flags all share, signals, the ready line.
 //   --log_level, --log_format   see log.h
@@ -14,8 +14,8 @@
 //   --tls_cert, --access_policy, …     which peers it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
 //   --check                     everything is looked at, what counts is printed; no port is opened
 //
-// systemd: a unit of Type=notify hears of ready, reload and stop, and its watchdog is told by
-// `WaitForSignal` (`systemd_notify.h`).
+// systemd: a unit of Type=notify is notified of ready, reload and stop, and `WaitForSignal` feeds
+// its watchdog (`systemd_notify.h`).
 //
 // Signals: the first SIGINT or SIGTERM ends `WaitForSignal` after --stop_delay, for a graceful
 // stop; the second ends the process at once with status
@@ -90,7 +90,7 @@ class ServiceMain {
   bool logs_text() const { return log_format_ == "text"; }
 
   // When main() has looked at what the flags say together, and before anything is started. Returns
-  // the status to exit with: 2 after `status` was told; 0 with --check, after what counts was
+  // the status to exit with: 2 after `status` was printed; 0 with --check, after the settings were
   // printed. Nothing: go on.
   std::optional<int> Checked(const absl::Status& status) const;
 
@@ -101,16 +101,17 @@ class ServiceMain {
                      bool quiet = false);
 
   // Logs `status`, and returns the status to exit with: 1, or 2 where it is INVALID_ARGUMENT, which
-  // is told as a refused flag is. What a flag named, as a port in use, is an error `OfFlag`.
+  // is printed as a refused flag is. An error about what a flag named, such as a port in use, is
+  // made by `OfFlag`.
   int Fail(const absl::Status& status) const;
   // The same of flags that contradict each other or name what is not there: as `FlagSet` refuses
   // one, 2.
   int RefuseFlags(const absl::Status& status) const;
 
-  // What is done at once at a signal to stop, before --stop_delay begins: probes are told that this
+  // Called at once at a signal to stop, before --stop_delay begins, to answer probes that this
   // process is not ready. Runs in `WaitForSignal`.
   void OnStopSignal(std::function<void()> not_ready) { not_ready_ = std::move(not_ready); }
-  // Whether systemd's watchdog may be told that all is well; runs in `WaitForSignal`.
+  // Whether systemd's watchdog may be fed; runs in `WaitForSignal`.
   void OnWatchdog(std::function<bool()> live) { live_ = std::move(live); }
 
   // For the thread of main(). Blocks until a signal to stop arrived, or `RequestStop` was called,

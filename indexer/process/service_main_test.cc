@@ -378,8 +378,8 @@ TEST(ServiceMainTest, SystemdHearsOfReadyReloadAndStop) {
 
 TEST(ServiceMainTest, SystemdsWatchdogIsToldAgainAndAgain) {
   Systemd systemd;
-  // What finds no room in the socket is lost: told every second, it is not full while this process
-  // gets no processor.
+  // A message that finds no room in the socket is lost. With one message a second it does not fill
+  // up while this process gets no processor.
   setenv("WATCHDOG_USEC", "2000000", 1);
   Child child({"--stop_delay=1h"});
   EXPECT_EQ(systemd.Read(), kReadyState);
@@ -411,7 +411,7 @@ TEST(ServiceMainTest, ExitWithParentLeavesNoOrphan) {
   EXPECT_EQ(parent.ReadLine(), "");  // the grandchild has closed its stdout
 }
 
-// What the parent in between does: starts the service as its child, and lives until killed.
+// The parent in between: starts the service as its child, and lives until it is killed.
 int ParentMain(std::vector<const char*> argv) {
   argv.push_back(nullptr);
   if (fork() == 0) {

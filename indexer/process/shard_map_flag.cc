@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
 
+// At most `kFileBytesMax`; one byte more is read to tell a longer file.
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(kFileBytesMax + 1, '\0');
@@ -24,6 +25,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
+// ShardMap itself takes any text as an address; here each must be HOST:PORT.
 absl::StatusOr<ShardMap> ParseMap(const std::string& text) {
   absl::StatusOr<ShardMap> map = ShardMap::Parse(text);
   if (!map.ok()) return map;
@@ -38,6 +40,8 @@ absl::Status Named(const std::string& flag, const absl::Status& bad) {
 
 }  // namespace
 
+// At the start an empty or bad file is an error; an empty value of the flag itself is a map without
+// nodes.
 absl::StatusOr<ShardMapFlag> ShardMapFlag::Read(std::string flag, const std::string& value) {
   ShardMapFlag read;
   read.flag_ = std::move(flag);
@@ -56,6 +60,8 @@ absl::StatusOr<ShardMapFlag> ShardMapFlag::Read(std::string flag, const std::str
   return read;
 }
 
+// `seen_` is the content, or the error, of the last look: each is handled, and logged, once. A bad
+// content keeps the map. A content that spells the same map otherwise changes nothing.
 std::optional<ShardMap> ShardMapFlag::Changed() {
   if (path_.empty()) return std::nullopt;
   const absl::StatusOr<std::string> text = ReadFile(path_);

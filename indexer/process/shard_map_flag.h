@@ -1,4 +1,4 @@
-// Which nodes does a flag name, now? A shard map on the command line, or in a file that may change
+// The nodes that a flag names now: a shard map on the command line, or in a file that may change
 // while the process runs.
 //
 //   --parents=h1:7420,h2:7420             replicas of one node

@@ -25,7 +25,8 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Half of $WATCHDOG_USEC; 0: none, or another process's.
+// Half of $WATCHDOG_USEC, so that one late message does not end the process; 0: no watchdog, or it
+// is for another process ($WATCHDOG_PID). Capped at half a day, against overflow.
 Duration WatchdogPeriod() {
   const std::string pid = Environment("WATCHDOG_PID");
   int64_t of = 0;
@@ -39,6 +40,7 @@ Duration WatchdogPeriod() {
 
 }  // namespace
 
+// Non-blocking: a systemd that does not read must not stop the process.
 SystemdNotify::SystemdNotify() : path_(Environment("NOTIFY_SOCKET")) {
   if (path_.empty()) return;
   if (path_.size() >= sizeof(sockaddr_un::sun_path) || (path_[0] != '/' && path_[0] != '@')) {
@@ -59,8 +61,8 @@ void SystemdNotify::Ready(std::string_view status) {
   Send(absl::StrCat("READY=1\nSTATUS=", absl::string_view(status.data(), status.size())));
 }
 
-// With the time that `Type=notify-reload` compares with that of its signal: of CLOCK_MONOTONIC, as
-// `Clock` is.
+// `Type=notify-reload` compares this time with that of its signal. It is of CLOCK_MONOTONIC, which
+// `Clock` reads too.
 void SystemdNotify::Reloading(Time now) {
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
   Send(absl::StrCat("RELOADING=1\nMONOTONIC_USEC=", micros));
@@ -68,6 +70,7 @@ void SystemdNotify::Reloading(Time now) {
 
 void SystemdNotify::Stopping() { Send("STOPPING=1"); }
 
+// A process that is not live stays silent, and systemd acts when the time is over.
 void SystemdNotify::Watchdog(Time now, bool live) {
   watchdog_at_ = now + period_;
   if (live) Send("WATCHDOG=1");

@@ -1,6 +1,5 @@
-// What does systemd hear of this process (sd_notify)? Units of `Type=notify` or `notify-reload`
-// with a watchdog know when it is ready, reads its configuration again, stops, and that it still
-// turns.
+// Notifies systemd (sd_notify): units of `Type=notify` or `notify-reload` learn when the process is
+// ready, reads its configuration again and stops, and their watchdog that it still runs.
 //
 // One datagram per message goes to the socket that $NOTIFY_SOCKET names, a path or an abstract name
 // that begins with '@'. Without that variable nothing is sent. A watchdog is there when
@@ -40,10 +39,10 @@ class SystemdNotify {
   void Stopping();
 
   bool has_watchdog() const { return period_ > Duration::zero(); }
-  // When the watchdog is to be told next: twice in its time. REQUIRES: has_watchdog().
+  // When to call `Watchdog` next: twice in the watchdog's time. REQUIRES: has_watchdog().
   Time watchdog_at() const { return watchdog_at_; }
-  // Tells it, unless the process is not `live`: then systemd ends it in time, and starts it again
-  // if its unit says so.
+  // Feeds the watchdog, unless the process is not `live`: then systemd ends it in time, and starts
+  // it again if its unit says so.
   void Watchdog(Time now, bool live);
 
  private:

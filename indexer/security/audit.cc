@@ -1,3 +1,7 @@
+// Write puts a line into a bounded queue; one thread writes. The thread holds what it took in
+// `text_` until the file or FIFO has taken it, and takes nothing more before that, so the memory is
+// bounded by the queue and one text.
+
 #include "indexer/security/audit.h"
 
 #include <errno.h>
@@ -28,6 +32,7 @@ constexpr size_t kWaitingMax = 8192;  // lines
 constexpr Duration kLookEvery = std::chrono::seconds(1);
 constexpr Duration kRetryEvery = std::chrono::milliseconds(50);  // of a FIFO that takes nothing
 
+// UTC with milliseconds.
 std::string TimeNow() {
   const uint64_t ns = Clock::Real().WallNs();
   const auto seconds = static_cast<time_t>(ns / 1'000'000'000u);
@@ -40,7 +45,9 @@ std::string TimeNow() {
   return text;
 }
 
-// Does not wait for the reader of a FIFO: ENXIO.
+// O_NONBLOCK: opening a FIFO without a reader fails with ENXIO instead of waiting, and writes to a
+// full one return EAGAIN. O_NOFOLLOW: a link in its place would have the process append to another
+// file.
 int OpenToAppend(const std::string& path) {
   return open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
               0600);
@@ -68,6 +75,8 @@ class FileAudit final : public AuditLog {
     if (fd_ >= 0) close(fd_);
   }
 
+  // Never waits for the file. The text is made outside the lock, so a few lines more than
+  // `kWaitingMax` may be queued.
   void Write(const AuditLine& line) override {
     lines_.fetch_add(1, std::memory_order_relaxed);
     {
@@ -104,7 +113,10 @@ class FileAudit final : public AuditLog {
     return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
 
-  // What was taken from the queue is written before more is taken.
+  // The thread. 1. Waits for lines, or, while the FIFO is stuck, for `kRetryEvery`. 2. Takes the
+  // whole queue if everything before is written. 3. Puts a "lost" line before the others if lines
+  // had no room. 4. Writes. At the stop it goes on as long as everything is taken; what a stuck
+  // FIFO leaves counts as dropped.
   void Run() {
     for (bool stop = false; !stop;) {
       std::deque<std::string> lines;
@@ -136,6 +148,8 @@ class FileAudit final : public AuditLog {
     }
   }
 
+  // Compares the open file with the one of that name. If the new one cannot be opened, the old one
+  // is used on, whatever its name.
   void ReopenIfRenamed() {
     struct stat named = {};
     struct stat opened = {};
@@ -150,8 +164,9 @@ class FileAudit final : public AuditLog {
     within_line_ = false;
   }
 
-  // What a FIFO does not take stays. What a file does not take is lost: the next line begins anew
-  // and says how many.
+  // EAGAIN and EPIPE are of a FIFO: the text stays and is tried again. Other errors lose the text
+  // (LoseText). `within_line_` remembers whether a partial write ended inside a line; the next one
+  // then begins with a line end.
   void WriteText() {
     while (!text_.empty()) {
       if (fd_ < 0) return;
@@ -166,6 +181,8 @@ class FileAudit final : public AuditLog {
     lost_in_text_ = 0;
   }
 
+  // Counts the lines in `text_`. A "lost" line that could not be written is not counted as a line;
+  // its number goes back into `lost_`, so that the next one reports it.
   void LoseText(int error) {
     // An end alone at the start is that of a line which stands in the file.
     const auto from = text_.begin() + (text_.front() == '\n' ? 1 : 0);
@@ -192,7 +209,7 @@ class FileAudit final : public AuditLog {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::string> waiting_ ABSL_GUARDED_BY(mutex_);
   uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of the thread.
+  // The members below belong to the thread.
   std::string text_;          // not written yet
   size_t lines_in_text_ = 0;  // of the queue, besides the one that says how many were lost
   uint64_t lost_in_text_ = 0;

@@ -1,4 +1,5 @@
-// Which decisions were made about which identity? A JSON line each, in a file of its own.
+// The audit log: the decisions that were made about identities, a JSON line each, in a file of its
+// own.
 //
 //   {"time":"2026-11-24T11:40:00.123Z","process":"kvatlas-leaf","event":"hello","allowed":false,"identity":"worker/a/7",
 //    "peer":"10.0.0.7","verb":"publish","target":"holder=8 cell=a","reason":"…"}

@@ -83,7 +83,7 @@ TEST_F(AuditLogTest, WhatHadNoRoomIsCounted) {
   EXPECT_EQ(written + dropped, kLines);
 }
 
-// A file that takes no more, as on a full disk: what was cut stands on a line of its own, and the
+// A file that takes no more, as on a full disk: the cut line stands on a line of its own, and the
 // log says how many are missing.
 TEST_F(AuditLogTest, AfterAFullDiskLinesAreWholeAgainAndTellOfTheLost) {
   signal(SIGXFSZ, SIG_IGN);
@@ -123,7 +123,7 @@ TEST_F(AuditLogTest, AfterAFullDiskLinesAreWholeAgainAndTellOfTheLost) {
   EXPECT_EQ(whole + told, written);
 }
 
-// Neither the start, nor a line, nor the end waits for who reads a FIFO.
+// Neither the start, nor a line, nor the end waits for the reader of a FIFO.
 TEST_F(AuditLogTest, AFifoHoldsUpNothing) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   auto log = AuditLog::Open(path_, "p");

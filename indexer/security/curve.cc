@@ -8,6 +8,7 @@
 namespace kvatlas {
 namespace {
 
+// Z85 writes 4 bytes as 5 characters.
 constexpr size_t kKeyText = 40;
 constexpr size_t kKeyBytes = 32;
 
@@ -21,6 +22,7 @@ absl::StatusOr<CurveKeys> MakeCurveKeys() {
   return CurveKeys{.public_key = public_key, .secret_key = secret_key};
 }
 
+// The public key is computed, so that the file cannot contain a pair that does not fit.
 absl::StatusOr<CurveKeys> ReadCurveKeys(const std::string& path) {
   absl::StatusOr<std::string> secret = ReadSecretFile(path);
   if (!secret.ok()) return secret.status();

@@ -1,5 +1,5 @@
-// Which keys encrypt ZeroMQ (CURVE, RFC 26 of ZeroMQ)? A pair each for the engine, who is the
-// server, and for who listens.
+// Keys that encrypt ZeroMQ (CURVE, RFC 26 of ZeroMQ): a pair for the engine, which is the server,
+// and one for each listener.
 //
 // A key is 32 bytes, written as 40 characters of Z85. The engine's secret key is in a file beside
 // it; its public one is given where the engine is registered, and no other engine can answer there.

@@ -1,3 +1,6 @@
+// Identities as text and as SPIFFE IDs, and what a certificate contains. OpenSSL's queue of errors
+// is emptied after each failure, so that it does not appear at the next user of the thread.
+
 #include "indexer/security/identity.h"
 
 #include <arpa/inet.h>
@@ -22,6 +25,7 @@ namespace {
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
+// How a role is written: its name, and how many names follow it in the text form.
 struct RoleForm {
   IdentityRole role;
   std::string_view name;
@@ -39,7 +43,8 @@ constexpr std::array kRoles = {
     RoleForm{IdentityRole::kViewer, "viewer", 1},
 };
 
-// Of the payloads of a status.
+// Payloads of a refusal's status: they carry the reason to the audit log, and are not sent to the
+// peer.
 constexpr absl::string_view kIdentityPayload = "kvatlas.identity";
 constexpr absl::string_view kReasonPayload = "kvatlas.reason";
 
@@ -55,6 +60,7 @@ std::string TextOf(const ASN1_STRING* text) {
           static_cast<size_t>(ASN1_STRING_length(text))};
 }
 
+// In lower case without leading zeros, as policies' "serial:" are brought into form.
 std::string SerialOf(const X509* certificate) {
   const std::unique_ptr<BIGNUM, decltype(&BN_free)> number(
       ASN1_INTEGER_to_BN(X509_get0_serialNumber(certificate), nullptr), BN_free);
@@ -66,6 +72,7 @@ std::string SerialOf(const X509* certificate) {
   return first == std::string::npos ? "0" : serial.substr(first);
 }
 
+// The first common name; empty: none.
 std::string CommonNameOf(const X509* certificate) {
   const X509_NAME* const subject = X509_get_subject_name(certificate);
   const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
@@ -73,6 +80,7 @@ std::string CommonNameOf(const X509* certificate) {
   return TextOf(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
 }
 
+// Empty for a length that is neither of the two families.
 std::string AddressOf(const ASN1_OCTET_STRING* bytes) {
   char text[INET6_ADDRSTRLEN] = {};
   const int family = ASN1_STRING_length(bytes) == 4 ? AF_INET : AF_INET6;
@@ -81,6 +89,7 @@ std::string AddressOf(const ASN1_OCTET_STRING* bytes) {
   return text;
 }
 
+// URIs, DNS names and addresses, in their order; other kinds of names are of no use here.
 void ReadAlternativeNames(const X509* certificate, CertificateNames* names) {
   const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> all(
       static_cast<GENERAL_NAMES*>(
@@ -95,7 +104,7 @@ void ReadAlternativeNames(const X509* certificate, CertificateNames* names) {
   }
 }
 
-// No part of a name may be taken for two, or for a pattern.
+// A segment may not contain '/' or '*': it could be taken for two segments, or for a pattern.
 absl::Status CheckSegment(std::string_view segment, std::string_view of) {
   constexpr std::string_view kMore = "-_.:@+~=";
   for (const char c : segment) {
@@ -117,6 +126,7 @@ std::string_view RoleName(IdentityRole role) {
   return "anonymous";
 }
 
+// ParseIdentity reads it back, except tenant and credential.
 std::string Identity::Text() const {
   const std::string_view role_name = RoleName(role);
   std::string text(role_name);
@@ -126,6 +136,8 @@ std::string Identity::Text() const {
   return text;
 }
 
+// By role: the number of segments must be the role's. A cell stands before the name where there are
+// two.
 absl::StatusOr<Identity> ParseIdentity(std::string_view text) {
   const std::vector<std::string> segments = absl::StrSplit(Absl(text), '/');
   for (const RoleForm& form : kRoles) {
@@ -146,11 +158,12 @@ absl::StatusOr<Identity> ParseIdentity(std::string_view text) {
       "operator/NAME, viewer/NAME or anonymous"));
 }
 
+// All refusals have one text, so that a caller cannot probe which tokens or names exist.
 absl::Status CredentialRefused(absl::string_view reason, const Identity* of) {
   absl::Status refused = absl::UnauthenticatedError(
       "a client certificate or a bearer token that counts here is needed; the audit log of the "
       "server says why");
-  // Of a view: clang and Debian's library name the constructor of a string differently.
+  // By way of a view: clang and Debian's Abseil name the Cord constructor for strings differently.
   if (of != nullptr)
     refused.SetPayload(kIdentityPayload, absl::Cord(absl::string_view(of->Text())));
   refused.SetPayload(kReasonPayload, absl::Cord(reason));
@@ -164,6 +177,7 @@ CredentialRefusal WhyRefused(const absl::Status& refused) {
           .reason = reason.has_value() ? std::string(*reason) : std::string(refused.message())};
 }
 
+// Reads the first certificate alone, without verifying anything.
 absl::StatusOr<CertificateNames> ReadCertificate(std::string_view pem) {
   const BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
   const X509Ptr certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr), X509_free);
@@ -185,6 +199,8 @@ absl::StatusOr<CertificateNames> ReadCertificate(std::string_view pem) {
   return names;
 }
 
+// The prefix includes the '/' after the trust domain, so "example.org.evil" does not pass for
+// "example.org".
 absl::StatusOr<Identity> ParseSpiffeId(std::string_view uri, std::string_view trust_domain) {
   const std::string prefix = absl::StrCat("spiffe://", Absl(trust_domain), "/kvatlas/");
   if (!uri.starts_with(prefix)) {

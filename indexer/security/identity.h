@@ -1,6 +1,5 @@
-// Who is at the other end of a connection?
-//
-// An identity is a role and a name, proved by a certificate of the fleet's CA or by a bearer token.
+// The identity of the peer of a connection: a role and a name, proved by a certificate of the
+// fleet's CA or by a bearer token.
 //   Certificates carry it as URI SAN  spiffe://TRUST_DOMAIN/kvatlas/ROLE/NAME
 // where NAME is CELL/WORKER for a worker and CELL/REPLICA for a leaf. For a PKI without SPIFFE the
 // policy file maps DNS SANs and common names to identities (`policy.h`).
@@ -45,15 +44,15 @@ struct Identity {
   std::string cell = {};    // of workers and leaves
   std::string name = {};    // a leaf's: its replica, "-" for the empty one
   std::string tenant = {};  // that the credential is bound to; empty: what the policy says
-  // What a policy may revoke beside the identity: "serial:HEX", "sha256:HEX" of a certificate,
-  // "token:NAME".
+  // Names that a policy may revoke beside the identity: "serial:HEX", "sha256:HEX" of a
+  // certificate, "token:NAME".
   std::vector<std::string> credential = {};
   int64_t not_after_unix_s = 0;  // when the credential expires; 0: never
 
   std::string Text() const;
 };
 
-// Of the text form. INVALID_ARGUMENT, saying what was expected.
+// Reads the text form. INVALID_ARGUMENT, saying what was expected.
 absl::StatusOr<Identity> ParseIdentity(std::string_view text);
 
 // UNAUTHENTICATED in the same words whatever the reason. The reason, and the identity that the
@@ -63,10 +62,10 @@ struct CredentialRefusal {
   std::string identity;  // empty: it names none
   std::string reason;
 };
-// Of another status: its message.
+// The reason of a refusal; of another status its message.
 CredentialRefusal WhyRefused(const absl::Status& refused);
 
-// What a certificate says of its owner.
+// The names in a certificate, and its validity.
 struct CertificateNames {
   std::vector<std::string> uris;
   std::vector<std::string> dns;
@@ -78,10 +77,10 @@ struct CertificateNames {
   int64_t not_after_unix_s = 0;
 };
 
-// Of the first certificate in `pem`. INVALID_ARGUMENT, if there is none.
+// Reads the first certificate in `pem`. INVALID_ARGUMENT, if there is none.
 absl::StatusOr<CertificateNames> ReadCertificate(std::string_view pem);
 
-// Of a SPIFFE URI of `trust_domain`. INVALID_ARGUMENT, if it is not of the form above.
+// Reads a SPIFFE URI of `trust_domain`. INVALID_ARGUMENT, if it is not of the form above.
 absl::StatusOr<Identity> ParseSpiffeId(std::string_view uri, std::string_view trust_domain);
 
 }  // namespace kvatlas

@@ -1,3 +1,5 @@
+// Asks the system's resolver, which may wait; a numeric address needs no question.
+
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -10,6 +12,7 @@
 namespace kvatlas {
 namespace {
 
+// 127.0.0.0/8, ::1, and the former mapped into IPv6.
 bool IsLoopback(const sockaddr* address) {
   if (address->sa_family == AF_INET) {
     const auto* const v4 = reinterpret_cast<const sockaddr_in*>(address);
@@ -23,6 +26,7 @@ bool IsLoopback(const sockaddr* address) {
 
 }  // namespace
 
+// All addresses count: a name with one address beyond loopback would be reachable from there.
 bool IsLoopbackHost(const std::string& host) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;

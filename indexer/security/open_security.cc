@@ -1,3 +1,6 @@
+// The security of a process, test or library without files: every question is answered with yes,
+// without a lock or an allocation.
+
 #include "indexer/security/open_security.h"
 
 #include <functional>
@@ -12,6 +15,7 @@
 namespace kvatlas {
 namespace {
 
+// A call that is never cut has nothing to remember.
 class NoCall : public Security::OpenCall {
   void Allowed(Verb, PolicyTarget) override {}
 };

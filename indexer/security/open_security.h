@@ -14,10 +14,10 @@ namespace kvatlas {
 
 std::shared_ptr<Security> MakeOpenSecurity();
 
-// Of a call that is never cut.
+// The handle of a call that is never cut.
 std::unique_ptr<Security::OpenCall> MakeOpenCall();
 
-// One without a certificate and a token.
+// The identity of a peer without certificate and token.
 const std::shared_ptr<const Identity>& AnonymousIdentity();
 
 }  // namespace kvatlas

@@ -1,3 +1,6 @@
+// A small CA with OpenSSL: Create makes root and issuer, Issue signs certificates with the issuer's
+// key. Each certificate file has the intermediate behind it, so that peers need the root alone.
+
 #include "indexer/security/pki.h"
 
 #include <errno.h>
@@ -46,6 +49,7 @@ std::string PemOf(EVP_PKEY* key) {
 
 KeyPtr NewKey() { return {EVP_EC_gen("P-256"), EVP_PKEY_free}; }
 
+// `value` is in the syntax of OpenSSL's configuration files.
 bool AddExtension(X509* certificate, X509* issuer, int kind, const std::string& value) {
   X509V3_CTX context;
   X509V3_set_ctx_nodb(&context);
@@ -55,6 +59,7 @@ bool AddExtension(X509* certificate, X509* issuer, int kind, const std::string& 
   return extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1;
 }
 
+// The contents of a certificate to be made.
 struct Form {
   std::string common_name;
   int64_t valid_from_s = -300;
@@ -63,7 +68,9 @@ struct Form {
   std::string alternative_names = {};  // OpenSSL's text
 };
 
-// Signed by `issuer` with `issuer_key`; null: by itself. Null: OpenSSL failed.
+// Makes a certificate of `key` and signs it with `issuer_key`. Without an issuer it is self-signed.
+// Null: OpenSSL failed. The serial number is random, of 127 bits at most and positive, as X.509
+// wants it.
 X509Ptr Sign(const Form& form, EVP_PKEY* key, X509* issuer, EVP_PKEY* issuer_key) {
   X509Ptr certificate(X509_new(), X509_free);
   X509* const it = certificate.get();
@@ -100,6 +107,8 @@ X509Ptr Sign(const Form& form, EVP_PKEY* key, X509* issuer, EVP_PKEY* issuer_key
   return ok ? std::move(certificate) : X509Ptr(nullptr, X509_free);
 }
 
+// In OpenSSL's syntax, "URI:…,DNS:…,IP:…". A comma would end a name and begin another one, so it is
+// refused.
 absl::StatusOr<std::string> AlternativeNames(const PkiIssue& issue,
                                              const std::string& trust_domain) {
   std::vector<std::string> names;
@@ -173,6 +182,8 @@ absl::Status Pki::WriteExamplePolicy() const {
   return WriteFileByRename(policy_path(), ExamplePolicy(trust_domain_), 0644);
 }
 
+// root.pem is written last and is what a second Create looks for: a folder that was left half made
+// can be made again.
 absl::StatusOr<Pki> Pki::Create(std::string directory, std::string trust_domain,
                                 int64_t valid_for_s) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -216,6 +227,8 @@ absl::StatusOr<Pki> Pki::Open(std::string directory) {
   return Pki(std::move(directory), *std::move(trust_domain));
 }
 
+// The key is written before the certificate. A watcher that sees only the new key finds that the
+// two do not fit, and keeps the old pair until both are there.
 absl::StatusOr<TlsPaths> Pki::Issue(const PkiIssue& issue) const {
   const absl::StatusOr<std::string> names = AlternativeNames(issue, trust_domain_);
   if (!names.ok()) return names.status();

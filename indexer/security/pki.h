@@ -1,6 +1,6 @@
-// Where do certificates for a trial come from? A CA of our own: a root, an intermediate that
-// issues, and certificates of identities. For trials and tests; a fleet has a PKI (SPIRE,
-// cert-manager, step-ca). And a certificate that is not checked, for one port.
+// A CA for trials and tests: a root, an intermediate that issues, and certificates of identities. A
+// fleet has a PKI (SPIRE, cert-manager, step-ca). Also a self-signed certificate that clients do
+// not check, for one port.
 //
 // *Format*: a folder with root.pem, root.key, ca.pem (what peers are checked against: the root),
 // issuer.pem, issuer.key, and for each issued NAME: NAME.pem (the certificate, then the
@@ -39,7 +39,7 @@ struct SelfSigned {
 };
 absl::StatusOr<SelfSigned> MakeSelfSigned(int64_t valid_for_s = int64_t{10} * 365 * 24 * 3600);
 
-// Does the key belong to the certificate, both PEM files? INVALID_ARGUMENT names the file.
+// Checks that the key belongs to the certificate, both PEM files. INVALID_ARGUMENT names the file.
 absl::Status CheckKeyPair(const std::string& certificate_path, const std::string& key_path);
 
 class Pki {
@@ -47,11 +47,11 @@ class Pki {
   // Makes the folder and the CA. ALREADY_EXISTS, if there is one: nothing is overwritten.
   static absl::StatusOr<Pki> Create(std::string directory, std::string trust_domain,
                                     int64_t valid_for_s = int64_t{10} * 365 * 24 * 3600);
-  // Of a folder that `Create` made. NOT_FOUND without one.
+  // Opens a folder that `Create` made. NOT_FOUND without one.
   static absl::StatusOr<Pki> Open(std::string directory);
 
-  // Writes certificate and key, each by rename, so that who watches the files sees whole ones.
-  // Issued before under the same name: replaced.
+  // Writes certificate and key, each by rename, so that a process which watches the files sees
+  // whole ones. Files issued before under the same name are replaced.
   absl::StatusOr<TlsPaths> Issue(const PkiIssue& issue) const;
 
   // policy.json in the folder: every role does its work for the empty tenant, with engines on

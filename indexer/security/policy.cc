@@ -1,3 +1,6 @@
+// Decisions of a policy; policy_reader.cc makes it from its file, policy_rule.h has the single
+// rule. Everything is immutable after parsing, so no lock is taken.
+
 #include "indexer/security/policy.h"
 
 #include <algorithm>
@@ -16,8 +19,8 @@ constexpr std::array<std::string_view, kVerbs> kVerbNames = {
     "publish", "report",   "query",   "route",  "pick",    "feedback", "snapshot",
     "dump",    "register", "operate", "status", "metrics", "health"};
 
-// Is a certificate of `identity` good for what the target claims to be? Not configurable. Empty:
-// yes.
+// Why the target claims to be another worker, cell or node than the identity's own; empty: it does
+// not. These rules are built in, no policy can relax them.
 std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarget& target) {
   const auto other = [](const std::optional<std::string>& claimed, std::string_view own) {
     return claimed.has_value() && *claimed != own;
@@ -43,6 +46,8 @@ std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarge
 
 }  // namespace
 
+// The text between scheme and path, without login and port. What is no URL yields a text that no
+// rule allows.
 std::string HostOfUrl(const std::string& url) {
   const size_t scheme = url.find("://");
   const size_t from = scheme == std::string::npos ? 0 : scheme + 3;
@@ -62,6 +67,7 @@ std::optional<Verb> VerbOfName(std::string_view name) {
   return std::nullopt;
 }
 
+// Fields that were not asked about are left out; an empty tenant is shown, since it is a tenant.
 std::string TextOf(const PolicyTarget& target) {
   std::string text;
   const auto add = [&text](std::string_view name, const std::optional<std::string>& value) {
@@ -77,6 +83,9 @@ std::string TextOf(const PolicyTarget& target) {
   return text;
 }
 
+// 1. The first SPIFFE URI decides alone: one of a foreign trust domain is refused, even if other
+//    names are mapped. 2. Else the first DNS name that "names" maps. 3. Else the common name. The
+//    credential's serial number and fingerprint are kept, to be found in "revoked".
 absl::StatusOr<Identity> AccessPolicy::IdentityOf(const CertificateNames& names) const {
   std::optional<Identity> identity;
   for (const std::string& uri : names.uris) {
@@ -104,6 +113,7 @@ absl::StatusOr<Identity> AccessPolicy::IdentityOf(const CertificateNames& names)
   return *std::move(identity);
 }
 
+// True for a verb that some rule allows for some target: the request is worth reading.
 PolicyDecision AccessPolicy::DecideMethod(const Identity& identity, Verb verb) const {
   if (verb == Verb::kHealth) return {.allowed = true, .reason = "health is always allowed"};
   for (const auto& rule : rules_) {
@@ -115,6 +125,8 @@ PolicyDecision AccessPolicy::DecideMethod(const Identity& identity, Verb verb) c
           .reason = absl::StrCat("no rule allows ", Absl(VerbName(verb)), " to ", identity.Text())};
 }
 
+// One rule must allow the whole target: two rules that allow a part each do not add up. A refusal
+// names what the first rule with the verb lacks, or that no rule has the verb.
 PolicyDecision AccessPolicy::Decide(const Identity& identity, Verb verb,
                                     const PolicyTarget& target) const {
   if (verb == Verb::kHealth) return {.allowed = true, .reason = "health is always allowed"};
@@ -138,6 +150,8 @@ PolicyDecision AccessPolicy::Decide(const Identity& identity, Verb verb,
           .reason = absl::StrCat("rules[", nearest->number, "] does not allow ", missing)};
 }
 
+// By identity, or by serial number, fingerprint or token name. Linear in the list, but called only
+// when an identity is first seen, and for each token.
 bool AccessPolicy::Revoked(const Identity& identity) const {
   if (revoked_.empty()) return false;
   const auto has = [this](const std::string& name) {
@@ -147,6 +161,7 @@ bool AccessPolicy::Revoked(const Identity& identity) const {
          std::any_of(identity.credential.begin(), identity.credential.end(), has);
 }
 
+// As Rule::AllowsTenant decides, as a list. Patterns with '*' are returned as they are.
 std::vector<std::string> AccessPolicy::TenantsOf(const Identity& identity, Verb verb) const {
   std::set<std::string> tenants;
   for (const auto& rule : rules_) {
@@ -162,6 +177,7 @@ std::vector<std::string> AccessPolicy::TenantsOf(const Identity& identity, Verb 
   return {tenants.begin(), tenants.end()};
 }
 
+// The first rule of the identity with a quota, whatever verbs it allows. No rule: no bound.
 PolicyQuota AccessPolicy::QuotaOf(const Identity& identity) const {
   for (const auto& rule : rules_) {
     if (rule->quota.has_value() && rule->Of(identity)) return *rule->quota;
@@ -169,6 +185,8 @@ PolicyQuota AccessPolicy::QuotaOf(const Identity& identity) const {
   return {};
 }
 
+// With several tenants, or a pattern, the identity alone does not tell which tenant it acts for;
+// the caller names it then.
 std::string AccessPolicy::QuotaTenantOf(const Identity& identity) const {
   if (!tenant_quotas_ || !identity.tenant.empty()) return identity.tenant;
   std::set<std::string> tenants;
@@ -180,6 +198,8 @@ std::string AccessPolicy::QuotaTenantOf(const Identity& identity) const {
   return one ? *tenants.begin() : "";
 }
 
+// For `kvatlas policy check`: rules that are valid and probably not meant. 8.8.8.8 stands for any
+// address of the internet.
 std::vector<std::string> AccessPolicy::Doubts() const {
   std::vector<std::string> doubts;
   const auto doubt = [&doubts](const Rule& rule, std::string_view what) {

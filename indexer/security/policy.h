@@ -1,4 +1,4 @@
-// Who may do what? One file for all processes of a fleet, denied by default.
+// The access policy: one file for all processes of a fleet, denied by default.
 //
 // *Format* (JSON, version 1; comments are not allowed, unknown keys are refused with the nearest
 // name):
@@ -26,7 +26,7 @@
 // has a "quota" gives its bounds; a tenant's "quota" bounds all of its identities together
 // (`quotas.h`). A worker publishes only under its own name, at any data-parallel rank, unless the
 // rule has "holders": names that it may publish under, for a relay that speaks for several engines.
-// What an identity is by itself (not configurable): a worker publishes only to its own cell; a leaf
+// Rules of identities that are not configurable: a worker publishes only to its own cell; a leaf
 // reports only for its own cell and replica, and takes snapshots only of its own cell; a node
 // reports only under its own name. A credential that is bound to a tenant is of that tenant only,
 // whatever the rules say.
@@ -56,7 +56,7 @@ enum class Verb : uint8_t {
   kReport,   // a stream of coverage to a hierarchy node
   kQuery,    // which workers, which cells
   kRoute,    // a request to a frontend: Route, /v1/*
-  kPick,  // a gateway's question which endpoint a request goes to (ext_proc); who may `route` may it too
+  kPick,  // a gateway's question which endpoint a request goes to (ext_proc); an identity that may `route` may this too
   kFeedback,  // what an engine served from cache; receipts of own decisions
   kSnapshot,  // a replica's whole contents, for recovery
   kDump,      // contents for people: dumps, explain, anything with hashes
@@ -71,7 +71,7 @@ inline constexpr int kVerbs = 13;
 std::string_view VerbName(Verb verb);
 std::optional<Verb> VerbOfName(std::string_view name);
 
-// What a verb is applied to; what does not apply is empty.
+// The target that a verb is applied to; fields that do not apply are empty.
 struct PolicyTarget {
   std::optional<std::string> model = std::nullopt;
   std::optional<std::string> tenant = std::nullopt;
@@ -100,8 +100,8 @@ struct PolicyQuota {
   double holders = 0;
   double label_bytes = 0;        // of holders' names, addresses and labels
   double blocks_per_holder = 0;  // held; what is beyond is shed, and the holder is degraded
-  // The same as a multiple of the pool that the holder's load says: one that claims more than it
-  // can have.
+  // The same as a multiple of the pool that the holder's load reports, for a holder that claims
+  // more than it can have.
   double pool_times = 0;
   double unread_bytes = 0;   // of answers that the client has not taken
   double blocks_per_s = 0;   // announced
@@ -127,11 +127,11 @@ class AccessPolicy {
   static absl::StatusOr<std::shared_ptr<const AccessPolicy>> Parse(std::string_view json);
   static absl::StatusOr<std::shared_ptr<const AccessPolicy>> Read(const std::string& path);
 
-  // Whose certificate is it? A SPIFFE ID of the trust domain, or a mapped name; a certificate with
-  // neither: PERMISSION_DENIED.
+  // The identity of a certificate: by a SPIFFE ID of the trust domain, or a mapped name. A
+  // certificate with neither: PERMISSION_DENIED.
   absl::StatusOr<Identity> IdentityOf(const CertificateNames& names) const;
 
-  // Only the verb: is there any target for which it is allowed? Health always is.
+  // Only the verb: allowed if there is any target for which it is. Health always is.
   PolicyDecision DecideMethod(const Identity& identity, Verb verb) const;
   PolicyDecision Decide(const Identity& identity, Verb verb, const PolicyTarget& target) const;
   bool Revoked(const Identity& identity) const;
@@ -143,7 +143,7 @@ class AccessPolicy {
   // of its rules. Empty: none, or no tenant has a quota.
   std::string QuotaTenantOf(const Identity& identity) const;
   const PolicyTenant* Tenant(std::string_view name) const;
-  // What is allowed and looks like an oversight, one line each.
+  // Permissions that look like an oversight, one line each.
   std::vector<std::string> Doubts() const;
   const std::string& trust_domain() const { return trust_domain_; }
   size_t rules() const { return rules_.size(); }

@@ -1,4 +1,6 @@
-// From a policy's file to a policy.
+// Reads a policy file. Unknown keys and verbs are refused, with the nearest known name: a key that
+// is misspelt and ignored would open more than its author meant. The first error ends the reading,
+// and nothing of a bad file is used.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -25,11 +27,14 @@ constexpr size_t kSaltBytesMin = 16;
 
 }  // namespace
 
-// Reads the file's JSON. An error begins with the place, as rules[2].allow[0].
+// Fills `policy_` from the JSON of the file, section by section. Errors begin with the place, as
+// rules[2].allow[0].
 class AccessPolicy::Reader {
  public:
   explicit Reader(AccessPolicy* policy) : policy_(policy) {}
 
+  // In the order of the file's description in policy.h. "version" is required, so that a later
+  // format is not read as this one.
   absl::Status Read(const Json& json) {
     static const std::vector<std::string> kKeys = {"version", "trust_domain", "names",
                                                    "rules",   "revoked",      "tenants"};
@@ -55,6 +60,7 @@ class AccessPolicy::Reader {
     return Bad(place, std::string(status.message()));
   }
 
+  // An object with no other keys than these.
   static absl::Status CheckKeys(std::string_view place, const Json& json,
                                 const std::vector<std::string>& keys) {
     if (!json.is_object()) {
@@ -69,6 +75,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A key that may be absent: then `*text` keeps its value.
   static absl::Status ReadText(const Json& json, const char* key, std::string_view place,
                                std::string* text) {
     if (!json.contains(key)) return absl::OkStatus();
@@ -80,6 +87,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A list of strings. REQUIRES: the key is there.
   static absl::StatusOr<std::vector<std::string>> ReadTexts(const Json& json, const char* key,
                                                             std::string_view place) {
     const std::string at = absl::StrCat(Absl(place), key);
@@ -97,6 +105,8 @@ class AccessPolicy::Reader {
     return texts;
   }
 
+  // Absent is not the same as empty: an absent list means the default of its key, an empty one
+  // matches nothing.
   static absl::Status ReadPatterns(const Json& json, const char* key, std::string_view place,
                                    std::optional<std::vector<NamePattern>>* patterns) {
     if (!json.contains(key)) return absl::OkStatus();
@@ -113,6 +123,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // Names are kept in lower case, as DNS names are compared (AccessPolicy::IdentityOf looks them up
+  // so).
   absl::Status ReadNames(const Json& json) {
     if (!json.contains("names")) return absl::OkStatus();
     if (!json["names"].is_object()) return Bad("names", "expected an object");
@@ -129,6 +141,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // "rules" must be there: a file without them would refuse everything, most likely by mistake.
   absl::Status ReadRules(const Json& json) {
     if (!json.contains("rules"))
       return Bad("rules", "expected a list; without it nothing is allowed");
@@ -142,6 +155,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // The number of a rule is its index in the file; decisions name it.
   absl::Status ReadRule(const Json& json, Rule* rule) {
     static const std::vector<std::string> kKeys = {"identity", "allow",   "models",    "tenants",
                                                    "cells",    "holders", "url_hosts", "quota"};
@@ -172,9 +186,11 @@ class AccessPolicy::Reader {
     return ReadQuota(json, within, &rule->quota);
   }
 
+  // "*" is any identity: role and names stay empty.
   static absl::Status ReadIdentity(const std::string& place, const std::string& text, Rule* rule) {
     if (text == "*") return absl::OkStatus();
-    // With names in the place of patterns it must be an identity.
+    // With a letter in place of each '*' it must be a valid identity; then each segment is a
+    // pattern.
     std::string plain = text;
     std::replace(plain.begin(), plain.end(), '*', 'x');
     absl::StatusOr<Identity> identity = ParseIdentity(plain);
@@ -189,6 +205,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A set of bits by `Verb`. "route" includes "pick": the same question, put by a gateway
+  // (ext_proc).
   static absl::Status ReadAllow(const Json& json, const std::string& within, Rule* rule) {
     absl::StatusOr<std::vector<std::string>> verbs = ReadTexts(json, "allow", within);
     if (!verbs.ok()) return verbs.status();
@@ -213,6 +231,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // Each entry is an address, a range, or a pattern of names. "*" is both: every range and every
+  // name. Without "url_hosts" no host is allowed.
   static absl::Status ReadHosts(const Json& json, const std::string& within, Rule* rule) {
     std::vector<std::string> ranges;
     if (json.contains("url_hosts")) {
@@ -240,6 +260,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A bound of 0 would read as "none" (PolicyQuota), so it is refused.
   static absl::Status ReadQuota(const Json& json, const std::string& within,
                                 std::optional<PolicyQuota>* read) {
     if (!json.contains("quota")) return absl::OkStatus();
@@ -268,6 +289,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // Serial numbers and fingerprints are brought into the form that ReadCertificate makes, so that
+  // texts copied from openssl match.
   absl::Status ReadRevoked(const Json& json) {
     if (!json.contains("revoked")) return absl::OkStatus();
     absl::StatusOr<std::vector<std::string>> revoked = ReadTexts(json, "revoked", "");
@@ -300,6 +323,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // A tenant whose engines serve others too must have a salt: its hashes would otherwise match
+  // blocks that the others cached.
   absl::Status ReadTenants(const Json& json) {
     static const std::vector<std::string> kKeys = {"salt", "pool", "public_prefixes", "quota"};
     if (!json.contains("tenants")) return absl::OkStatus();
@@ -338,6 +363,7 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
+  // The secret itself is never in the policy. Its file must be readable by owner and group alone.
   static absl::StatusOr<std::string> ReadSalt(const std::string& text) {
     if (!text.starts_with('@')) {
       return absl::InvalidArgumentError(
@@ -356,7 +382,8 @@ class AccessPolicy::Reader {
 };
 
 absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Parse(std::string_view json) {
-  // nlohmann keeps the last of two equal keys; a policy that says two things is refused.
+  // nlohmann keeps the last of two equal keys. A policy that says two things is refused: the
+  // callback keeps the keys of each open object in a stack of sets.
   std::vector<std::set<std::string>> keys;
   std::string twice;
   const auto look = [&keys, &twice](int, Json::parse_event_t event, Json& value) {
@@ -383,6 +410,7 @@ absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Parse(std::str
   return std::shared_ptr<const AccessPolicy>(std::move(policy));
 }
 
+// As Parse, with the path before its errors.
 absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Read(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
   if (!text.ok()) return text.status();

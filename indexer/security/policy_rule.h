@@ -1,4 +1,4 @@
-// A rule of a policy: whose it is, what it allows, and what a request lacks for it.
+// A rule of a policy: the identities that it is for, what it allows, and what a request lacks.
 
 #ifndef KVATLAS_INDEXER_SECURITY_POLICY_RULE_H_
 #define KVATLAS_INDEXER_SECURITY_POLICY_RULE_H_
@@ -87,7 +87,8 @@ struct AccessPolicy::Rule {
     return host_addresses.Contains(host) || AnyMatches(host_names, host);
   }
 
-  // Empty: nothing is missing.
+  // What the request lacks to be allowed by this rule, for the audit log; empty: nothing. REQUIRES:
+  // the rule is for this identity and verb.
   std::string Missing(const Identity& identity, Verb verb, const PolicyTarget& target) const {
     if (target.holder.has_value()) {
       const bool own =

@@ -1,3 +1,7 @@
+// Token buckets and counts by user name, behind one mutex. A rate is a leaky bucket: `amount` is
+// what was taken and has not drained, which happens at `bound` a second; the bucket holds one
+// second's worth. A count is a plain sum of the holds that live.
+
 #include "indexer/security/quotas.h"
 
 #include <algorithm>
@@ -52,11 +56,13 @@ double BoundOf(const PolicyQuota& quota, QuotaKind kind) {
   return 0;
 }
 
+// Shared by `Quotas` and its holds, which may outlive it.
 struct Quotas::State {
   struct Use {
     double amount = 0;  // held, or tokens that were taken and have not come back
     Time at{0};
   };
+  // One identity or tenant. `order` is its place in `State::order`, for the least recently used.
   struct User {
     std::array<Use, kQuotaKinds> uses;
     std::list<std::string>::iterator order;
@@ -65,6 +71,8 @@ struct Quotas::State {
 
   explicit State(const Clock* given) : clock(given) {}
 
+  // The use of one kind by a user, which becomes the most recently used. Makes room for a new user
+  // first. The reference is valid until the next call.
   Use& Find(const std::string& name, QuotaKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const size_t index = static_cast<size_t>(kind);
     const auto found = users.find(name);
@@ -79,7 +87,9 @@ struct Quotas::State {
     return user.uses[index];
   }
 
-  // The one idle for longest among those that hold nothing; if all do, nothing is forgotten.
+  // Forgets the user that was idle for longest among those that hold nothing. What it took of rates
+  // is forgotten too: it may burst once more. If all hold something nothing is forgotten, and the
+  // number of users is bounded by the holds.
   void ForgetOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (auto it = order.rbegin(); it != order.rend(); ++it) {
       const User& user = users[*it];
@@ -93,6 +103,7 @@ struct Quotas::State {
     }
   }
 
+  // The text names the quota and its bound, not the user: the caller knows itself.
   absl::Status Refuse(const QuotaUser& user, QuotaKind kind) {
     refused[static_cast<size_t>(kind)][static_cast<size_t>(user.user_class)].fetch_add(
         1, std::memory_order_relaxed);
@@ -103,6 +114,8 @@ struct Quotas::State {
                      BoundOf(user.quota, kind)));
   }
 
+  // Adds a hold (1) or takes it back (-1). Sums of doubles may end slightly below 0, hence the
+  // clamp.
   void Add(const QuotaUser& user, const QuotaUse& use, double sign)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Use& now = Find(user.name, use.kind);
@@ -118,6 +131,8 @@ struct Quotas::State {
   std::array<std::array<double, kQuotaClasses>, kQuotaKinds> held ABSL_GUARDED_BY(mutex) = {};
 };
 
+// What was added for a set of users, taken back by the destructor. It keeps the users with their
+// quotas of then; a later policy changes bounds, not what is held.
 class Quotas::HoldImpl final : public QuotaHold {
  public:
   HoldImpl(std::shared_ptr<State> state, std::span<const QuotaUser> users,
@@ -130,6 +145,7 @@ class Quotas::HoldImpl final : public QuotaHold {
     }
   }
 
+  // What this hold has of a kind for that user: it does not count when the hold is replaced.
   double AmountOf(const std::string& user, QuotaKind kind) const {
     const bool same = std::any_of(users_.begin(), users_.end(),
                                   [&](const QuotaUser& one) { return one.name == user; });
@@ -147,6 +163,8 @@ class Quotas::HoldImpl final : public QuotaHold {
 Quotas::Quotas(const Clock* clock) : state_(std::make_shared<State>(clock)) {}
 Quotas::~Quotas() = default;
 
+// Two passes under one lock: first every user is checked, then all are charged, so that a refusal
+// by the tenant does not charge the identity.
 absl::Status Quotas::Take(std::span<const QuotaUser> users, QuotaKind kind, double amount) {
   MutexLock lock(&state_->mutex);
   const Time now = state_->clock->Now();
@@ -157,8 +175,8 @@ absl::Status Quotas::Take(std::span<const QuotaUser> users, QuotaKind kind, doub
     const double seconds = std::chrono::duration<double>(now - use.at).count();
     use.amount = std::max(0.0, use.amount - seconds * bound);
     use.at = now;
-    // A bucket that is full takes one of any size, so that a batch larger than a second's share
-    // passes now and then.
+    // A bucket that has drained takes any amount: a batch larger than a second's share passes, and
+    // the bucket then needs as many seconds to drain.
     if (use.amount > 0 && use.amount + amount > bound) return state_->Refuse(user, kind);
   }
   for (const QuotaUser& user : users) {
@@ -167,6 +185,8 @@ absl::Status Quotas::Take(std::span<const QuotaUser> users, QuotaKind kind, doub
   return absl::OkStatus();
 }
 
+// As Take, for counts. `previous` still counts while this is checked, so it is subtracted; the
+// caller drops it afterwards.
 absl::StatusOr<std::shared_ptr<const QuotaHold>> Quotas::Hold(std::span<const QuotaUser> users,
                                                               std::vector<QuotaUse> uses,
                                                               const QuotaHold* previous) {
@@ -176,7 +196,7 @@ absl::StatusOr<std::shared_ptr<const QuotaHold>> Quotas::Hold(std::span<const Qu
     for (const QuotaUse& use : uses) {
       const double bound = BoundOf(user.quota, use.kind);
       const double less = before == nullptr ? 0 : before->AmountOf(user.name, use.kind);
-      // What does not grow passes whatever a later policy says of what is there.
+      // A use that does not grow passes, even if a later policy has a bound below it.
       if (bound == 0 || use.amount <= less) continue;
       if (state_->Find(user.name, use.kind).amount - less + use.amount > bound)
         return state_->Refuse(user, use.kind);

@@ -1,5 +1,4 @@
-// Does an identity, or a tenant, ask for more than it may? Token buckets for rates, counts for what
-// is held.
+// Quotas of identities and tenants: token buckets for rates, counts for what is held.
 //
 //   Take(identity and tenant, kind, amount) ─▶ OK, taken from both | RESOURCE_EXHAUSTED, taken from neither
 //
@@ -44,7 +43,7 @@ enum class QuotaKind : uint8_t {
 };
 inline constexpr int kQuotaKinds = 10;
 std::string_view QuotaKindName(QuotaKind kind);
-// Else it is a rate.
+// True: what is held is counted. False: a rate.
 inline bool IsHeld(QuotaKind kind) { return kind <= QuotaKind::kUnreadBytes; }
 // 0: none.
 double BoundOf(const PolicyQuota& quota, QuotaKind kind);
@@ -54,7 +53,7 @@ inline constexpr int kQuotaClasses = kIdentityRoles + 1;
 inline constexpr int kTenantClass = kIdentityRoles;
 std::string_view QuotaClassName(int user_class);
 
-// Who is counted.
+// An identity or a tenant, and its bounds.
 struct QuotaUser {
   std::string name;  // "worker/a/0", "tenant:x"
   int user_class = 0;
@@ -66,7 +65,7 @@ struct QuotaUse {
   double amount;
 };
 
-// What is held, until it is destroyed.
+// A hold: its uses count until it is destroyed.
 class QuotaHold {
  public:
   virtual ~QuotaHold() = default;
@@ -77,11 +76,11 @@ class Quotas {
   explicit Quotas(const Clock* clock = &Clock::Real());
   ~Quotas();
 
-  // Of a rate: all users pass, or nothing is taken and RESOURCE_EXHAUSTED names the quota, its
-  // bound and whose it is.
+  // Takes from a rate: all users pass, or nothing is taken and RESOURCE_EXHAUSTED names the quota,
+  // its bound, and whether it is an identity's or a tenant's.
   absl::Status Take(std::span<const QuotaUser> users, QuotaKind kind, double amount);
-  // Of what is held: all uses of all users, or none. `previous`, which may be null, goes when the
-  // new hold is there, and does not count where it is of the same user.
+  // Holds all uses of all users, or none. `previous`, which may be null, is dropped by the caller
+  // when the new hold is there, and does not count where it is of the same user.
   absl::StatusOr<std::shared_ptr<const QuotaHold>> Hold(std::span<const QuotaUser> users,
                                                         std::vector<QuotaUse> uses,
                                                         const QuotaHold* previous = nullptr);

@@ -1,3 +1,12 @@
+// Identities and decisions of a process with certificates, a policy, or both: what happens on the
+// path of a call. Files, open calls, quotas and metrics are in the sources that real_security.h
+// lists.
+//
+// A call passes Authenticate (certificate or token to identity), then CheckMethod (the verb, before
+// the request is read), then Check (the target, once the request is known). Policy and tokens are
+// immutable objects behind shared pointers: a call takes the pointer under `mutex_` and works on
+// without it.
+
 #include "indexer/security/real_security.h"
 
 #include "absl/strings/str_cat.h"
@@ -8,9 +17,12 @@
 namespace kvatlas {
 namespace {
 
-// Certificates whose identity is remembered; beyond, all are looked at again.
+// Certificates whose identity is remembered in `known_`. At the bound all are forgotten and looked
+// at again.
 constexpr size_t kIdentitiesMax = 4096;
 
+// An anonymous caller gets UNAUTHENTICATED, so that it shows a credential; others get
+// PERMISSION_DENIED. Neither says why: the reason is in the audit log.
 absl::Status Refused(const Identity& identity) {
   if (identity.role == IdentityRole::kAnonymous) {
     return CredentialRefused("no credential");
@@ -22,6 +34,7 @@ absl::Status Refused(const Identity& identity) {
 
 int64_t NowUnixSeconds() { return static_cast<int64_t>(Clock::Real().WallNs() / 1'000'000'000u); }
 
+// The thread is joined before any member goes. Open calls must be gone: their handles use `calls_`.
 RealSecurity::~RealSecurity() {
   {
     MutexLock lock(&mutex_);
@@ -31,6 +44,10 @@ RealSecurity::~RealSecurity() {
   if (thread_.joinable()) thread_.join();
 }
 
+// 1. Reads the TLS files. 2. Refuses options that need one another: a policy without TLS would take
+//    names from an open wire, tokens without a policy would have no effect. 3. Reads policy and
+//    tokens; the stamps are taken before, so that a change in between is seen by the next look. 4.
+//    Opens the audit log. 5. Starts the thread that looks at files.
 absl::Status RealSecurity::Start() {
   if (options_.tls.any()) {
     absl::StatusOr<std::unique_ptr<TlsFiles>> tls = TlsFiles::Read(options_.tls);
@@ -65,6 +82,8 @@ std::shared_ptr<const AccessPolicy> RealSecurity::policy() const {
   return policy_;
 }
 
+// Beyond loopback a port needs a server certificate and a policy. With --insecure it may do
+// without; the process then says so in the log every minute and in `kvatlas_insecure`.
 absl::Status RealSecurity::MayListen(const Address& address) {
   if (IsLoopbackHost(address.host)) return absl::OkStatus();
   const bool safe = tls_ != nullptr && tls_->server() != nullptr && enforces();
@@ -83,8 +102,8 @@ absl::Status RealSecurity::MayListen(const Address& address) {
 
 absl::Status RealSecurity::MayGoInClear(std::string_view what, const std::string& host,
                                         bool trusted) {
-  // The name of what is let through anyway is not looked up: a registration must not wait for a
-  // resolver.
+  // A trusted name is let through either way, so it is not resolved: a registration must not wait
+  // for a resolver.
   if ((!trusted || IsNumericHost(host)) && IsLoopbackHost(host)) return absl::OkStatus();
   if (enforces() && !options_.insecure && !trusted) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -102,8 +121,10 @@ void RealSecurity::NoteInClear(std::string what) {
   exposed_.store(true, std::memory_order_relaxed);
 }
 
-// ---- Who is it? ----
+// ---- Authentication ----
 
+// The certificate counts first. A token counts where there is no certificate, or none that counts;
+// beside a good certificate it is ignored, since it may be meant for the engine behind a proxy.
 absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::Authenticate(
     std::string_view chain_pem, std::string_view bearer) {
   const std::shared_ptr<const AccessPolicy> policy = this->policy();
@@ -116,6 +137,14 @@ absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::Authenticate(
   return OfToken(bearer, *policy);
 }
 
+// The identity of a certificate, from two caches:
+// 1. `recent`, of the thread: the last chain that it saw. It is valid for one instance of this
+//    class (tests have several) and one generation of policy and CAs.
+// 2. `known_`, of all threads, by chain; refusals are in it too.
+// 3. Otherwise LookAt decides. The result is remembered only if policy and generation are still
+//    those it was made with; the check is under the mutex, where both change.
+// The expiry is checked each time, as it needs no change of files.
+// Memory order: the acquire load of `generation_` pairs with the release in ForgetIdentities.
 absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfCertificate(
     std::string_view chain_pem, const AccessPolicy& policy) {
   // Calls of a thread mostly come over one connection, or over a few of one process: what was
@@ -129,7 +158,7 @@ absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfCertificate(
   } else {
     MutexLock lock(&mutex_);
     generation = generation_.load(std::memory_order_relaxed);
-    // Of another policy than the caller's: a younger one, which counts as well.
+    // An entry may be of a younger policy than the caller's, which counts as well.
     const auto found = known_.find(std::string(chain_pem));
     if (found != known_.end()) known = found->second;
   }
@@ -153,6 +182,9 @@ absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfCertificate(
   return known.identity;
 }
 
+// Without a cache: parse the certificate, verify its chain by the CAs of now, map it to an
+// identity, and look for it in the policy's list of revoked ones. The identity is found before the
+// chain is verified, so that the audit log can name it in a refusal.
 RealSecurity::Known RealSecurity::LookAt(std::string_view chain_pem, const AccessPolicy& policy) {
   const absl::StatusOr<CertificateNames> names = ReadCertificate(chain_pem);
   if (!names.ok()) return {nullptr, CredentialRefused(names.status().message())};
@@ -168,6 +200,7 @@ RealSecurity::Known RealSecurity::LookAt(std::string_view chain_pem, const Acces
   return {std::make_shared<const Identity>(*std::move(identity)), absl::OkStatus()};
 }
 
+// Nothing is remembered: a token is hashed, or a JWT's signature verified, for each call.
 absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfToken(std::string_view bearer,
                                                                       const AccessPolicy& policy) {
   std::shared_ptr<const Tokens> tokens;
@@ -182,6 +215,8 @@ absl::StatusOr<std::shared_ptr<const Identity>> RealSecurity::OfToken(std::strin
   return std::make_shared<const Identity>(*std::move(identity));
 }
 
+// After policy or CAs have changed, under the same lock. The generation invalidates the threads'
+// own memories.
 void RealSecurity::ForgetIdentities() {
   known_.clear();
   generation_.fetch_add(1, std::memory_order_release);
@@ -192,8 +227,9 @@ uint64_t RealSecurity::NextInstance() {
   return ++instances;
 }
 
-// ---- May it? ----
+// ---- Decisions ----
 
+// A refusal here costs no reading of the request. What passes may still be refused by Check.
 absl::Status RealSecurity::CheckMethod(const Identity& identity, Verb verb, std::string_view peer) {
   const std::shared_ptr<const AccessPolicy> policy = this->policy();
   if (policy == nullptr || verb == Verb::kHealth) return absl::OkStatus();
@@ -220,6 +256,8 @@ void RealSecurity::AuditUnknown(Verb verb, std::string_view peer, const absl::St
                  .reason = refusal.reason});
 }
 
+// Allowed calls are audited only where the caller asks for it and a log is configured: the text of
+// a target is built for that alone.
 absl::Status RealSecurity::Check(const Identity& identity, Verb verb, const PolicyTarget& target,
                                  std::string_view peer, std::string_view event,
                                  bool audit_allowed) {

@@ -1,8 +1,8 @@
 // A process with certificates, a policy, or both, as its options say.
 //
-// Its sources by subject: `real_security.cc` (who is it, and may it?), `real_security_calls.cc`
-// (open calls, which are cut), `real_security_quotas.cc`, `real_security_files.cc` (the thread that
-// looks at files), `real_security_metrics.cc`.
+// Its sources by subject: `real_security.cc` (authentication and decisions),
+// `real_security_calls.cc` (open calls, which are cut), `real_security_quotas.cc`,
+// `real_security_files.cc` (the thread that looks at files), `real_security_metrics.cc`.
 //
 // *Threads*: any, and one of its own that looks at files and cuts calls.
 
@@ -76,7 +76,7 @@ class RealSecurity final : public Security {
   void AppendMetrics(std::string* text) const override;
 
  private:
-  // Of `HoldConnection`, before those that are over are looked for.
+  // Entries of `connections_` before expired ones are looked for (`HoldConnection`).
   static constexpr size_t kConnectionsKept = 1024;
 
   struct Entry;  // an open call
@@ -86,7 +86,7 @@ class RealSecurity final : public Security {
     std::shared_ptr<const Identity> identity;
     absl::Status status;
   };
-  // What a thread looked up last.
+  // The certificate that a thread looked up last.
   struct Recent {
     uint64_t instance = 0;
     uint64_t generation = 0;
@@ -95,7 +95,7 @@ class RealSecurity final : public Security {
   };
   static uint64_t NextInstance();
 
-  // Who is it?
+  // Authentication.
   absl::StatusOr<std::shared_ptr<const Identity>> OfCertificate(std::string_view chain_pem,
                                                                 const AccessPolicy& policy);
   Known LookAt(std::string_view chain_pem, const AccessPolicy& policy);
@@ -146,14 +146,14 @@ class RealSecurity final : public Security {
   std::shared_ptr<const AccessPolicy> policy_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Tokens> tokens_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Known> known_ ABSL_GUARDED_BY(mutex_);
-  // Of policy and CAs; written under the mutex, after them.
+  // The generation of policy and CAs; written under the mutex, after them.
   std::atomic<uint64_t> generation_{1};
   const uint64_t instance_ = NextInstance();
 
   Mutex calls_mutex_;
   std::set<std::shared_ptr<Entry>> calls_ ABSL_GUARDED_BY(calls_mutex_);
 
-  // Of the thread.
+  // The members below belong to the thread.
   std::array<std::string, 3> stamps_;
   std::map<std::string, std::string> reload_errors_;
   std::thread thread_;

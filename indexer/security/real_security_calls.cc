@@ -9,13 +9,19 @@
 namespace kvatlas {
 namespace {
 
-// A target that a call was allowed a thousand times is one.
+// Targets of one call that are kept for the recheck, repeated ones included.
 constexpr size_t kTargetsMax = 1024;
 
 }  // namespace
 
-// What is checked again of one call. `mutex` is held while `cut` runs, so that it does not run once
-// the call is over; `cutter` lets the call end within `cut` itself.
+// An open call: its credential, and what it was allowed. It is in `calls_` from AddCall until its
+// `Call` is destroyed.
+//
+// `mutex` is held while `cut` runs, so that the destructor of `Call` waits for it: after the
+// destructor `cut` never runs, and what it uses may go. `cutter` is the thread that runs `cut`; the
+// destructor does not wait if it runs on that thread, within `cut`.
+// Locks: `mutex` before `calls_mutex_`, where a `Call` is destroyed within `cut`; otherwise one at
+// a time.
 struct RealSecurity::Entry {
   std::shared_ptr<const Identity> identity;  // when it began
   std::string chain_pem;
@@ -42,6 +48,7 @@ class RealSecurity::Call final : public OpenCall {
     MutexLock lock(&entry_->mutex);
     entry_->over = true;
   }
+  // Beyond `kTargetsMax` further targets are not checked again; the verb still is.
   void Allowed(Verb verb, PolicyTarget target) override {
     MutexLock lock(&entry_->mutex);
     if (entry_->allowed.size() < kTargetsMax) {
@@ -73,6 +80,7 @@ std::unique_ptr<Security::OpenCall> RealSecurity::AddCall(std::shared_ptr<const 
   return std::make_unique<Call>(this, std::move(entry));
 }
 
+// On the thread that looks at files. Works on a copy of the set: Cut may destroy calls.
 void RealSecurity::CheckCalls(bool changed) {
   std::vector<std::shared_ptr<Entry>> calls;
   {
@@ -85,6 +93,9 @@ void RealSecurity::CheckCalls(bool changed) {
   }
 }
 
+// 1. Authenticates the credential again: it may have expired, been revoked, or lost its CA.
+// 2. Where policy or files changed, or the identity became anonymous, the verb and every target
+//    that the call was allowed are decided again.
 absl::Status RealSecurity::StillAllowed(Entry& entry, bool changed) {
   const absl::StatusOr<std::shared_ptr<const Identity>> identity =
       Authenticate(entry.chain_pem, entry.bearer);
@@ -101,6 +112,7 @@ absl::Status RealSecurity::StillAllowed(Entry& entry, bool changed) {
   return decision.allowed ? absl::OkStatus() : absl::PermissionDeniedError(decision.reason);
 }
 
+// At most once for each call, by `over`.
 void RealSecurity::Cut(Entry& entry, const absl::Status& why) {
   MutexLock lock(&entry.mutex);
   if (std::exchange(entry.over, true)) return;

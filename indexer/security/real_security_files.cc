@@ -14,7 +14,7 @@ namespace {
 
 constexpr Duration kSayInsecureEvery = std::chrono::minutes(1);
 
-// Of what `Look` reads with a whole file: changed when this changed.
+// Inode, size and time of change: a file with the same stamp is taken for unchanged.
 std::string StampOfFile(const std::string& path) {
   struct stat status = {};
   if (path.empty() || stat(path.c_str(), &status) != 0) return "-;";
@@ -29,6 +29,8 @@ std::array<std::string, 3> RealSecurity::Stamps() const {
           StampOfFile(options_.tokens.jwks)};
 }
 
+// The file is read and parsed without the mutex; only the pointer is replaced under it, together
+// with the identities that the former policy made.
 absl::Status RealSecurity::ReadPolicy() {
   if (options_.policy.empty()) return absl::OkStatus();
   absl::StatusOr<std::shared_ptr<const AccessPolicy>> policy = AccessPolicy::Read(options_.policy);
@@ -48,6 +50,9 @@ absl::Status RealSecurity::ReadTokens() {
   return absl::OkStatus();
 }
 
+// The thread: every `look_every` it looks at the files. It checks the open calls when something
+// changed, and once a second, for credentials that expire. It repeats the warning about planes in
+// clear every minute.
 void RealSecurity::Run() {
   Time say_insecure{0};
   int64_t checked_s = NowUnixSeconds();
@@ -86,7 +91,7 @@ void RealSecurity::SayInsecure() const {
 
 void RealSecurity::LogReload(std::string_view what, const std::string& path,
                              const absl::Status& status) {
-  // The same reason once: a file that stays bad is looked at twice a second.
+  // A file that stays bad is looked at twice a second; the same reason is logged once.
   std::string& last = reload_errors_[std::string(what)];
   const std::string now = status.ok() ? "" : std::string(status.message());
   if (status.ok()) {
@@ -108,6 +113,9 @@ void RealSecurity::LogReload(std::string_view what, const std::string& path,
   last = now;
 }
 
+// TLS files, policy and tokens, each on its own: a bad file does not keep the others from being
+// replaced. The stamp of a bad policy or token file is kept, so it is read again only when it
+// changes. True: something new counts.
 bool RealSecurity::Look() {
   bool any = false;
   if (tls_ != nullptr) {

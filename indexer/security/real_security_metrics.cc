@@ -1,3 +1,6 @@
+// Prometheus text of the process's security. Families are declared even where they have no series,
+// so that a dashboard or an alert finds their names in every process.
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/security/real_security.h"
@@ -42,6 +45,7 @@ void RealSecurity::AppendMetrics(std::string* text) const {
   AppendQuotaMetrics(text);
 }
 
+// By quota and by role, or "tenant": names of identities would be series without a bound.
 void RealSecurity::AppendQuotaMetrics(std::string* text) const {
   absl::StrAppend(text,
                   "# HELP kvatlas_quota_refused_total What was beyond a quota.\n"

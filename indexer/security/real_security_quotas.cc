@@ -7,6 +7,8 @@
 
 namespace kvatlas {
 
+// The users that a use counts for: the identity, and the tenant that it acts for where that has a
+// quota.
 std::vector<QuotaUser> RealSecurity::UsersOf(const Identity& identity, std::string_view tenant,
                                              std::optional<QuotaKind> kind) const {
   std::vector<QuotaUser> users;
@@ -52,6 +54,9 @@ absl::StatusOr<Security::Held> RealSecurity::Hold(const Identity& identity,
   return held;
 }
 
+// All calls of one connection share a hold, found by identity and the peer's address with port; it
+// goes with the last of them. `connections_mutex_` is held over `Hold`, which takes the mutex of
+// the quotas: that order everywhere.
 absl::StatusOr<Security::Held> RealSecurity::HoldConnection(const Identity& identity,
                                                             const std::string& peer) {
   if (!enforces()) return Held();
@@ -63,7 +68,7 @@ absl::StatusOr<Security::Held> RealSecurity::HoldConnection(const Identity& iden
   }
   absl::StatusOr<Held> held = Hold(identity, {{QuotaKind::kConnections, 1}}, peer, "", nullptr);
   if (!held.ok()) return held;
-  // Those that are gone go when as many have come.
+  // Expired entries are removed when the map has doubled: amortised constant cost.
   if (connections_.size() >= connections_kept_) {
     std::erase_if(connections_, [](const auto& one) { return one.second.expired(); });
     connections_kept_ = std::max(kConnectionsKept, 2 * connections_.size());
@@ -72,6 +77,8 @@ absl::StatusOr<Security::Held> RealSecurity::HoldConnection(const Identity& iden
   return held;
 }
 
+// The three bounds that are applied elsewhere (streams of answers, the index), as the narrower of
+// identity and tenant; the other fields stay 0.
 PolicyQuota RealSecurity::QuotaOf(const Identity& identity, std::string_view tenant) const {
   PolicyQuota narrow;
   for (const QuotaUser& user : UsersOf(identity, tenant, std::nullopt)) {

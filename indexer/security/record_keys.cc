@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kKeyBytesMin = 16;
 constexpr std::string_view kWorkerPrefix = "worker:";
 constexpr std::string_view kWorkerKeyContext = "key of a worker";
-// Whose keys are remembered; beyond, all are made again.
+// Workers' keys that are remembered; at the bound all are made again.
 constexpr size_t kWorkersMax = 1 << 16;
 
 using MacContext = std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)>;
@@ -33,6 +33,7 @@ const uint8_t* Bytes(std::string_view text) {
   return reinterpret_cast<const uint8_t*>(text.data());
 }
 
+// Empty: the file is not there, which changes nothing.
 std::string StampOf(const std::string& path) {
   struct stat status = {};
   if (stat(path.c_str(), &status) != 0) return "";
@@ -45,7 +46,7 @@ std::string StampOf(const std::string& path) {
 // An HMAC that has its key already and is copied for each record.
 class RecordKeys::Key {
  public:
-  // `worker`: that it is of, none of a cell's.
+  // `worker`: the worker that the key is for; none for a cell's key.
   explicit Key(std::string_view key, std::optional<std::string> worker = std::nullopt)
       : worker_(std::move(worker)), keyed_(nullptr, EVP_MAC_CTX_free) {
     const std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> hmac(
@@ -61,7 +62,8 @@ class RecordKeys::Key {
   bool ok() const { return keyed_ != nullptr; }
   const std::optional<std::string>& worker() const { return worker_; }
 
-  // The context's length goes first, so that no byte of it can be taken for one of the record.
+  // The MAC over the length of the context, the context and the record. The length keeps two pairs
+  // apart whose concatenations are equal. Empty: OpenSSL failed.
   std::string Of(std::string_view context, std::string_view record) const {
     const MacContext mac(EVP_MAC_CTX_dup(keyed_.get()), EVP_MAC_CTX_free);
     const std::string size = absl::StrCat(context.size(), ":");
@@ -83,6 +85,7 @@ class RecordKeys::Key {
   MacContext keyed_;
 };
 
+// Names of workers may contain ':', so the key is what follows the last one.
 absl::StatusOr<RecordKeys::KeyPtr> RecordKeys::Parse(std::string_view line) {
   if (!line.starts_with(kWorkerPrefix)) {
     if (line.size() < kKeyBytesMin)
@@ -133,6 +136,8 @@ absl::StatusOr<std::shared_ptr<RecordKeys>> RecordKeys::Read(const std::string& 
   return keys;
 }
 
+// A bad file keeps the old keys. Its stamp is not kept, so it is looked at again in a second: it
+// may have been read while it was written.
 void RecordKeys::LookAtFile() {
   MutexLock lock(&mutex_);
   const std::string stamp = StampOf(path_);
@@ -151,6 +156,8 @@ uint64_t RecordKeys::generation() {
   return generation_;
 }
 
+// The first caller in each second looks at the file; the others use the keys that are there.
+// Returns copies of pointers, so that keys may be replaced while a MAC is computed.
 RecordKeys::Keys RecordKeys::KeysNow() {
   const int64_t now_s = Clock::Real().Now() / std::chrono::seconds(1);
   if (looked_s_.exchange(now_s, std::memory_order_relaxed) != now_s) LookAtFile();
@@ -158,6 +165,9 @@ RecordKeys::Keys RecordKeys::KeysNow() {
   return keys_;
 }
 
+// A worker's key as such, or the one that a cell's key makes for it. The HMAC of a new one is set
+// up outside the lock. It is remembered only if its cell's key still counts: `of_workers_` is keyed
+// by its address, which may be reused once it is gone.
 RecordKeys::KeyPtr RecordKeys::OfWorker(const KeyPtr& key, std::string_view worker) {
   if (key->worker().has_value()) return *key->worker() == worker ? key : nullptr;
   std::pair<const Key*, std::string> name(key.get(), worker);
@@ -175,6 +185,8 @@ RecordKeys::KeyPtr RecordKeys::OfWorker(const KeyPtr& key, std::string_view work
   return made;
 }
 
+// The first key of the file that is good for the worker; a cell's key is good for all. The caller
+// sends `by` with the record, so that Verify knows which kind to try.
 RecordKeys::Signature RecordKeys::Sign(std::string_view worker, std::string_view context,
                                        std::string_view record) {
   for (const KeyPtr& key : KeysNow()) {
@@ -184,6 +196,7 @@ RecordKeys::Signature RecordKeys::Sign(std::string_view worker, std::string_view
   return {};
 }
 
+// Tries all keys of that kind, for the time of a rotation. The MACs are compared in constant time.
 bool RecordKeys::Verify(By by, std::string_view worker, std::string_view context,
                         std::string_view record, std::string_view mac) {
   if (mac.size() != kRecordMacBytes) return false;
@@ -196,6 +209,8 @@ bool RecordKeys::Verify(By by, std::string_view worker, std::string_view context
   });
 }
 
+// One line for each of the cell's keys, in their order, so that rotation works the same for both
+// files.
 absl::Status RecordKeys::WriteOfWorker(const std::string& cell_path, std::string_view worker,
                                        const std::string& path) {
   const absl::StatusOr<Keys> keys = Load(cell_path);

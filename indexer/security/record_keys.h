@@ -1,5 +1,5 @@
-// Was a record of a log in Redis written by one of the fleet? An HMAC over each record, by a key
-// that Redis does not have.
+// Signs and checks the records of logs in Redis, so that only the fleet can write them: an HMAC
+// over each record, by a key that Redis does not have.
 //
 // *Format* of the file (mode 0640 at most): a key a line, `kRecordKeysMax` at most. A cell's key is
 // at least 16 bytes of text (`openssl rand -hex 32`): it signs for every worker of the cell, and
@@ -56,7 +56,7 @@ class RecordKeys {
   static absl::Status WriteOfWorker(const std::string& cell_path, std::string_view worker,
                                     const std::string& path);
 
-  // As if a second had gone by.
+  // Looks at the file now, as happens once a second otherwise.
   void LookAtFile();
 
   // Changes when the keys do: what lasts, such as a registration, is to be signed again then.
@@ -78,7 +78,7 @@ class RecordKeys {
   std::atomic<int64_t> looked_s_{0};
   Mutex mutex_;
   Keys keys_ ABSL_GUARDED_BY(mutex_);
-  // What was made of cells' keys; forgotten when the keys change.
+  // Workers' keys that were made of cells' keys; forgotten when the keys change.
   std::map<std::pair<const Key*, std::string>, KeyPtr> of_workers_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string stamp_ ABSL_GUARDED_BY(mutex_);

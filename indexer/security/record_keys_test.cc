@@ -95,7 +95,7 @@ TEST_F(RecordKeysTest, AWorkersKeyIsGoodForThatWorkerAlone) {
     EXPECT_FALSE(cell->Verify(kCell, worker, "s", "r", signature.mac)) << "the cell";
     EXPECT_FALSE(of("v")->Verify(kWorker, worker, "s", "r", signature.mac));
     EXPECT_TRUE(own->Sign("v", "s", "r").mac.empty()) << "it signs for no other";
-    // What the cell's key signs, a worker cannot check, nor sign.
+    // A worker can neither check nor make signatures of the cell's key.
     EXPECT_FALSE(own->Verify(kCell, worker, "s", "r", cell->Sign(worker, "s", "r").mac));
   }
   // Keys of workers are made of each of the cell's, and go with it.
@@ -104,7 +104,7 @@ TEST_F(RecordKeysTest, AWorkersKeyIsGoodForThatWorkerAlone) {
   cell->LookAtFile();
   EXPECT_FALSE(cell->Verify(kWorker, "w", "s", "r", of_old.mac));
   EXPECT_TRUE(cell->Verify(kWorker, "w", "s", "r", of("w")->Sign("w", "s", "r").mac));
-  // Of a worker's key no other is made.
+  // No other key can be made from a worker's key.
   ASSERT_TRUE(RecordKeys::WriteOfWorker(path_, "w", path_ + ".w").ok());
   EXPECT_EQ(RecordKeys::WriteOfWorker(path_ + ".w", "v", path_ + ".v").code(),
             absl::StatusCode::kInvalidArgument);

@@ -16,6 +16,7 @@ absl::Status Bad(const std::string& path, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
 }
 
+// 0137: every bit that 0640 does not have.
 absl::Status CheckMode(const std::string& path, mode_t mode) {
   if ((mode & 0137) == 0) return absl::OkStatus();
   char digits[8];
@@ -23,7 +24,9 @@ absl::Status CheckMode(const std::string& path, mode_t mode) {
   return Bad(path, absl::StrCat("mode ", digits, ", expected at most 0640 (chmod 0640)"));
 }
 
-// Not blocking: opening a FIFO would wait for a writer.
+// Type and mode are those of the open descriptor, so the file cannot be exchanged after the check.
+// O_NONBLOCK: opening a FIFO would wait for a writer. One byte more than allowed is read, to tell a
+// longer file.
 absl::StatusOr<std::string> Read(const std::string& path, size_t bytes_max, bool secret) {
   const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return Bad(path, strerror(errno));
@@ -47,7 +50,9 @@ absl::StatusOr<std::string> Read(const std::string& path, size_t bytes_max, bool
   return text;
 }
 
-// `place` gives the finished file its name, as rename(2) and link(2) do.
+// Writes a temporary file beside `path`; `place` then gives it its name, as rename(2) (replaces)
+// and link(2) (fails where there is one) do. The mode is set at creation, so that a secret is never
+// readable by others.
 absl::Status WriteAndPlace(const std::string& path, std::string_view text, mode_t mode,
                            int (*place)(const char* from, const char* to)) {
   const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");

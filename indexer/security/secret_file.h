@@ -1,4 +1,4 @@
-// How are files with keys, tokens, salts and policies read and written?
+// Reads and writes files with keys, tokens, salts and policies.
 //
 // *Truth*: a secret is a regular file that only its owner may write and only its owner and group
 // may read (a mode of at most 0640); the mode is of the file that is read. What is written appears
@@ -29,12 +29,13 @@ absl::StatusOr<std::string> ReadFileUpTo(const std::string& path, size_t bytes_m
 // A secret, without the ends of line after it.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 
-// Of a secret that a library reads by itself.
+// Checks the mode of a secret that a library reads by itself.
 absl::Status CheckSecretMode(const std::string& path);
 
 absl::Status WriteFileByRename(const std::string& path, std::string_view text, mode_t mode);
 
-// Of a key that nothing else has: ALREADY_EXISTS where there is a file, which stays as it is.
+// Writes a key that exists nowhere else: ALREADY_EXISTS where there is a file, which stays as it
+// is.
 absl::Status WriteNewFile(const std::string& path, std::string_view text, mode_t mode);
 
 }  // namespace kvatlas

@@ -9,6 +9,7 @@
 namespace kvatlas {
 namespace {
 
+// Both are never destroyed: servers may ask while static objects go.
 Mutex& ProcessMutex() {
   static auto* const mutex = new Mutex;
   return *mutex;
@@ -32,6 +33,7 @@ absl::StatusOr<std::shared_ptr<Security>> Security::Start(SecurityOptions option
   return security;
 }
 
+// The function uses this object, which must outlive the stream.
 std::function<std::shared_ptr<const void>(size_t bytes)> Security::UnreadOf(
     std::shared_ptr<const Identity> identity, std::string peer, std::function<void()> cancel) {
   if (QuotaOf(*identity).unread_bytes == 0) return nullptr;
@@ -45,6 +47,7 @@ std::function<std::shared_ptr<const void>(size_t bytes)> Security::UnreadOf(
   };
 }
 
+// A copy, so that a later SetOfProcess does not pull it away from its user.
 std::shared_ptr<Security> Security::OfProcess() {
   MutexLock lock(&ProcessMutex());
   return ProcessSecurity();

@@ -1,5 +1,5 @@
-// Which peers does this process trust, and with what? Certificates, policy, tokens, quotas and
-// audit of one process in one place.
+// The security of a process: certificates, policy, tokens, quotas and audit in one place. It
+// decides which peers are trusted, and with what.
 //
 //   connection ─▶ certificate or token ─▶ Identity ─▶ Check(verb, target) ─▶ OK | PERMISSION_DENIED, audited
 //                                                            ▲
@@ -56,7 +56,7 @@ struct SecurityOptions {
 
 class Security {
  public:
-  // One of a test, a benchmark, a library: nothing is asked, nothing is encrypted.
+  // For a test, a benchmark, a library: nothing is asked, nothing is encrypted.
   static const std::shared_ptr<Security>& Open();
   // INVALID_ARGUMENT names the file or flag.
   static absl::StatusOr<std::shared_ptr<Security>> Start(SecurityOptions options);
@@ -65,11 +65,11 @@ class Security {
   static std::shared_ptr<Security> OfProcess();
   static void SetOfProcess(std::shared_ptr<Security> security);
 
-  // Are connections encrypted? Null: they are not.
+  // The TLS files; null: connections are not encrypted.
   virtual TlsFiles* tls() = 0;
-  // Is there a policy? Else every check is OK.
+  // Whether there is a policy. Without one every check is OK.
   virtual bool enforces() const = 0;
-  // Of gRPC connections; 0: they stay, since nothing looks at their certificates any more.
+  // The age at which gRPC connections end; 0: they stay, since nothing checks their certificates.
   virtual Duration connection_age() const = 0;
   // Null without one. What it points to is immutable; a later policy is another one.
   virtual std::shared_ptr<const AccessPolicy> policy() const = 0;
@@ -78,23 +78,24 @@ class Security {
   // --insecure.
   virtual absl::Status MayListen(const Address& address) = 0;
 
-  // What is in the plane `what` ("redis", "engines") goes in clear between this process and `host`.
+  // Whether the plane `what` ("redis", "engines") may go in clear between this process and `host`.
   // Beyond loopback: FAILED_PRECONDITION under a policy, unless --insecure or `trusted`, a flag of
-  // that plane; what passes is said every minute, and in `kvatlas_insecure`.
+  // that plane. A plane that passes is logged every minute, and counts in `kvatlas_insecure`.
   virtual absl::Status MayGoInClear(std::string_view what, const std::string& host,
                                     bool trusted) = 0;
 
-  // Of a client's certificate with its intermediates (PEM) and of an "Authorization: Bearer" value;
-  // each may be empty. A certificate counts before a token, which may be meant for the engine.
+  // The identity of a client's certificate with its intermediates (PEM) and an "Authorization:
+  // Bearer" value; each may be empty. A certificate counts before a token, which may be meant for
+  // the engine.
   // Never null; anonymous without either, and without a policy. UNAUTHENTICATED
   // (`CredentialRefused`): expired, revoked, not of the fleet, unknown token.
   virtual absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view chain_pem,
                                                                        std::string_view bearer) = 0;
 
-  // Any target at all of this verb? For servers, before they read a request. Refusals are audited
-  // under `event`.
+  // Whether the verb is allowed for any target. For servers, before they read a request. Refusals
+  // are audited as "refusal".
   virtual absl::Status CheckMethod(const Identity& identity, Verb verb, std::string_view peer) = 0;
-  // One whose credential `Authenticate` did not take: counted as a refusal, and audited with what
+  // A peer whose credential `Authenticate` refused: counted as a refusal, and audited with what
   // `WhyRefused` says.
   virtual void AuditUnknown(Verb verb, std::string_view peer, const absl::Status& why) = 0;
   // PERMISSION_DENIED, in the same words whatever the reason. Refusals are audited; `audit_allowed`
@@ -108,7 +109,7 @@ class Security {
   class OpenCall {
    public:
     virtual ~OpenCall() = default;
-    // What it was allowed beside the verb: checked again too.
+    // A target that the call was allowed: it is checked again too.
     virtual void Allowed(Verb verb, PolicyTarget target) = 0;
   };
   virtual std::unique_ptr<OpenCall> AddCall(std::shared_ptr<const Identity> identity,
@@ -128,8 +129,8 @@ class Security {
   // One connection, whatever the number of its calls: `peer` is an address with a port.
   virtual absl::StatusOr<Held> HoldConnection(const Identity& identity,
                                               const std::string& peer) = 0;
-  // What answers of so many bytes take until they are sent, for a stream of answers; null where
-  // `identity` has no bound. Beyond it the stream is cancelled, which `cancel` does.
+  // The quota that answers of so many bytes take until they are sent, for a stream of answers; null
+  // where `identity` has no bound. Beyond it the stream is cancelled, which `cancel` does.
   std::function<std::shared_ptr<const void>(size_t bytes)> UnreadOf(
       std::shared_ptr<const Identity> identity, std::string peer, std::function<void()> cancel);
   // The narrower of the identity's and the tenant's. 0: none.
@@ -142,10 +143,11 @@ class Security {
   virtual void AppendMetrics(std::string* text) const = 0;
 };
 
-// Is everything that the host resolves to on this machine alone? One that does not resolve is not.
+// Whether all addresses of the host are on this machine's loopback. False for a host that does not
+// resolve.
 bool IsLoopbackHost(const std::string& host);
 
-// What PERMISSION_DENIED says, whatever the reason: the reason is in the audit log.
+// The message of PERMISSION_DENIED, whatever the reason: the reason is in the audit log.
 inline constexpr std::string_view kNotAllowed =
     "not allowed; the audit log of the server says why (kvatlas policy explain)";
 

@@ -67,7 +67,7 @@ TEST_F(ProcessSecurityTest, ARevokedCertificateIsNotRememberedAsAGoodOne) {
   EXPECT_TRUE(Await([&] { return security_->Authenticate(bad, "").ok(); }, kLong));
 }
 
-// The audit log has what the client is not told.
+// The audit log has the reason, which the client does not get.
 TEST_F(ProcessSecurityTest, RefusedCredentialsAreRefusedAlikeAndAuditedByNameAndReason) {
   const std::string revoked = ChainOf("worker/a/w2");
   std::stringstream expired;
@@ -142,7 +142,7 @@ TEST_F(ProcessSecurityTest, ATenantsQuotaIsSharedAndItsRefusalsAreAudited) {
       << folder_.Audit();
 }
 
-// Redis and engines beyond loopback: in clear only where that is said, and then it is shown.
+// Redis and engines beyond loopback: in clear only where a flag says so, and then it is shown.
 TEST_F(ProcessSecurityTest, WhatGoesInClearBeyondLoopbackIsRefusedOrShown) {
   const std::string shown = "\nkvatlas_insecure 1\n";
   EXPECT_TRUE(security_->MayGoInClear("redis", "127.0.0.1", /*trusted=*/false).ok());

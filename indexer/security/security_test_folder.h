@@ -48,7 +48,7 @@ class SecurityTestFolder {
   const std::string& path() const { return path_; }
   const Pki& pki() const { return *pki_; }
 
-  // By rename, as an editor that is careful.
+  // By rename, as a careful editor writes.
   void WritePolicy(const std::string& revoked) const {
     const std::string path = path_ + "/policy.json";
     std::ofstream(path + ".new") << R"({"version": 1, "trust_domain": "test.example", )" << rest_
@@ -63,7 +63,8 @@ class SecurityTestFolder {
     return paths.ok() ? *paths : TlsPaths();
   }
 
-  // Of a process with that certificate, and of one that has the policy and the audit log too.
+  // The options of a process with that certificate, and of one that has the policy and the audit
+  // log too.
   static SecurityOptions ClientOf(const TlsPaths& tls) {
     SecurityOptions options;
     options.process = "test";
@@ -84,7 +85,7 @@ class SecurityTestFolder {
     return security.ok() ? *security : Security::Open();
   }
 
-  // What curl writes of `url`, which its CA vouches for, and what it says is wrong.
+  // The output of curl for `url`, checked by the folder's CA, with its error messages.
   std::string Curl(const std::string& arguments, const std::string& url) const {
     const std::string command =
         "curl -sS -m 120 --cacert " + pki().ca_path() + " " + arguments + " " + url + " 2>&1";

@@ -1,3 +1,7 @@
+// Load reads the files into fresh OpenSSL contexts, and nothing is replaced unless all of it is
+// good. Publish copies them into files in memory for gRPC, which reads files by itself and would
+// take a half-written pair.
+
 #include "indexer/security/tls_files.h"
 
 #include <errno.h>
@@ -25,7 +29,7 @@
 namespace kvatlas {
 namespace {
 
-// What went wrong last in OpenSSL, in its own words; its queue of errors is empty afterwards.
+// OpenSSL's text for its last error; its queue of errors is empty afterwards.
 std::string LastError() {
   const unsigned long error = ERR_peek_last_error();
   const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);
@@ -48,6 +52,7 @@ absl::StatusOr<std::string> StampOf(std::string_view what, const std::string& pa
                       status.st_mtim.tv_sec, ":", status.st_mtim.tv_nsec, ";");
 }
 
+// The stamps of all files that are given, joined.
 absl::StatusOr<std::string> StampsOf(const TlsPaths& paths) {
   std::string stamps;
   for (const auto& [what, path] :
@@ -62,6 +67,8 @@ absl::StatusOr<std::string> StampsOf(const TlsPaths& paths) {
   return stamps;
 }
 
+// An expired certificate would be refused by every peer; it is refused here, where the reason is
+// plain.
 absl::Status CheckValidNow(const std::string& path, SSL_CTX* context, int64_t* not_after) {
   const X509* const certificate = SSL_CTX_get0_certificate(context);
   if (certificate == nullptr) return Bad("certificate", path, "it holds no certificate");
@@ -75,6 +82,7 @@ absl::Status CheckValidNow(const std::string& path, SSL_CTX* context, int64_t* n
   return absl::OkStatus();
 }
 
+// Certificate with intermediates, then its key; both must belong together.
 absl::Status SetIdentity(const TlsPaths& paths, SSL_CTX* context, int64_t* not_after) {
   if (SSL_CTX_use_certificate_chain_file(context, paths.certificate.c_str()) != 1) {
     return Bad("certificate", paths.certificate,
@@ -90,12 +98,15 @@ absl::Status SetIdentity(const TlsPaths& paths, SSL_CTX* context, int64_t* not_a
   return CheckValidNow(paths.certificate, context, not_after);
 }
 
+// A context without an identity. Peers' certificates are checked where they are sent
+// (SSL_VERIFY_PEER); a server does not require one.
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeContext(const SSL_METHOD* method,
                                                      const TlsPaths& paths) {
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(method), SSL_CTX_free);
   if (context == nullptr) return absl::InternalError(absl::StrCat("no TLS context: ", LastError()));
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
-  // Resumed sessions would skip what changed files say of a peer.
+  // No tickets and no session cache: a resumed session skips the check of the peer's certificate,
+  // and the CAs may have changed since.
   SSL_CTX_set_options(context.get(), SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
                                          SSL_OP_NO_COMPRESSION | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
@@ -116,7 +127,8 @@ absl::StatusOr<std::string> ReadText(std::string_view what, const std::string& p
                                    : Bad(what, path, "it cannot be read");
 }
 
-// Puts a new file in memory with this text in the place of `*descriptor`, at once for who opens it.
+// Replaces the file in memory behind `*descriptor` by a new one with this text. dup3 does so in one
+// step: an opener of /proc/self/fd/N sees the old text or the new one, never a part.
 void PutInto(int* descriptor, std::string_view text) {
   const int fresh = memfd_create("kvatlas-tls", MFD_CLOEXEC);
   bool whole = fresh >= 0;
@@ -137,6 +149,7 @@ void PutInto(int* descriptor, std::string_view text) {
   close(fresh);
 }
 
+// A path by which this process, and nothing else, opens the file in memory.
 std::string PathOf(int descriptor) {
   return descriptor < 0 ? "" : absl::StrCat("/proc/self/fd/", descriptor);
 }
@@ -156,6 +169,7 @@ std::vector<X509Ptr> ReadChain(std::string_view pem) {
 
 }  // namespace
 
+// REQUIRES of the paths: certificate and key together, and a CA file always.
 absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Read(TlsPaths paths) {
   if (paths.certificate.empty() != paths.key.empty()) {
     return absl::InvalidArgumentError(
@@ -172,6 +186,9 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Read(TlsPaths paths) {
   return files;
 }
 
+// Reads all files between two looks at their stamps: if one changed in between, the result could
+// mix old and new, and is dropped. The files are read twice, by OpenSSL and as text for gRPC, which
+// the stamps cover too.
 absl::StatusOr<TlsFiles::Loaded> TlsFiles::Load() const {
   Loaded loaded;
   absl::StatusOr<std::string> before = StampsOf(paths_);
@@ -212,6 +229,8 @@ absl::StatusOr<TlsFiles::Loaded> TlsFiles::Load() const {
   return loaded;
 }
 
+// Loads outside the lock; one thread calls it for a process, and a second caller would only do the
+// work twice.
 absl::Status TlsFiles::Look(bool* changed) {
   *changed = false;
   absl::StatusOr<std::string> stamp = StampsOf(paths_);
@@ -235,6 +254,9 @@ TlsPaths TlsFiles::AcceptedPaths() {
   return Publish();
 }
 
+// Files in memory are kept by the original paths, for the whole process, and never closed: gRPC may
+// read them after this object is gone. Certificate and key are one file, so that gRPC cannot read
+// them of two versions.
 TlsPaths TlsFiles::Publish() {
   using Key = std::tuple<std::string, std::string, std::string>;
   struct InMemory {
@@ -269,6 +291,7 @@ int64_t TlsFiles::not_after_unix_s() const {
   return loaded_.not_after_unix_s;
 }
 
+// Made by a client whose output is taken from a memory BIO; nothing is sent here.
 std::string TlsClientHello() {
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
                                                                   SSL_CTX_free);
@@ -283,6 +306,8 @@ std::string TlsClientHello() {
   return std::string(bytes, static_cast<size_t>(size));
 }
 
+// Verifies a chain that gRPC or OpenSSL accepted in a handshake some time ago: CAs may have changed
+// since, or the certificate expired.
 absl::Status TlsFiles::Trusts(std::string_view chain_pem) const {
   const std::vector<X509Ptr> chain = ReadChain(chain_pem);
   if (chain.empty()) return absl::UnauthenticatedError("no certificate");

@@ -1,4 +1,4 @@
-// Which certificate, key and CAs does this process use now? Files that may change while it runs.
+// The certificate, key and CAs of a process, from files that may change while it runs.
 //
 // PEM files: the certificate with its intermediates, its private key (mode 0640 at most), and the
 // CAs that peers' certificates are checked against. `Look` reads files that changed; what is new
@@ -49,7 +49,7 @@ class TlsFiles {
   // alone; a server all three.
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Read(TlsPaths paths);
 
-  // What is read anew, if anything changed. OK with `*changed` false: nothing did.
+  // Reads the files again if any changed. OK with `*changed` false: none did.
   absl::Status Look(bool* changed);
 
   // Files with what counts now: certificate and key in one, in memory, changed at once. They are
@@ -59,8 +59,8 @@ class TlsFiles {
   // Null without a certificate.
   std::shared_ptr<ssl_ctx_st> server() const;
   std::shared_ptr<ssl_ctx_st> client() const;
-  // Is the first certificate of `chain_pem`, with the others as intermediates, one that a client
-  // may use, by the CAs of now? UNAUTHENTICATED says why not.
+  // OK: the first certificate of `chain_pem`, with the others as intermediates, is one that a
+  // client may use, by the present CAs. UNAUTHENTICATED says why not.
   absl::Status Trusts(std::string_view chain_pem) const;
   // When our own certificate expires; 0 without one.
   int64_t not_after_unix_s() const;

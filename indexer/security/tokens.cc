@@ -1,3 +1,8 @@
+// Listed tokens are compared by SHA-256. JWTs are verified with OpenSSL, without a library for
+// JOSE: base64url, JSON, one signature, and the claims. Only the public-key algorithms that a key
+// of the JWKS file is good for are tried, so a token cannot choose "none" or an HMAC with a public
+// key as its secret.
+
 #include "indexer/security/tokens.h"
 
 #include <openssl/core_names.h>
@@ -32,7 +37,7 @@ using KeyPtr = std::shared_ptr<EVP_PKEY>;
 constexpr size_t kTokenBytesMax = 8192;
 constexpr size_t kFileBytesMax = 4 << 20;
 constexpr int kRsaBitsMin = 2048;
-constexpr int64_t kClockSkewSeconds = 30;  // of who issues JWTs
+constexpr int64_t kClockSkewSeconds = 30;  // of the issuer of JWTs
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -43,7 +48,8 @@ std::string Sha256(std::string_view bytes) {
   return {reinterpret_cast<const char*>(digest), size};
 }
 
-// base64url without padding, in its one form.
+// base64url without padding. Only the canonical form is taken: another text for the same bytes
+// would be a second name for one token.
 std::optional<std::string> Decode(std::string_view text) {
   std::string bytes;
   if (text.find('=') != text.npos || text.find_first_of("+/ \r\n\t") != text.npos ||
@@ -56,12 +62,14 @@ std::optional<std::string> Decode(std::string_view text) {
   return again == text ? std::optional(bytes) : std::nullopt;
 }
 
-// A listed token.
+// One line of the tokens file.
 struct Listed {
   std::string hash;  // 32 bytes
   Identity identity;
 };
 
+// Hash, identity, then options in any order. An unknown option is an error: "expires" misspelt
+// would make a token that never ends.
 absl::StatusOr<Listed> ParseLine(absl::string_view line) {
   const std::vector<std::string> words =
       absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
@@ -96,6 +104,7 @@ absl::StatusOr<Listed> ParseLine(absl::string_view line) {
   return listed;
 }
 
+// Errors name the line, never its content: a token may have been pasted in place of its hash.
 absl::StatusOr<std::vector<Listed>> ReadList(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
   if (!text.ok()) return text.status();
@@ -115,13 +124,15 @@ absl::StatusOr<std::vector<Listed>> ReadList(const std::string& path) {
   return list;
 }
 
-// A key of a JWKS, and the one kind of signature that it is good for.
+// A key of the JWKS file with the algorithms that it may verify. `id` is "kid"; empty matches any
+// token.
 struct SigningKey {
   std::string id;
   std::vector<std::string> algorithms;
   KeyPtr key;
 };
 
+// Null: OpenSSL does not take the numbers.
 KeyPtr FromData(const char* type, OSSL_PARAM_BLD* build) {
   const std::unique_ptr<OSSL_PARAM, decltype(&OSSL_PARAM_free)> params(
       OSSL_PARAM_BLD_to_param(build), OSSL_PARAM_free);
@@ -145,6 +156,7 @@ NumberPtr Number(const std::string& bytes) {
           BN_free};
 }
 
+// Null below `kRsaBitsMin`: shorter keys can be factored.
 KeyPtr RsaKey(const std::string& modulus, const std::string& exponent) {
   const BuildPtr build(OSSL_PARAM_BLD_new(), OSSL_PARAM_BLD_free);
   const NumberPtr n = Number(modulus);
@@ -155,6 +167,7 @@ KeyPtr RsaKey(const std::string& modulus, const std::string& exponent) {
   return key != nullptr && EVP_PKEY_get_bits(key.get()) >= kRsaBitsMin ? key : nullptr;
 }
 
+// P-256. The point in uncompressed form, 0x04 ‖ x ‖ y; OpenSSL checks that it is on the curve.
 KeyPtr EcKey(const std::string& x, const std::string& y) {
   if (x.size() != 32 || y.size() != 32) return nullptr;
   const BuildPtr build(OSSL_PARAM_BLD_new(), OSSL_PARAM_BLD_free);
@@ -179,6 +192,8 @@ std::string TextField(const Json& json, const char* name) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+// Nothing: a key for another purpose or of another kind, which may stand in the same file. An
+// error: a key of our kinds that is broken.
 absl::StatusOr<std::optional<SigningKey>> ReadKey(const Json& json) {
   if (!json.is_object()) return absl::InvalidArgumentError("expected an object");
   if (const std::string use = TextField(json, "use"); !use.empty() && use != "sig") {
@@ -207,7 +222,7 @@ absl::StatusOr<std::optional<SigningKey>> ReadKey(const Json& json) {
         absl::StrCat("key \"", absl::CHexEscape(key.id), "\" of type ", type,
                      ": expected RSA of 2048 bits or more, EC P-256 or Ed25519 in base64url"));
   }
-  // The file may say which one it is for; a kind that is not ours makes it a key for others.
+  // "alg" restricts the key to one algorithm; one that is not ours makes it a key for others.
   if (const std::string algorithm = TextField(json, "alg"); !algorithm.empty()) {
     const auto& known = key.algorithms;
     if (std::find(known.begin(), known.end(), algorithm) == known.end()) {
@@ -218,6 +233,7 @@ absl::StatusOr<std::optional<SigningKey>> ReadKey(const Json& json) {
   return std::optional(std::move(key));
 }
 
+// A file without any usable key is refused: it would refuse every token.
 absl::StatusOr<std::vector<SigningKey>> ReadJwks(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
   if (!text.ok()) return text.status();
@@ -241,7 +257,8 @@ absl::StatusOr<std::vector<SigningKey>> ReadJwks(const std::string& path) {
       absl::StrCat(path, ": no key for RS256, PS256, ES256 or EdDSA among ", number));
 }
 
-// ES256 signatures are two numbers of 32 bytes; OpenSSL wants them in DER.
+// JWTs carry ES256 signatures as two numbers of 32 bytes; OpenSSL takes them in DER. Empty: another
+// length, which Verify refuses.
 std::string EcdsaToDer(const std::string& raw) {
   if (raw.size() != 64) return "";
   const std::unique_ptr<ECDSA_SIG, decltype(&ECDSA_SIG_free)> signature(ECDSA_SIG_new(),
@@ -255,6 +272,7 @@ std::string EcdsaToDer(const std::string& raw) {
   return bytes;
 }
 
+// REQUIRES: `algorithm` is one of the key's. EdDSA hashes by itself, so it has no digest.
 bool Verify(EVP_PKEY* key, const std::string& algorithm, std::string_view text,
             std::string signature) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
@@ -275,6 +293,7 @@ bool Verify(EVP_PKEY* key, const std::string& algorithm, std::string_view text,
   return ok;
 }
 
+// "aud" is a string or a list of strings (RFC 7519 §4.1.3); one equal string is enough.
 bool AudienceIs(const Json& claims, const std::string& audience) {
   const auto found = claims.find("aud");
   if (found == claims.end()) return false;
@@ -286,6 +305,7 @@ bool AudienceIs(const Json& claims, const std::string& audience) {
   return false;
 }
 
+// Seconds since 1970. The range check keeps the conversion of a double defined.
 std::optional<int64_t> TimeField(const Json& claims, const char* name) {
   const auto found = claims.find(name);
   if (found == claims.end() || !found->is_number()) return std::nullopt;
@@ -294,7 +314,8 @@ std::optional<int64_t> TimeField(const Json& claims, const char* name) {
   return static_cast<int64_t>(seconds);
 }
 
-// The characters of a subject that an identity's name has not become '_'.
+// A subject as a name of an identity: characters that names may not have become '_'. Two subjects
+// may then have the same name; the policy can tell them apart by "kvatlas_identity".
 std::string NameOf(const std::string& subject) {
   std::string name = subject;
   for (char& c : name) {
@@ -311,16 +332,18 @@ absl::Status NoGoodJwt(std::string_view why) {
   return CredentialRefused(absl::StrCat("the JWT is not good: ", Absl(why)));
 }
 
+// The tokens of the two files as they were read; immutable.
 class FileTokens final : public Tokens {
  public:
   FileTokens(std::vector<Listed> listed, std::vector<SigningKey> keys, TokenFiles files)
       : listed_(std::move(listed)), keys_(std::move(keys)), files_(std::move(files)) {}
 
+  // A listed token first: it needs a hash alone. Every line is compared, each in constant time.
   absl::StatusOr<Identity> IdentityOf(std::string_view token, int64_t now_unix_s) const override {
     if (token.empty() || token.size() > kTokenBytesMax) return Unknown();
     const std::string hash = Sha256(token);
     const Listed* found = nullptr;
-    for (const Listed& one : listed_) {  // all of them: the time says nothing of which
+    for (const Listed& one : listed_) {  // all of them, so that the time does not tell which
       if (CRYPTO_memcmp(one.hash.data(), hash.data(), hash.size()) == 0) found = &one;
     }
     if (found != nullptr) {
@@ -334,6 +357,8 @@ class FileTokens final : public Tokens {
   }
 
  private:
+  // 1. Three parts of base64url. 2. A header without "crit": extensions that must be understood are
+  //    not. 3. The signature. 4. Only then the claims are parsed.
   absl::StatusOr<Identity> OfJwt(std::string_view token, int64_t now) const {
     const size_t first = token.find('.');
     const size_t second = first == token.npos ? first : token.find('.', first + 1);
@@ -352,6 +377,8 @@ class FileTokens final : public Tokens {
     return OfClaims(claims, now);
   }
 
+  // Tries the keys that the header's "kid" names, or all, and only with an algorithm of the key's
+  // own.
   bool SignedByUs(const Json& header, std::string_view text, const std::string& signature) const {
     const std::string algorithm = TextField(header, "alg");
     const std::string id = TextField(header, "kid");
@@ -364,6 +391,8 @@ class FileTokens final : public Tokens {
     return false;
   }
 
+  // "exp", "iss", "aud" and "sub" are required. "exp" has no allowance for clocks that differ,
+  // "nbf" has.
   absl::StatusOr<Identity> OfClaims(const Json& claims, int64_t now) const {
     const std::optional<int64_t> expires = TimeField(claims, "exp");
     if (!expires.has_value()) return NoGoodJwt("it has no \"exp\"");
@@ -398,6 +427,8 @@ class FileTokens final : public Tokens {
 
 }  // namespace
 
+// Issuer and audience are required with a JWKS file: the same keys usually sign tokens for other
+// services too.
 absl::StatusOr<std::shared_ptr<const Tokens>> Tokens::Read(const TokenFiles& files) {
   std::vector<Listed> listed;
   std::vector<SigningKey> keys;
@@ -420,6 +451,7 @@ absl::StatusOr<std::shared_ptr<const Tokens>> Tokens::Read(const TokenFiles& fil
       std::make_shared<FileTokens>(std::move(listed), std::move(keys), files));
 }
 
+// The end of that day in UTC.
 absl::StatusOr<int64_t> TokenEnd(std::string_view day) {
   tm parts = {};
   const std::string text(day);
@@ -431,6 +463,7 @@ absl::StatusOr<int64_t> TokenEnd(std::string_view day) {
   return static_cast<int64_t>(timegm(&parts)) + 24 * 60 * 60;
 }
 
+// Aborts if the system has no randomness: a guessable token must not leave.
 std::string NewBearerToken() {
   unsigned char bytes[32];
   if (RAND_bytes(bytes, sizeof(bytes)) != 1) std::abort();

@@ -1,5 +1,5 @@
-// Whose bearer token is it? Tokens that a file lists by their hashes, and JWTs signed by keys of a
-// JWKS file.
+// Identities of bearer tokens: tokens that a file lists by their hashes, and JWTs signed by keys of
+// a JWKS file.
 //
 // *Format of the tokens file*, a line per token, # for comments:
 //   sha256:HEX IDENTITY [tenant=NAME] [name=NAME] [expires=2027-01-31]

@@ -219,7 +219,7 @@ TEST_F(TokensTest, NoSignatureButThatOfAKeyOfTheFileCounts) {
   const std::string body = Base64(Claims());
   EXPECT_TRUE(refused(absl::StrCat(Base64(R"({"alg":"none"})"), ".", body, ".")));
   EXPECT_TRUE(refused(absl::StrCat(Base64(R"({"alg":"none"})"), ".", body, ".AAAA")));
-  // HMAC with what the file says in public, as libraries that trust "alg" take it.
+  // HMAC with the public key as its secret, which libraries that trust "alg" accept.
   const std::string head = Base64(R"({"alg":"HS256"})") + "." + body;
   const std::string modulus = NumberOf(rsa_.get(), OSSL_PKEY_PARAM_RSA_N);
   for (const std::string& secret : {modulus, std::string("\0\0\0", 3), Jwks()}) {

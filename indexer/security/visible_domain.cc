@@ -12,7 +12,8 @@ VisibleDomain DomainVisibleTo(Security& security, const Identity& asker, Domain 
   const PolicyTarget target = {.model = visible.domain.model, .tenant = visible.domain.tenant};
   if (security.Check(asker, Verb::kQuery, target, "", "refusal").ok()) return visible;
   visible.hidden = true;
-  // Names are printable: no domain has this one.
+  // Names are printable, so no domain has this one. The look-up goes its normal way and takes its
+  // normal time: a caller cannot tell a hidden tenant from one that does not exist.
   visible.domain.tenant.insert(visible.domain.tenant.begin(), '\x7f');
   return visible;
 }

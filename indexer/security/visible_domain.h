@@ -1,4 +1,4 @@
-// Which domain does a question really ask of? The one it names, or none that exists when the
+// The domain that a question is looked up in: the one it names, or one that does not exist when the
 // asker's tenants do not have it.
 //
 // A question for a tenant that the asker may not see is answered as one for a tenant that was never
@@ -23,7 +23,7 @@ struct VisibleDomain {
 
 VisibleDomain DomainVisibleTo(Security& security, const Identity& asker, Domain asked);
 
-// What a lookup of an unknown domain says, of a hidden one too.
+// The error of a look-up of an unknown domain, and of a hidden one.
 absl::Status NoSuchDomain(const Domain& asked);
 
 }  // namespace kvatlas

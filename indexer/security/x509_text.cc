@@ -21,6 +21,7 @@ std::string TextOf(BIO* memory) {
   return {bytes, size > 0 ? static_cast<size_t>(size) : 0};
 }
 
+// Certificates give times in UTC.
 int64_t UnixSeconds(const ASN1_TIME* time) {
   tm parts = {};
   if (time == nullptr || ASN1_TIME_to_tm(time, &parts) != 1) return 0;

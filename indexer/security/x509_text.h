@@ -1,4 +1,4 @@
-// What every user of OpenSSL's certificates needs of them as text and numbers.
+// OpenSSL's certificates as text and numbers.
 //
 // *Threads*: any.
 

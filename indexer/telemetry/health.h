@@ -1,4 +1,4 @@
-// Should this process get work now?
+// Whether a process should get work now.
 
 #ifndef KVATLAS_INDEXER_TELEMETRY_HEALTH_H_
 #define KVATLAS_INDEXER_TELEMETRY_HEALTH_H_

@@ -1,3 +1,7 @@
+// A record takes three steps: LogEnabled (one atomic load), FormatLine on the caller's thread, one
+// write. The options are shared by pointer, so ConfigureLog never waits for records that are being
+// written. LogLimiter, at the end, bounds how often a record with the same key is written.
+
 #include "indexer/telemetry/log.h"
 
 #include <errno.h>
@@ -18,11 +22,13 @@
 namespace kvatlas {
 namespace {
 
-// Left free in a line for `fields_dropped` and the closing brace.
+// Bytes of a line that fields may not use: `fields_dropped` and the closing brace must fit behind
+// them.
 constexpr size_t kLineReserve = 40;
 static_assert(kLineReserve >= sizeof(",\"fields_dropped\":18446744073709551615}\n") - 1);
 
-// What Log reads. The level stands apart so that a disabled record takes no lock.
+// The process's log. The level is kept apart from the options, so that a disabled record takes no
+// lock. The two are not replaced together: a record may see the new level with the old options.
 struct Sink {
   std::atomic<LogLevel> level_min{LogLevel::kInfo};
   Mutex mutex;
@@ -55,7 +61,7 @@ const char* LevelName(LogLevel level) {
   return "unknown";
 }
 
-// logfmt needs quotes round anything that would not read back as one word.
+// True if logfmt reads the text back as one word. Otherwise the value needs quotes.
 bool IsWord(std::string_view text) {
   for (const char c : text) {
     if (c <= ' ' || c == '"' || c == '=' || c == '\\' || c == 0x7F) return false;  // and above 0x7F
@@ -69,14 +75,15 @@ void AppendQuoted(std::string* out, std::string_view text) {
   out->push_back('"');
 }
 
-// Builds one line and keeps it within `kLogLineBytesMax`.
+// Builds one line, never longer than `kLogLineBytesMax`: a field that does not fit is taken back
+// and counted, and later, shorter ones may still fit.
 class LineBuilder {
  public:
   explicit LineBuilder(LogFormat format) : json_(format == LogFormat::kJson) {
     if (json_) line_.push_back('{');
   }
 
-  // Of text for a terminal: what stands before the fields.
+  // For text: sets what stands before the fields.
   void Begin(std::string head) {
     line_ = std::move(head);
     first_ = false;
@@ -121,6 +128,8 @@ class LineBuilder {
   std::string line_;
 };
 
+// logfmt and JSON have the same keys in the same order; text has its own head. `suppressed` comes
+// last and so is the first to be dropped from a full line.
 std::string FormatLine(const LogOptions& options, uint64_t wall_time_ns, LogLevel level,
                        std::string_view event, std::span<const LogField> fields,
                        uint64_t suppressed) {
@@ -146,6 +155,9 @@ std::string FormatLine(const LogOptions& options, uint64_t wall_time_ns, LogLeve
   return line.Finish();
 }
 
+// One system call for each record, so that records of threads and processes do not mix. Blocks
+// while the pipe is full. An error other than EINTR loses the record: there is no place to report
+// it.
 void Write(LogLevel level, std::string_view event, std::span<const LogField> fields,
            uint64_t suppressed) {
   const std::shared_ptr<const LogOptions> options = CurrentOptions();
@@ -170,6 +182,7 @@ LogField::LogField(std::string_view name, Duration duration)
 LogField::LogField(std::string_view name, double value)
     : name(name), value(absl::StrCat(value)), is_text(!(value - value == 0)) {}
 
+// The former options are destroyed after the lock is released, by whichever user drops them last.
 void ConfigureLog(LogOptions options) {
   Sink& sink = TheSink();
   sink.level_min.store(options.level_min, std::memory_order_relaxed);
@@ -199,13 +212,18 @@ LogLimiter::LogLimiter(Duration period) : period_(period) {}
 
 namespace {
 
-// Keys that come and go, as of workers, do not fill the bound: whenever there are so many, those
-// with nothing left to tell go.
+// When the number of keys reaches a power of two from `kKeysSwept` on, keys whose period is over
+// and that held back nothing are removed. So keys of workers that come and go do not fill the
+// bound, at an amortised constant cost.
 constexpr size_t kKeysSwept = 64;
 bool IsSweptAt(size_t keys) { return keys >= kKeysSwept && std::has_single_bit(keys); }
 
 }  // namespace
 
+// 1. A new key may first sweep old ones. At `kLogKeysMax` keys with counts are removed too, and
+//    their counts are lost.
+// 2. If there is still no room, the key shares the entry "".
+// 3. Within the period the record is counted and held back; after it, it passes with the count.
 std::optional<uint64_t> LogLimiter::Admit(std::string_view key, Time now) {
   MutexLock lock(&mutex_);
   auto entry = entries_.find(std::string(key));

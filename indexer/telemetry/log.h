@@ -1,4 +1,4 @@
-// What happened in this process, for a person or a log store to read?
+// The process's log: records for a person or a log store to read.
 //
 // A record is one line: time, level, component, event, then named fields. An event is a short
 // constant phrase ("stream refused"); what varies goes into fields, so that records can be counted.

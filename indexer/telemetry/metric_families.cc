@@ -1,3 +1,7 @@
+// Each family is one string, with its head first; a series is appended to the family of its name
+// wherever it comes. So the series of a family are together in the output, as the format requires,
+// whatever the order of the calls.
+
 #include "indexer/telemetry/metric_families.h"
 
 #include <cstdio>
@@ -26,6 +30,8 @@ void MetricFamilies::DeclareGauge(std::string_view name, std::string_view help) 
   Family(name, "gauge", help);
 }
 
+// `append` is the same function that adds the series later; while declaring, Add stops after the
+// head.
 void MetricFamilies::Declare(const std::function<void(MetricFamilies*)>& append) {
   declaring_ = true;
   append(this);
@@ -36,6 +42,7 @@ void MetricFamilies::AppendTo(std::string* text) const {
   for (const std::string& family : families_) *text += family;
 }
 
+// The family of `name`, made with HELP and TYPE at the first call; later help and type are ignored.
 std::string& MetricFamilies::Family(std::string_view name, std::string_view type,
                                     std::string_view help) {
   const auto known = index_.find(name);
@@ -53,6 +60,7 @@ void MetricFamilies::Add(std::string_view name, std::string_view type, std::stri
   if (declaring_) return;
   family += name;
   if (!labels.empty()) family.append("{").append(labels).append("}");
+  // 17 digits: every double reads back to the same value, and counters stay exact up to 2^53.
   char number[32];
   std::snprintf(number, sizeof number, " %.17g\n", value);
   family += number;

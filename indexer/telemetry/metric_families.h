@@ -1,5 +1,5 @@
-// How are series that come and go written, for `Metrics::OnText`? Families in the order of their
-// first series, with the series of one together, as Prometheus' text format wants it.
+// Writes series that come and go, for `Metrics::OnText`: families in the order of their first
+// series, with the series of one together, as Prometheus' text format requires.
 //
 // *Threads*: none; one scrape makes one. *Cost*: a string per family.
 //

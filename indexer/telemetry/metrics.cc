@@ -1,3 +1,7 @@
+// Series are made and kept by prometheus-cpp's registry, which takes its own locks; handles point
+// into it. This file bounds the number of series per name and orders a scrape: refreshers first,
+// then the registry, then texts of others.
+
 #include "indexer/telemetry/metrics.h"
 
 #include <prometheus/counter.h>
@@ -18,7 +22,8 @@
 namespace kvatlas {
 
 struct Metrics::Impl {
-  // The labels that a series of `name` gets: `labels`, or "other" for each above the bound.
+  // The labels that a series of `name` gets: `labels`, or "other" for every value when `name` has
+  // `kMetricSeriesMax` label sets already. Known sets are never forgotten.
   MetricLabels BoundedLabels(const std::string& name, const MetricLabels& labels)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::set<MetricLabels>& known = series[name];
@@ -32,7 +37,8 @@ struct Metrics::Impl {
     return other;
   }
 
-  // Makes or finds the series. prometheus-cpp throws at what is a bug of the caller.
+  // Makes or finds the series. prometheus-cpp throws when the caller breaks its rules (an illegal
+  // name, another kind): a bug, which ends the process.
   template <typename Builder, typename... Args>
   auto* Add(Builder builder, const std::string& name, const std::string& help,
             const MetricLabels& labels, const Args&... args) {
@@ -48,6 +54,7 @@ struct Metrics::Impl {
 
   prometheus::Registry registry;  // locks for itself
   Mutex mutex;
+  // The label sets of each name; bounded by `kMetricSeriesMax` for each.
   std::map<std::string, std::set<MetricLabels>> series ABSL_GUARDED_BY(mutex);
 
   Mutex scrape_mutex;  // before `mutex`
@@ -56,6 +63,7 @@ struct Metrics::Impl {
 };
 
 void Counter::Increment(double by) { counter_->Increment(by); }
+// Read and add are two steps, hence one caller at a time.
 void Counter::RaiseTo(double value) {
   const double more = value - Value();
   if (more > 0) Increment(more);
@@ -93,6 +101,7 @@ Histogram Metrics::AddHistogram(const std::string& name, const std::string& help
   return Histogram(impl_->Add(prometheus::BuildHistogram(), name, help, labels, buckets));
 }
 
+// A name without "_total" is a bug of the caller and ends the process.
 std::string FormerName(std::string_view name) {
   constexpr std::string_view kEnd = "_total";
   if (!name.ends_with(kEnd) || name.size() == kEnd.size()) {
@@ -123,6 +132,8 @@ void Metrics::OnText(std::function<void(std::string*)> append) {
   impl_->texts.push_back(std::move(append));
 }
 
+// One scrape at a time, by `scrape_mutex`. Refreshers take `mutex` when they ask for handles, which
+// is why the two are separate.
 std::string Metrics::Text() {
   MutexLock lock(&impl_->scrape_mutex);
   for (const std::function<void()>& refresh : impl_->refreshers) refresh();

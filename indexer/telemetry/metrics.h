@@ -1,6 +1,6 @@
-// What does this process count and measure, for Prometheus to read?
+// The counters and measurements of a process, for Prometheus to read.
 //
-// `Metrics` is a thin door over prometheus-cpp. The handles it gives out are small values to keep
+// `Metrics` is a thin layer over prometheus-cpp. The handles it gives out are small values to keep
 // where the counting happens; asking again for the same name and labels gives the same series.
 //
 // Threads: all of it, from any thread.
@@ -77,7 +77,7 @@ class Histogram {
 // Upper bounds for times in seconds, 10 us to 10 s, three to a decade.
 const std::vector<double>& LatencyBuckets();
 
-// Of a counter that was a gauge without "_total" before, the former name and its help: both are
+// For a counter that was a gauge without "_total" before: the former name and its help. Both are
 // there for one release.
 std::string FormerName(std::string_view name);
 std::string FormerHelp(std::string_view name);

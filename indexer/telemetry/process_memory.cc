@@ -1,3 +1,6 @@
+// Reads /proc and the control groups at each call; nothing is cached but the flag of critical
+// memory.
+
 #include "indexer/telemetry/process_memory.h"
 
 #include <malloc.h>
@@ -18,14 +21,14 @@ constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
 uint64_t PageBytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
-// A file that has one number; "max" and what cannot be read are no limit.
+// The number in a file; no limit if it says "max" or cannot be read.
 uint64_t NumberIn(const std::string& path) {
   std::ifstream file(path);
   uint64_t number = 0;
   return file >> number ? number : kNoLimit;
 }
 
-// Of this group and those above it.
+// The smallest limit of a control group and of all groups above it.
 uint64_t GroupLimit(const std::string& root, std::string group, const char* file) {
   uint64_t limit = kNoLimit;
   while (true) {
@@ -36,6 +39,8 @@ uint64_t GroupLimit(const std::string& root, std::string group, const char* file
   }
 }
 
+// Written by the timer that measures, read by watchers without a `MemoryBudget`
+// (grpc_call_watch.h).
 std::atomic<bool> memory_critical{false};
 
 }  // namespace
@@ -45,6 +50,7 @@ void SetMemoryCritical(bool critical) {
 }
 bool MemoryIsCritical() { return memory_critical.load(std::memory_order_relaxed); }
 
+// Resident less shared pages: pages of files can be dropped and read again, and do not count.
 uint64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   uint64_t size = 0, resident = 0, shared = 0;
@@ -64,10 +70,12 @@ std::optional<uint64_t> AddressSpaceLimitBytes() {
   return limit.rlim_cur;
 }
 
+// The least of physical memory, the limit of addresses, and the limits of the process's control
+// groups, of version 1 and 2.
 uint64_t MemoryLimitBytes() {
   uint64_t limit = std::min(static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * PageBytes(),
                             AddressSpaceLimitBytes().value_or(kNoLimit));
-  // "0::/group", of the second version; "9:memory:/group", of the first.
+  // "0::/group" is of version 2, which has no controllers; "9:memory:/group" is of version 1.
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const size_t controllers = line.find(':');
@@ -94,6 +102,7 @@ void FitAddressSpace() {
   pthread_attr_destroy(&attributes);
 }
 
+// Each thread reserves a stack of `kSmallStackBytes` (FitAddressSpace). At least one.
 int ThreadsThatFit(int threads) {
   const std::optional<uint64_t> limit = AddressSpaceLimitBytes();
   if (!limit.has_value()) return threads;

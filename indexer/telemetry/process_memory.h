@@ -1,5 +1,4 @@
-// How much memory does this process use, how much may it, and how does it manage with few
-// addresses?
+// How much memory this process uses and may use, and how it lives with few addresses.
 //
 // *Threads*: any. *Cost*: reads files of the system.
 
@@ -17,8 +16,8 @@ uint64_t ResidentBytes();
 // Addresses that are mapped, resident or not; 0 likewise.
 uint64_t AddressSpaceBytes();
 
-// Whether its memory is nearly all used (`MemoryLevel::kCritical`), as who measures it said last:
-// for what has no budget at hand.
+// Whether memory is nearly all used (`MemoryLevel::kCritical`), as the last measurement said: for
+// code that has no budget at hand.
 void SetMemoryCritical(bool critical);
 bool MemoryIsCritical();
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
 
+// \u00XX, in lower case.
 void AppendControl(std::string* out, unsigned char byte) {
   constexpr char kHex[] = "0123456789abcdef";
   out->append("\\u00");
@@ -21,8 +22,8 @@ void AppendControl(std::string* out, unsigned char byte) {
   out->push_back(kHex[byte & 15]);
 }
 
-// Control characters of both sets; marks that turn the direction of writing, or are not seen
-// (Unicode 15, general categories Cc, Cf, Zl, Zp).
+// Characters that Shown escapes: control characters of ASCII and Latin-1, marks that turn the
+// direction of writing, and invisible ones (Unicode 15, general categories Cc, Cf, Zl, Zp). Sorted.
 constexpr std::pair<uint32_t, uint32_t> kNotShown[] = {
     {0x00, 0x1f},     {0x7f, 0x9f},     {0xad, 0xad},      {0x61c, 0x61c},
     {0x180e, 0x180e}, {0x200b, 0x200f}, {0x2028, 0x202e},  {0x2060, 0x206f},
@@ -39,6 +40,8 @@ uint32_t CodeOf(std::string_view character) {
 
 }  // namespace
 
+// Byte by byte in ASCII, character by character beyond. A byte that begins no valid character
+// becomes U+FFFD alone, and the next byte is tried again.
 void AppendJsonEscaped(std::string* out, std::string_view text) {
   while (!text.empty()) {
     const unsigned char byte = static_cast<unsigned char>(text[0]);
@@ -66,6 +69,8 @@ void AppendJsonEscaped(std::string* out, std::string_view text) {
   }
 }
 
+// A name of a worker may contain anything; on a terminal it must not move the cursor or imitate a
+// line of its own.
 std::string Shown(std::string_view text) {
   std::string shown;
   while (!text.empty()) {
@@ -87,6 +92,7 @@ std::string Shown(std::string_view text) {
   return shown;
 }
 
+// Prometheus' format escapes these three alone and takes any UTF-8.
 std::string MetricLabel(std::string_view name, std::string_view value) {
   std::string label(name);
   label += "=\"";

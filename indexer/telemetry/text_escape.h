@@ -1,5 +1,5 @@
-// How is text from outside put into a JSON string, and into a metric's label? And gauges that are
-// written as text.
+// Escapes text from outside for JSON strings, metric labels and terminals; and writes gauges as
+// text.
 //
 // Control characters, quotes and backslashes are escaped; bytes that are not UTF-8 become U+FFFD,
 // so the result is always valid. Without quotes round it.

@@ -1,3 +1,6 @@
+// Reads a question of the page, asks nothing itself, and writes the answers of cells as JSON
+// without any hash.
+
 #include "indexer/ui/explain.h"
 
 #include <algorithm>
@@ -12,13 +15,17 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Workers in an answer; the deepest are kept.
 constexpr size_t kWorkersShown = 16;
 
+// A worker of an answer, with its cell. The pointer is into the `ExplainAnswer`.
 struct Shown {
   std::string cell;
   const v1::ExplainedWorker* worker;
 };
 
+// One letter for each block, of the nearest tier: the loop runs from the farthest to the nearest.
+// `tiers` has a byte for each block, the bits of a `TierMask`.
 std::string LettersOf(const std::string& tiers) {
   constexpr std::string_view kLetters = "dhkx";
   std::string letters;
@@ -53,6 +60,7 @@ absl::Status ReadText(const Json& json, const char* name, std::string* text) {
   return absl::OkStatus();
 }
 
+// Only unsigned integers within the type: a negative or fractional id is refused, not rounded.
 absl::Status ReadTokens(const Json& json, std::vector<TokenId>* tokens) {
   if (!json.contains("tokens")) return absl::OkStatus();
   if (!json["tokens"].is_array()) return absl::InvalidArgumentError("tokens is not an array");
@@ -66,6 +74,7 @@ absl::Status ReadTokens(const Json& json, std::vector<TokenId>* tokens) {
 
 }  // namespace
 
+// The first error counts (`Update`). Exactly one of tokens and text must be there.
 absl::StatusOr<ExplainQuestion> ReadExplain(const std::string& body) {
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("the body is not a JSON object");
@@ -84,6 +93,7 @@ absl::StatusOr<ExplainQuestion> ReadExplain(const std::string& body) {
   return question;
 }
 
+// The tokens as the leaf takes them; it hashes them itself.
 v1::ExplainRequest ToRequest(const ExplainQuestion& question) {
   v1::ExplainRequest request;
   request.mutable_domain()->set_model(question.model);
@@ -95,6 +105,7 @@ v1::ExplainRequest ToRequest(const ExplainQuestion& question) {
   return request;
 }
 
+// `diverges_at` is the depth of the deepest worker, where the prompt goes on beyond it.
 std::string ExplainJson(const ExplainQuestion& question, const ExplainAnswer& answer) {
   std::vector<Shown> shown;
   uint32_t block_size = 0, blocks = 0, deepest = 0;

@@ -1,4 +1,4 @@
-// Where is a prompt cached? The page's question and its answer, from any source.
+// The page's question where a prompt is cached, and its answer, from any source.
 //
 // *Format* of POST /ui/explain:
 //   {"model":"m", "tokens":[1,2,…]}     or "text":"…", where there is a tokenizer; with "tenant", "lora_name", "cache_salt"

@@ -1,3 +1,6 @@
+// From the answers of leaves and nodes to cells, workers and streams; the verdict and the JSON are
+// in fleet_json.cc. Pure functions: every conversion reads one `StatsResponse`.
+
 #include "indexer/ui/fleet.h"
 
 #include <algorithm>
@@ -9,7 +12,7 @@
 namespace kvatlas {
 namespace {
 
-// Labels by which a cell says where it is, the widest first.
+// Labels by which a cell says where it is; the first that it has counts.
 constexpr std::string_view kRegionLabels[] = {"region", "zone"};
 // As `hierarchy/hierarchy.h` has them.
 constexpr char kKindLabel[] = "kvatlas.kind";
@@ -42,7 +45,7 @@ void Add(const FleetLoad& more, FleetLoad* load) {
   load->waiting += more.waiting;
 }
 
-// "cluster/cell" is in region "cluster"; labels say more.
+// A label, or the cluster of a name "cluster/cell"; empty: neither.
 std::string RegionOf(const v1::HolderStats& holder) {
   for (const std::string_view label : kRegionLabels) {
     const auto found = holder.labels().find(std::string(label));
@@ -77,6 +80,8 @@ FleetWorker WorkerOf(const v1::HolderStats& stats) {
   return worker;
 }
 
+// A worker that is in several domains is one tile: the worst of its states, the sum of its blocks.
+// Its load is the worker's as a whole and counts once.
 void Merge(FleetWorker more, FleetWorker* worker) {
   worker->trust = std::max(worker->trust, more.trust);
   worker->masked |= more.masked;
@@ -86,6 +91,8 @@ void Merge(FleetWorker more, FleetWorker* worker) {
   if (!worker->load.has_value()) worker->load = more.load;
 }
 
+// A stream from a worker to the leaf. Figures of the engine's events exist only where the leaf
+// listens to an engine itself.
 FleetStream StreamOf(const v1::DomainStats& domain, const v1::HolderStats& stats, std::string to) {
   FleetStream stream;
   stream.from = HolderName(stats.holder());
@@ -108,6 +115,8 @@ FleetStream StreamOf(const v1::DomainStats& domain, const v1::HolderStats& stats
   return stream;
 }
 
+// A stream of coverage from the leaf to a parent. The parent's refusal is a better reason than the
+// state of the connection.
 FleetStream StreamOf(const v1::ParentStats& parent, std::string from) {
   FleetStream stream;
   stream.from = std::move(from);
@@ -128,6 +137,8 @@ std::string_view FleetHealthName(FleetHealth health) {
   return kNames[static_cast<size_t>(health)];
 }
 
+// Weights that keep the kinds of trouble apart: not connected or masked before not exact, before
+// differences and refusals, before losses, before lag.
 double FleetStream::badness() const {
   double bad = 0;
   if (state != "connected" && !state.empty()) bad += 1e9;
@@ -138,6 +149,8 @@ double FleetStream::badness() const {
   return bad + 10 * static_cast<double>(snapshots) + lag_ms.value_or(0) + 1e-3 * age_ms;
 }
 
+// The leaf's own cell. Workers are merged over domains by name, rank and replica. Masked workers do
+// not make a cell worse: they are in no answer.
 FleetCell CellOf(const v1::StatsResponse& leaf) {
   FleetCell cell;
   cell.name = leaf.cell();
@@ -196,7 +209,9 @@ void AppendModels(const v1::StatsResponse& leaf, std::set<std::string>* models) 
   for (const v1::DomainStats& domain : leaf.domains()) models->insert(domain.domain().model());
 }
 
-// Of the replicas of a cell the best speaks, as in an answer; sums of domains are of that one.
+// Merges what each replica of a cell reports over all domains, worst state first. Then the best
+// replica stands for the cell, as in an answer: the healthiest, and of equal ones the one heard
+// last. Sums are of that replica alone.
 std::vector<ReportedCell> ReportedBy(const v1::StatsResponse& node) {
   std::map<std::string, std::map<std::string, ReportedCell>> replicas;  // by cell and replica
   for (const v1::DomainStats& domain : node.domains()) {
@@ -217,7 +232,7 @@ std::vector<ReportedCell> ReportedBy(const v1::StatsResponse& node) {
           std::max(cell.health, stats.masked() ? FleetHealth::kStale : HealthOf(stats.trust()));
       cell.age_ms = std::max(cell.age_ms, stats.age_ms());
       if (!stats.has_load()) continue;
-      // Workers and pools are the cell's, whatever the domain: the largest is told once.
+      // Workers and pools are the cell's, not the domain's: the largest figure counts, once.
       cell.workers_count = std::max<uint64_t>(cell.workers_count, stats.load().workers());
       const FleetLoad load = LoadOf(stats.load());
       if (load.used_blocks + load.free_blocks >= cell.load.used_blocks + cell.load.free_blocks)

@@ -1,11 +1,11 @@
-// What is there, and how well? The state behind the map, the table of streams and the sentence at
-// the top of the page, made from what leaves and hierarchy nodes say of themselves.
+// The state of the fleet behind the map, the table of streams and the sentence at the top of the
+// page, made from what leaves and hierarchy nodes report about themselves.
 //
 //   Leaf.Stats ──▶ AddLeaf ─╮
 //   Hierarchy.Stats ▶ AddNode ┴▶ FleetPage ──▶ Judge ──▶ FleetJson (all cells), CellJson (one, with all its workers)
 //
-// *Truth*: as old as the answers it is made of; each cell and peer says how old. What was not
-// asked, or has not answered, is said to be so, never taken for well.
+// *Truth*: as old as the answers it is made of; each cell and peer says how old. A process that was
+// not asked, or has not answered, is shown as such, never taken for healthy.
 // *Threads*: none. *Cost*: linear in workers; the JSON of 4,096 cells some 1 MB.
 // *Bounds*: `kTilesMax` workers are in the JSON of the whole, then cells without their workers;
 // `kStreamsShown` streams and `kPeersShown` peers, the worst first.
@@ -18,11 +18,11 @@
 //    "totals":{"cells":4,"cells_exact":3,"workers":32,"workers_silent":1,"blocks":…,"used_blocks":…,"free_blocks":…,
 //              "running":…,"waiting":…},
 //    "cells":[{"name":"a","region":"eu","state":"exact|degraded|stale|unreachable|unknown","why":"","age_ms":12,
-//              "seen_ms":900,                                 since its leaf told of its workers; absent: never
+//              "seen_ms":900,                                 since its leaf reported its workers; absent: never
 //              "address":"…","replicas":2,"version":"0.1.0","workers":8,"workers_silent":0,"used_blocks":…,"free_blocks":…,
 //              "running":…,"waiting":…,"blocks":…,
 //              "tiles":[["w0",0,"exact",false,true,37,900,100,1000,2,0], …]}],   absent: more than are shown at once
-//                       name, rank, trust, masked, connected, age_ms, blocks, used, free (-1: not told), running, waiting
+//                       name, rank, trust, masked, connected, age_ms, blocks, used, free (-1: unknown), running, waiting
 //    "streams":[{"from":"w0","to":"a","domain":"m","state":"connected","reason":"","trust":"exact","masked":false,"age_ms":3,
 //                "lag_ms":1.5,"behind":0,"gaps":0,"snapshots":0,"digests_different":0,"refusals":0,"lost":0}],
 //    "streams_total":40,
@@ -99,7 +99,7 @@ struct FleetStream {
   uint64_t behind = 0;           // of coverage: waypoints that are kept back
   uint64_t gaps = 0, snapshots = 0, digests_different = 0, refusals = 0, lost = 0;
 
-  // What is listed first: trouble now before trouble in the past.
+  // The order of the list, worst first: present trouble before past trouble.
   double badness() const;
 };
 
@@ -135,14 +135,14 @@ struct FleetPage {
   bool explain = false;    // /ui/explain is there
 };
 
-// What one leaf says: its cell, its workers, its streams from workers and to parents.
+// The report of one leaf: its cell, its workers, its streams from workers and to parents.
 FleetCell CellOf(const v1::StatsResponse& leaf);
 void AppendStreams(const v1::StatsResponse& leaf, std::vector<FleetStream>* streams);
 // Keeps the worst so many, the worst first.
 void KeepWorst(size_t max, std::vector<FleetStream>* streams);
 void AppendModels(const v1::StatsResponse& leaf, std::set<std::string>* models);
 
-// What a node says of those that report to it: cells, and lower nodes.
+// The cells and lower nodes that report to a node.
 struct ReportedCell {
   FleetCell cell;  // without workers
   bool is_node = false;

@@ -1,4 +1,5 @@
-// The verdict, and the JSON.
+// The sentence at the top of the page (Judge), and the JSON of fleet.json, whose schema is in
+// fleet.h.
 
 #include <algorithm>
 #include <iterator>
@@ -19,6 +20,7 @@ constexpr uint64_t kExactInADouble = uint64_t{1} << 53;
 constexpr size_t kPointsInASentence = 2;
 constexpr size_t kPointsShown = 32;
 
+// JavaScript reads numbers as doubles, which are exact up to 2^53; larger counts are strings.
 Json Count(uint64_t count) {
   if (count <= kExactInADouble) return count;
   return std::to_string(count);
@@ -34,6 +36,7 @@ std::string Ago(uint64_t ms) {
   return std::to_string(ms / 60000) + " min";
 }
 
+// "cell b 12 s stale": the age where it is the trouble.
 std::string PointOf(const FleetCell& cell) {
   std::string point = "cell " + cell.name + " ";
   switch (cell.health) {
@@ -48,12 +51,14 @@ std::string PointOf(const FleetCell& cell) {
   return point;
 }
 
+// Sums over all cells.
 struct Tally {
   uint64_t exact = 0, workers = 0, silent = 0, blocks = 0;
   FleetLoad load;
   std::vector<const FleetCell*> unwell;  // the worst first
 };
 
+// Cells that are not exact are sorted by state, then by age.
 Tally TallyOf(const FleetPage& fleet) {
   Tally tally;
   for (const FleetCell& cell : fleet.cells) {
@@ -102,6 +107,7 @@ std::vector<std::string> SilentWorkers(const FleetPage& fleet) {
   return points;
 }
 
+// Processes by version, this one included.
 std::map<std::string, uint64_t> Versions(const FleetPage& fleet) {
   std::map<std::string, uint64_t> versions = {{kVersion, 1}};
   for (const FleetPeer& peer : fleet.peers)
@@ -109,6 +115,7 @@ std::map<std::string, uint64_t> Versions(const FleetPage& fleet) {
   return versions;
 }
 
+// An array rather than an object: there may be `kTilesMax` of them in one answer.
 Json TileOf(const FleetWorker& worker) {
   Json tile = {worker.name,      worker.rank,   FleetHealthName(worker.trust), worker.masked,
                worker.connected, worker.age_ms, Count(worker.blocks)};
@@ -172,18 +179,26 @@ Json JsonOf(const FleetPeer& peer) {
   return json;
 }
 
+// A state that is not in the list counts as the worst.
 int Badness(const FleetPeer& peer) {
   constexpr std::string_view kStates[] = {"fresh", "asked", "late", "refused", "unreachable"};
   return static_cast<int>(std::find(std::begin(kStates), std::end(kStates), peer.state) -
                           std::begin(kStates));
 }
 
+// Names of workers may not be UTF-8; such bytes are replaced rather than refused.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
 
+// 1. The points: lost nodes, cells that are not exact, silent workers, in this order, at most
+//    `kPointsShown`.
+// 2. The level: bad if no cell is exact or no worker is heard; warning if there is any point or
+//    finding; good otherwise. Cells that were not asked yet make it unknown, not bad.
+// 3. The sentence: how many cells are exact, then the first points, then how many more there are.
+// 4. A process alone without workers is "unknown": nothing is wrong, but nothing is heard.
 FleetVerdict Judge(const FleetPage& fleet) {
   FleetVerdict verdict;
   const Tally tally = TallyOf(fleet);
@@ -233,6 +248,8 @@ FleetVerdict Judge(const FleetPage& fleet) {
   return verdict;
 }
 
+// All cells; their workers only if there are at most `kTilesMax` in all. Streams and peers are cut
+// to the worst, with the totals beside them.
 std::string FleetJson(const FleetPage& fleet) {
   const FleetVerdict verdict = Judge(fleet);
   const Tally tally = TallyOf(fleet);

@@ -148,7 +148,7 @@ TEST(FleetTest, WhereAllWorkersAreSilentNothingIsCalledExact) {
   EXPECT_EQ(verdict.level, "bad");
 }
 
-// Of leaf and frontend in one process neither the cell's name nor a second process is told.
+// With leaf and frontend in one process, neither the cell's name nor a second process is shown.
 TEST(FleetTest, OneProcessIsOne) {
   FleetPage fleet = FleetOf({CellOf(Leaf("cell", 2))});
   fleet.peers = {{.kind = "leaf", .version = kVersion, .state = "fresh", .is_self = true}};

@@ -1,3 +1,6 @@
+// The page of a leaf or a node about itself: charts from its registry, and the fleet's state from
+// its own `Stats`.
+
 #include "indexer/ui/holder_page.h"
 
 #include <memory>
@@ -12,6 +15,7 @@ namespace {
 
 int64_t UnixMs() { return static_cast<int64_t>(WallTimeNs() / 1'000'000); }
 
+// SampleOf has the values in this order of series.
 std::vector<ChartSpec> Charts(bool leaf) {
   const std::string holders = leaf ? "Workers" : "Cells";
   const std::string blocks = leaf ? "blocks" : "waypoints";
@@ -42,6 +46,8 @@ std::vector<ChartSpec> Charts(bool leaf) {
   };
 }
 
+// Sums over domains, once a second. A domain that is forgotten makes a counter smaller, which the
+// ring takes for a reset.
 std::vector<double> SampleOf(const HolderRegistry& registry, uint64_t queries) {
   uint64_t stored = 0, removed = 0, heard = 0, silent = 0, blocks = 0;
   for (const Domain& domain : registry.Domains()) {
@@ -60,6 +66,7 @@ std::vector<double> SampleOf(const HolderRegistry& registry, uint64_t queries) {
 
 }  // namespace
 
+// A leaf is one cell with its workers; a node has the cells that report to it, without workers.
 FleetPage PageOf(const HolderPageOptions& options, const v1::StatsResponse& stats) {
   FleetPage fleet;
   fleet.program = options.program;

@@ -20,7 +20,7 @@ struct HolderPageOptions {
   std::string program;  // "kvatlas-leaf"
   bool leaf = true;     // else a node
   std::string name;
-  // What `Stats` answers.
+  // The answer of `Stats`.
   std::function<v1::StatsResponse()> stats;
   // Questions answered since the start.
   std::function<uint64_t()> queries;

@@ -7,7 +7,8 @@
 
 namespace kvatlas {
 
-// Below 8 µs a bucket for each; above, 8 of equal width to an octave.
+// Below 8 µs each value has a bucket; above, each octave has 8 of equal width, so a bucket is at
+// most an eighth of its values wide.
 size_t LatencyWindow::BucketOf(uint64_t microseconds) {
   if (microseconds < kPerOctave) return static_cast<size_t>(microseconds);
   const auto octave = static_cast<size_t>(std::bit_width(microseconds)) - 4;  // 0: 8 to 15
@@ -15,6 +16,7 @@ size_t LatencyWindow::BucketOf(uint64_t microseconds) {
   return std::min(kBuckets - 1, (octave + 1) * kPerOctave + within);
 }
 
+// The inverse of BucketOf: the middle of the values that share a bucket.
 double LatencyWindow::MiddleOf(size_t bucket) {
   if (bucket < kPerOctave) return static_cast<double>(bucket);
   const size_t octave = bucket / kPerOctave - 1;
@@ -26,6 +28,9 @@ void LatencyWindow::Observe(uint64_t microseconds) {
   counts_[BucketOf(microseconds)].fetch_add(1, std::memory_order_relaxed);
 }
 
+// 1. Counts since the last take, by difference to the totals of then; observers go on meanwhile. 2.
+//    Adds up the windows that are looked back on. 3. For each share, the bucket in which that part
+//    of the observations is reached.
 std::vector<double> LatencyWindow::Take(std::initializer_list<double> shares) {
   Counts& latest = windows_.emplace_back();
   for (size_t i = 0; i < kBuckets; ++i) {

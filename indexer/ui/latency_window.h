@@ -1,5 +1,5 @@
-// How long did half of the calls of the last seconds take, and 99 of 100? A histogram that costs
-// its writers one addition.
+// Percentiles of the latency of the last seconds' calls: a histogram that costs its writers one
+// addition.
 //
 // *Truth*: a percentile is right within a twelfth of its value, for times between 1 µs and 17
 // minutes; what is longer counts as that.
@@ -41,7 +41,7 @@ class LatencyWindow {
 
   // Written by observers, read by `Take`: counts need no order among them.
   std::array<std::atomic<uint64_t>, kBuckets> counts_ = {};
-  // Of the thread that takes.
+  // The members below belong to the thread that calls `Take`.
   const size_t takes_;
   Counts taken_ = {};
   std::deque<Counts> windows_;  // the latest last

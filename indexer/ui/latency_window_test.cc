@@ -45,7 +45,7 @@ TEST(LatencyWindowTest, ExtremesAreCounted) {
   EXPECT_GT(window.Take({0.5})[0], 1e6);
 }
 
-// Beside sorted values, whatever their spread.
+// Against sorted values, whatever their spread.
 TEST(LatencyWindowTest, PercentilesAreWithinATwelfth) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

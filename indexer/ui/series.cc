@@ -1,3 +1,6 @@
+// A ring of points: times in `times_`, and values point by point in `values_`, both allocated once.
+// `next_` is the place of the next point, and the oldest is `size_` before it.
+
 #include "indexer/ui/series.h"
 
 #include <cmath>
@@ -17,7 +20,8 @@ std::vector<SeriesSpec> AllOf(const std::vector<ChartSpec>& charts) {
   return all;
 }
 
-// Six digits are more than a chart shows, and keep the answer short.
+// Six significant digits: more than a chart shows, and they keep the answer short. Unknown values
+// (NaN) become null; whole numbers stay whole.
 Json Rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
   if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
@@ -46,6 +50,9 @@ SeriesRing::SeriesRing(std::vector<ChartSpec> charts, size_t points)
       values_(points * specs_.size()),
       last_(specs_.size(), NoValue()) {}
 
+// A rate is the growth since the sample before, by the time between the two. A counter that became
+// smaller was reset: no value for that point. Time that does not grow (the wall clock was set back)
+// drops the sample.
 void SeriesRing::Add(int64_t unix_ms, std::span<const double> values) {
   if (values.size() != specs_.size()) return;
   MutexLock lock(&mutex_);
@@ -70,6 +77,8 @@ size_t SeriesRing::size() const {
   return size_;
 }
 
+// The charts' descriptions are always included: the page needs nothing else to draw. The lock is
+// held while values are copied into the JSON.
 std::string SeriesRing::Json(int64_t since_ms) const {
   nlohmann::json json = {{"every_ms", kSeriesEveryMs},
                          {"points", points_},

@@ -1,5 +1,4 @@
-// What did this process do in the last quarter of an hour, second by second? Figures for the charts
-// of the page, in a ring.
+// Figures of the last quarter of an hour, second by second, for the charts of the page, in a ring.
 //
 //   counters and gauges of the process ─ sample(), once a second ─▶ SeriesRing ─▶ /ui/series.json
 //

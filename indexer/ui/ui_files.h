@@ -20,8 +20,8 @@ struct UiFile {
 // By path. In index.html "{{version}}" stands for `UiVersion`.
 std::span<const UiFile> UiFiles();
 
-// Of the contents of all files, 16 hexadecimal digits: what is below a folder of this name never
-// changes.
+// A hash of the contents of all files, 16 hexadecimal digits: files below a folder of this name
+// never change.
 std::string_view UiVersion();
 
 }  // namespace kvatlas

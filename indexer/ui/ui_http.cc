@@ -1,3 +1,6 @@
+// Serves the page's files, its figures and the questions of /ui/explain, and samples the figures
+// once a second. The files are part of the binary (ui_files.h).
+
 #include "indexer/ui/ui_http.h"
 
 #include <chrono>
@@ -18,7 +21,7 @@ namespace {
 constexpr std::string_view kRoot = "/ui/";
 constexpr size_t kExplainBodyBytesMax = 4 << 20;
 
-// Nothing from elsewhere; no script or style within the document; in no other site's frame.
+// Nothing from other hosts, no inline script or style, no frame of another site.
 constexpr char kContentSecurityPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
     "'self'; "
@@ -41,6 +44,7 @@ HttpHeaders HeadersOfFiles() {
           {"referrer-policy", "no-referrer"}};
 }
 
+// Data is of the moment: no cache may store it.
 HttpHeaders HeadersOfData() {
   return {{"cache-control", "no-store"}, {"x-content-type-options", "nosniff"}};
 }
@@ -51,7 +55,8 @@ const UiFile* FileOf(std::string_view path) {
   return nullptr;
 }
 
-// Whether the client has it already; known where the server keeps headers.
+// Whether the client has this version of the index already. Always false where the server does not
+// keep headers (`HttpServerOptions::keep_headers`); then the whole file is sent.
 bool HasTag(const HttpRequest& request, std::string_view tag) {
   for (const auto& [name, value] : request.headers)
     if (absl::EqualsIgnoreCase(name, "if-none-match") && value.find(tag) != std::string::npos)
@@ -59,6 +64,8 @@ bool HasTag(const HttpRequest& request, std::string_view tag) {
   return false;
 }
 
+// The index is checked at each visit (no-cache, with an ETag); it names the other files below a
+// folder of this version, which may be cached for ever.
 HttpResponse Index(const HttpRequest& request) {
   const std::string tag = absl::StrCat("\"", std::string(UiVersion()), "\"");
   HttpResponse response{.headers = HeadersOfFiles()};
@@ -77,8 +84,8 @@ HttpResponse Index(const HttpRequest& request) {
   return response;
 }
 
-// Of another version, as while a fleet is being upgraded behind one address, the files of this one:
-// they are not to be kept.
+// A file below /ui/VERSION/. While a fleet is upgraded behind one address, a page of another
+// version may ask here: it gets this version's file, which must not be cached under the other name.
 HttpResponse File(const HttpRequest& request) {
   const std::string_view rest = std::string_view(request.path).substr(kRoot.size());
   if (rest.empty() || rest == "index.html") return Index(request);
@@ -104,6 +111,8 @@ int64_t UnixMs() { return static_cast<int64_t>(WallTimeNs() / 1'000'000); }
 
 }  // namespace
 
+// Shared by the routes and the sampler: routes may run after the `Ui` is gone, until the server
+// stops.
 struct Ui::Parts {
   explicit Parts(UiPages pages_in) : pages(std::move(pages_in)), ring(pages.charts) {}
 
@@ -153,6 +162,8 @@ Ui::~Ui() {
   sampler_.join();
 }
 
+// The sampling thread. `sample` runs without the mutex, so that the destructor waits for one sample
+// at most.
 void Ui::Sample() {
   MutexLock lock(&mutex_);
   while (!stopping_) {

@@ -19,12 +19,13 @@ namespace {
 
 namespace otlp = opentelemetry::proto;
 
-// Ids are bytes, the first digits first.
+// Big-endian: OTLP has ids as bytes in the order of their hexadecimal digits.
 void AppendBytes(uint64_t value, std::string* bytes) {
   for (int shift = 56; shift >= 0; shift -= 8)
     bytes->push_back(static_cast<char>(value >> shift & 0xff));
 }
 
+// Empty for 0: a root has no parent.
 std::string SpanId(uint64_t span) {
   std::string bytes;
   if (span != 0) AppendBytes(span, &bytes);
@@ -37,6 +38,8 @@ void AddText(const char* name, const std::string& value, otlp::resource::v1::Res
   attribute->mutable_value()->set_string_value(value);
 }
 
+// The end is the start by the wall clock plus the monotonic duration, so it is never before the
+// start. A span without failure leaves the status unset.
 void ToProto(const SpanData& span, otlp::trace::v1::Span* proto) {
   AppendBytes(span.context.trace_high, proto->mutable_trace_id());
   AppendBytes(span.context.trace_low, proto->mutable_trace_id());
@@ -72,6 +75,8 @@ OtlpExporter::OtlpExporter(std::string endpoint, std::string program)
     : impl_(std::make_unique<Impl>(Impl{std::move(endpoint), std::move(program), nullptr})) {}
 OtlpExporter::~OtlpExporter() = default;
 
+// The channel is made with the first batch, on the exporter's thread: a program that is never
+// traced does not connect.
 absl::Status OtlpExporter::Export(const std::vector<std::unique_ptr<SpanData>>& spans,
                                   Duration timeout) {
   if (impl_->stub == nullptr) {

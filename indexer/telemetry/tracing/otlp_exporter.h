@@ -1,5 +1,5 @@
-// How do spans reach a collector? One call of OTLP's TraceService/Export per batch, over a channel
-// as all of ours: by TLS where the process has TLS files.
+// Sends spans to a collector: one call of OTLP's TraceService/Export per batch, over a channel of
+// `MakeChannel`, so by TLS where the process has TLS files.
 //
 // *Truth*: nothing is tried again; a collector that refuses a part of a batch has taken it.
 // *Threads*: one at a time.

@@ -5,7 +5,8 @@
 namespace kvatlas {
 namespace {
 
-// Lower case alone, as the standard has it. False: another character.
+// Hexadecimal digits in lower case, the only ones that the standard allows. False: another
+// character.
 bool ReadHex(std::string_view text, uint64_t* value) {
   *value = 0;
   for (const char c : text) {
@@ -36,6 +37,7 @@ std::optional<TraceContext> ParseTraceparent(std::string_view text) {
   return context;
 }
 
+// Always version 00, with no other flag than "sampled".
 std::string ToTraceparent(const TraceContext& context) {
   if (!context.valid()) return "";
   char text[kTraceparentBytes + 1];

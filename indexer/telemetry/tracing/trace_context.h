@@ -1,4 +1,4 @@
-// Which trace does this work belong to? W3C Trace Context, level 1: what travels in the header or
+// The trace that work belongs to, by W3C Trace Context, level 1: the content of the header or
 // metadata `traceparent`.
 //
 // *Truth*: a text that is not exactly of that form is none: never a guess. Versions above 00 are
@@ -20,7 +20,8 @@
 namespace kvatlas {
 
 inline constexpr char kTraceparent[] = "traceparent";
-// Of a trace that `kTraceparent` names: dropped where another takes its place.
+// Belongs to the trace that `kTraceparent` names: it is dropped where another trace takes its
+// place.
 inline constexpr char kTracestate[] = "tracestate";
 inline constexpr size_t kTraceparentBytes = 55;
 

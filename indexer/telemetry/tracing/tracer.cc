@@ -1,3 +1,7 @@
+// Spans are recorded on their own threads and handed over when they end (Tracer::Ended, Impl::Add).
+// One thread sends them in batches (Impl::Run). A tracer that is off has no `Impl`; its spans carry
+// a context and record nothing.
+
 #include "indexer/telemetry/tracing/tracer.h"
 
 #include <algorithm>
@@ -15,7 +19,8 @@
 namespace kvatlas {
 namespace {
 
-// Never 0.
+// A random id other than 0, which stands for "none". A generator per thread, seeded by the system,
+// takes no lock and does not repeat itself in another process.
 uint64_t Draw() {
   static thread_local std::mt19937_64 random = [] {
     std::random_device device;
@@ -33,12 +38,14 @@ uint64_t UnixNs() {
                                    .count());
 }
 
-// The lower half of the id, which the standard wants to be drawn, against the ratio.
+// Compares the upper 53 bits of the id's lower half with the ratio, which a double holds exactly.
+// The standard wants that half to be random. All processes with the same ratio decide alike.
 bool IsSampled(uint64_t trace_low, double ratio) {
   constexpr double kAll = 9007199254740992.0;  // 2^53
   return static_cast<double>(trace_low >> 11) < ratio * kAll;
 }
 
+// Never destroyed: spans may end while static objects go.
 std::shared_ptr<Tracer>& OfThisProcess() {
   static auto& tracer = *new std::shared_ptr<Tracer>(Tracer::Start({}));
   return tracer;
@@ -51,6 +58,7 @@ std::shared_ptr<Tracer>& OfThisProcess() {
 Span::Span(Span&& other) noexcept
     : context_(other.context_), tracer_(std::move(other.tracer_)), data_(std::move(other.data_)) {}
 
+// The span that was here ends now.
 Span& Span::operator=(Span&& other) noexcept {
   if (this == &other) return *this;
   End();
@@ -76,6 +84,8 @@ void Span::Fail(std::string_view why) {
   data_->error = std::string(why.substr(0, kSpanTextMax));
 }
 
+// `tracer_` is taken out with `data_`, so a second call does nothing, and the span does not keep
+// the tracer.
 void Span::End() {
   if (data_ != nullptr) std::exchange(tracer_, nullptr)->Ended(std::move(data_));
 }
@@ -87,6 +97,8 @@ void Span::End(const absl::Status& status) {
 
 // ---- Tracer ----
 
+// The queue and its thread. `mutex` is held for moving pointers only, never while the exporter
+// calls the collector.
 struct Tracer::Impl {
   explicit Impl(TracerOptions of)
       : options(std::move(of)), exporter(options.endpoint, options.program) {
@@ -102,6 +114,8 @@ struct Tracer::Impl {
     thread.join();
   }
 
+  // Never waits: a full queue drops the span. The thread is woken for a full batch; a smaller one
+  // is sent after `flush_every`.
   void Add(std::unique_ptr<SpanData> span) {
     MutexLock lock(&mutex);
     ++stats.ended;
@@ -113,7 +127,10 @@ struct Tracer::Impl {
     if (queue.size() == options.batch_max) wake.SignalAll();
   }
 
-  // Until `stopping`, and then what is left once more, all within one time-out.
+  // The thread. 1. Waits for a full batch, `flush_every` or the stop. 2. Sends batches until the
+  // queue is empty. 3. At the stop it does so once more; the first failure then drops the rest, so
+  // that the end takes one time-out at most. Spans taken out of the queue do not count in its bound
+  // while they are sent.
   void Run() {
     MutexLock lock(&mutex);
     while (true) {
@@ -139,6 +156,7 @@ struct Tracer::Impl {
     }
   }
 
+  // Logs changes only: once when the collector fails, once when it is back.
   void Say(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (status.ok() == taken) return;
     taken = status.ok();
@@ -166,6 +184,7 @@ Tracer::~Tracer() = default;
 const std::shared_ptr<Tracer>& Tracer::OfProcess() { return OfThisProcess(); }
 void Tracer::SetOfProcess(std::shared_ptr<Tracer> tracer) { OfThisProcess() = std::move(tracer); }
 
+// Without an endpoint the tracer has no thread and costs nothing.
 std::shared_ptr<Tracer> Tracer::Start(TracerOptions options) {
   std::shared_ptr<Tracer> tracer(new Tracer());
   if (!options.endpoint.empty()) tracer->impl_ = std::make_unique<Impl>(std::move(options));
@@ -177,6 +196,8 @@ TraceContext Tracer::ParentOf(std::string_view traceparent) {
   return ParseTraceparent(traceparent).value_or(TraceContext{});
 }
 
+// A root that is not sampled still has a context, unsampled, so that processes below it do not draw
+// again.
 Span Tracer::Begin(const char* name, SpanKind kind, const TraceContext& parent) {
   if (parent.valid()) return BeginChild(name, kind, parent);
   Span span;
@@ -187,6 +208,7 @@ Span Tracer::Begin(const char* name, SpanKind kind, const TraceContext& parent) 
   return span;
 }
 
+// Without recording, the span's context is its parent's, and so the next process sees the parent.
 Span Tracer::BeginChild(const char* name, SpanKind kind, const TraceContext& parent) {
   Span span;
   span.context_ = parent;
@@ -196,6 +218,7 @@ Span Tracer::BeginChild(const char* name, SpanKind kind, const TraceContext& par
   return span;
 }
 
+// The wall clock gives the start; the duration is taken from the monotonic clock (Ended).
 void Tracer::Record(const char* name, SpanKind kind, uint64_t parent, Span* span) {
   span->data_ = std::make_unique<SpanData>();
   SpanData& data = *span->data_;

@@ -1,5 +1,4 @@
-// Where did the time of this request go? Spans, as OpenTelemetry has them, sent to a collector by
-// OTLP over gRPC.
+// Traces requests: spans, as OpenTelemetry defines them, sent to a collector by OTLP over gRPC.
 //
 //   request ─▶ Span (root, or child of `traceparent`) ─▶ child spans, also in other processes by `Span::context`
 //                   │ ends
@@ -82,7 +81,7 @@ struct TracerStats {
 class Tracer;
 
 // Work that takes time. Moved from, or made by a tracer that is off, it records nothing, and only
-// `context` says something.
+// `context` is of use.
 class Span {
  public:
   Span() = default;
@@ -90,7 +89,7 @@ class Span {
   Span& operator=(Span&& other) noexcept;
   ~Span() { End(); }
 
-  // What its children are given: its own, or where nothing is recorded that of its parent.
+  // The context for its children: its own, or its parent's if nothing is recorded.
   const TraceContext& context() const { return context_; }
   bool recorded() const { return data_ != nullptr; }
 
@@ -112,7 +111,7 @@ class Span {
 
 class Tracer : public std::enable_shared_from_this<Tracer> {
  public:
-  // That of this process; never null, off until it is set.
+  // The tracer of this process; never null, off until it is set.
   static const std::shared_ptr<Tracer>& OfProcess();
   // Before other threads use it.
   static void SetOfProcess(std::shared_ptr<Tracer> tracer);

@@ -88,7 +88,7 @@ TEST(TracerTest, OffItPassesContextsOnAndDoesNothing) {
   EXPECT_EQ(tracer->stats().ended, 0u);
 }
 
-// Nothing listens there: spans are dropped, counted, and what makes them waits for nothing.
+// Nothing listens there: spans are dropped and counted, and the code that makes them never waits.
 TEST(TracerTest, ADeadCollectorCostsBoundedMemoryAndNoWaiting) {
   TracerOptions options = To("127.0.0.1:1");
   options.queue_max = 100;
