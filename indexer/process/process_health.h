@@ -4,7 +4,7 @@
 //   GET /livez     200, or 503 when a listener of this process takes no connections: restart it. Loading, restoring and draining
 //                  processes live.
 //   GET /ready     200 {"ready":true}, or 503 {"ready":false,"reason":"…"}: send it nothing now
-//   GET /healthz   both in one, for probes of earlier releases: 200 while it lives and is ready, else 503
+//   GET /healthz   for probes of earlier releases: 200 while it lives and serves, whatever its gate says, else 503
 //
 // *Place*: the process sets it, an `AdminHttp` dials the listeners (`SetDeaf`) and answers, and so
 // do other servers by `AddRoutes`.

@@ -275,10 +275,10 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   SetUpLog();
   TellFacts();
   WarnOfPasswords(argc, argv);
+  FitAddressSpace();  // before the first thread, which is of what security starts
   if (const absl::Status bad = StartSecurity(); !bad.ok()) std::exit(RefuseFlags(bad));
   CatchSignals(/*reload=*/!SectionOf(flags_.program()).empty());
   RaiseDescriptorLimit();
-  FitAddressSpace();
   StartTracing();
   if (exit_with_parent_ && prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
     Log(LogLevel::kWarning, "cannot exit with parent", {{"reason", strerror(errno)}});

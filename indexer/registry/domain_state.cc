@@ -300,6 +300,7 @@ std::vector<SessionAnswer> DomainState::Sessions(uint64_t session, size_t max, T
       if (!is_known) answer.at.push_back({.worker = at, .blocks = blocks});
     };
     for (auto sample = seen.samples.rbegin(); sample != seen.samples.rend(); ++sample) {
+      overlaps.clear();
       index_->FindOverlaps({.blocks = std::span(&sample->second, 1)}, &overlaps);
       for (const Overlap& overlap : overlaps) {
         const HolderId* const at = id_of(overlap.holder);

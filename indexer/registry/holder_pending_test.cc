@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,28 @@ TEST_P(HolderPendingTest, WhatOfASessionIsWhere) {
   EXPECT_EQ(found.at[1].worker.name, "other");
   EXPECT_EQ(found.at[1].blocks, 40u) << "at least";
   EXPECT_TRUE(registry_->Sessions(6, 10).empty());
+}
+
+TEST_P(HolderPendingTest, WhatIsWhereIsOfThatSessionAlone) {
+  const auto tell = [&](uint64_t session, std::span<const SequenceHash> blocks) {
+    ASSERT_TRUE(
+        registry_
+            ->Tell(kLlama, kFrontend,
+                   {.decision = session, .worker = kWorker, .blocks = blocks, .session = session})
+            .ok());
+  };
+  std::vector<SequenceHash> elsewhere;
+  for (uint64_t i = 1; i <= 80; ++i) elsewhere.push_back(SequenceHash{5000 + i});
+  tell(5, Sequence(80));
+  tell(6, elsewhere);
+  ASSERT_TRUE(worker_->Apply(Stored{.blocks = Sequence(80)}).ok());
+  ASSERT_TRUE(other_->Apply(Stored{.blocks = elsewhere}).ok());
+  const std::vector<SessionAnswer> found = registry_->Sessions(/*session=*/0, 10);
+  ASSERT_EQ(found.size(), 2u);
+  for (const SessionAnswer& answer : found) {
+    ASSERT_EQ(answer.at.size(), 1u) << answer.session;
+    EXPECT_EQ(answer.at[0].worker.name, answer.session == 5 ? "w" : "other");
+  }
 }
 
 TEST_P(HolderPendingTest, APromptOnItsWayIsBesideWhatIsHeldAndNeverInIt) {

@@ -80,6 +80,8 @@ struct PolicyTarget {
   std::optional<std::string> replica = std::nullopt;  // likewise
   std::vector<std::string> url_hosts =
       {};  // hosts of addresses and URLs that others would dial: all must be allowed
+
+  friend bool operator==(const PolicyTarget&, const PolicyTarget&) = default;
 };
 
 // For the audit log: "model=m tenant= holder=w cell=a host=10.0.0.7".

@@ -1,6 +1,9 @@
 // Open calls: what each was allowed is checked again when files change and when a credential
 // expires.
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "indexer/security/open_security.h"
 #include "indexer/security/real_security.h"
@@ -9,7 +12,7 @@
 namespace kvatlas {
 namespace {
 
-// Targets of one call that are kept for the recheck, repeated ones included.
+// Targets of one call that are kept for the recheck.
 constexpr size_t kTargetsMax = 1024;
 
 }  // namespace
@@ -50,10 +53,13 @@ class RealSecurity::Call final : public OpenCall {
   }
   // Beyond `kTargetsMax` further targets are not checked again; the verb still is.
   void Allowed(Verb verb, PolicyTarget target) override {
+    // Once each: a target that comes again and again leaves the others their places.
+    std::pair<Verb, PolicyTarget> allowed(verb, std::move(target));
     MutexLock lock(&entry_->mutex);
-    if (entry_->allowed.size() < kTargetsMax) {
-      entry_->allowed.emplace_back(verb, std::move(target));
-    }
+    const bool is_known =
+        std::find(entry_->allowed.begin(), entry_->allowed.end(), allowed) != entry_->allowed.end();
+    if (!is_known && entry_->allowed.size() < kTargetsMax)
+      entry_->allowed.push_back(std::move(allowed));
   }
 
  private:

@@ -421,6 +421,8 @@ absl::Status Relay::Unregister(const std::string& name, const std::string& model
     } else {
       return absl::NotFoundError(RankText(name, *rank) + " not found");
     }
+    // A rank that is registered again without a url has none.
+    for (const auto& [number, unused] : ended) instance->urls.erase(number);
     all = instance->listeners.empty();
     if (all) state.instances.erase(name);
   }

@@ -53,7 +53,8 @@ std::string ScrubbedLine(std::string line) {
 // Fields whose values are of a prompt, or open something. The whole name has to match.
 bool IsSecret(const std::string& field) {
   static const std::regex secret(
-      "password|passwd|secret|token|api_?key|authorization|(.*_)?salt|tokens|(.*_)?(token|input)_ids|"
+      "password|passwd|secret|token|api_?key|authorization|(.*_)?salt|tokens|(.*_)?(token|input)_"
+      "ids|"
       ".*hash(es)?|prompt|messages|content|input|text");
   return std::regex_match(field, secret);
 }

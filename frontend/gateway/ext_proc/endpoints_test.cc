@@ -161,6 +161,21 @@ TEST(EndpointsTest, AWorkerWithAHostNameHasAnEndpointOnceTheNameIsResolved) {
   EXPECT_EQ(endpoints.Of(worker), std::nullopt);
 }
 
+// No request goes to where the worker was.
+TEST(EndpointsTest, AWorkerThatHasANameNowHasNoEndpointUntilItIsResolved) {
+  Endpoints endpoints;
+  const HolderId worker = {"w", 0, ""};
+  endpoints.Learn(worker, "http://10.0.0.3:8000");
+  endpoints.Learn(worker, "http://vllm-0:8000");
+  EXPECT_EQ(endpoints.Of(worker), std::nullopt);
+  endpoints.Resolved("vllm-0", std::vector<std::string>{"10.0.0.4"});
+  EXPECT_EQ(endpoints.Of(worker), "10.0.0.4:8000");
+  endpoints.Learn(worker, "http://vllm-0:8000");
+  EXPECT_EQ(endpoints.Of(worker), "10.0.0.4:8000");
+  endpoints.Learn(worker, "http://vllm-1:8000");
+  EXPECT_EQ(endpoints.Of(worker), std::nullopt);
+}
+
 TEST(EndpointsTest, AHostNameOfSeveralAddressesOrOneOutsideGivesNone) {
   Endpoints endpoints;
   const HolderId worker = {"w", 0, ""};
