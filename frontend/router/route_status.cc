@@ -15,6 +15,7 @@
 namespace kvatlas {
 namespace {
 
+// Statuses carry what callers need beside code and message as payloads, under these names.
 constexpr char kRetryAfterUrl[] = "kvatlas.io/retry_after_ms";
 constexpr char kUnknownModelUrl[] = "kvatlas/unknown-model";
 
