@@ -21,9 +21,9 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-// The preface is the first bytes of a client (RFC 9113, 3.4). Our windows are large, so that a peer's
-// answers never wait for this side, and are given back in steps of `kGiveBackBytes`. `kOurStream` is
-// the first stream of a client, and here the only one.
+// The preface is the first bytes of a client (RFC 9113, 3.4). Our windows are large, so that a
+// peer's answers never wait for this side, and are given back in steps of `kGiveBackBytes`.
+// `kOurStream` is the first stream of a client, and here the only one.
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kFrameHeadBytes = 9;
 constexpr size_t kFrameBytesMax = 16 << 10;  // of either side: no other is agreed on

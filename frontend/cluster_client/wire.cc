@@ -286,7 +286,7 @@ absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
   return input;
 }
 
-// The candidates' cells and the reading's number stay in the process; the receipt names the
+// The engine's own rank and the number of the reading are not on the wire; the receipt names the
 // reading.
 v1::RouteResponse ToProto(const RouteResult& result) {
   v1::RouteResponse response;
