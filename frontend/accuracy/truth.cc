@@ -110,7 +110,7 @@ Comparison ComparisonOf(const DecisionRecord& record, Time now) {
     comparison.begins_with_bos = tokens[0] == *prompt.bos;
   FillOtherRank(record.result, prompt.block_size, &comparison);
   FillServedBy(record.result, record.report, &comparison);
-  // What another worker had cached says nothing of this one.
+  // Cached tokens of another worker say nothing of this one.
   if (comparison.other_worker_served) comparison.served.reset();
   return comparison;
 }

@@ -95,7 +95,7 @@ class GrpcQuestions {
     PeerOf(address)->channel->GetState(/*try_to_connect=*/true);
   }
 
-  // Of all peers that are known, by address.
+  // The states of all peers that are known, by address.
   std::vector<PeerState> States() const {
     std::vector<PeerState> states;
     for (const std::shared_ptr<Peer>& peer : peers_.All()) states.push_back(peer->watch.Get());

@@ -313,7 +313,7 @@ void EngineCall::Resume(bool begun) {
     begun_ = begun;
   }
   resumed_ = true;
-  // What was read and could not be parsed before its piece was taken.
+  // Bytes that were read, and could not be parsed before the piece ahead of them was taken.
   if (in_from_ < in_to_ && !parser_->is_done() && parser_->piece.empty()) return Parse();
   Deliver();
 }

@@ -217,7 +217,7 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
     const size_t newline = text.find('\n');
     const std::string_view line = text.substr(0, newline);
     text = newline == std::string_view::npos ? std::string_view() : text.substr(newline + 1);
-    // Of a server of one process; where there are several, prometheus_client leaves it out.
+    // A server of one process has it; where there are several, prometheus_client leaves it out.
     constexpr std::string_view kStart = "process_start_time_seconds ";
     if (line.starts_with(kStart)) facts->start = line.substr(kStart.size());
     const bool vllm = line.starts_with("vllm:");

@@ -53,8 +53,8 @@ bool IsLoopback(const in6_addr& address) {
          (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
 }
 
-// A socket can be bound to addresses of this machine alone. One that cannot be told is taken for
-// another machine's.
+// A socket can be bound to addresses of this machine alone. An address that cannot be tested is
+// taken for another machine's.
 bool IsOfThisMachine(const in6_addr& address) {
   if (IsAny(address) || IsLoopback(address)) return true;
   const bool mapped = IN6_IS_ADDR_V4MAPPED(&address);

@@ -72,7 +72,7 @@ Cost CostOf(const CostInput& input, const CostWeights& weights) {
               weights.fetch_host * host + weights.fetch_disk * disk + weights.fetch_remote * remote,
           .queue = weights.queue * waiting,
           .decode = weights.decode * RequestsAt(input) * OutputFactor(input.expected_output_tokens),
-          // What is fetched needs room on the device as what is computed does.
+          // Fetched blocks need room on the device as computed ones do.
           .memory = weights.memory * BlocksLacking(input, missing + host + disk + remote),
           .distance = weights.distance * input.distance,
           .session = input.leaves_session ? weights.session : 0,

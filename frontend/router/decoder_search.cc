@@ -43,8 +43,8 @@ std::vector<Target> TakeDecodeCells(const RouteRequest& request, size_t cells_ma
   {
     MutexLock lock(&model->mutex);
     for (CellRoles& roles : model->memory.DecodeCells(request.domain())) {
-      // What was heard longer ago says nothing any more; without this, a cell that once was busy
-      // would never be asked again.
+      // Older news says nothing any more; without this, a cell that once was busy would never be
+      // asked again.
       const bool fresh = roles.seen + kRolesFresh > request.Now();
       const double requests = (fresh ? static_cast<double>(roles.decoder_requests) : 0) +
                               model->memory.choices().To(roles.cell).requests;

@@ -119,7 +119,7 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
     std::exchange(done_, nullptr)(std::move(leaves));
   }
 
-  // The replicas that are told of a choice of this cell. The one that answered is first, since its
+  // The replicas that will hear of a choice of this cell. The one that answered is first, since its
   // index made the choice. Null: leaves are not told.
   std::shared_ptr<const std::vector<std::string>> LeavesOf(size_t leaf,
                                                            const std::string& answered) const {

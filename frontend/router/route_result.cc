@@ -14,7 +14,7 @@ std::string UrlOf(const RouteRequest& request, const ChosenWorker& worker) {
   return UrlOf(worker.cell->answer->LabelsOf(worker.id()), *request.engines, worker.id());
 }
 
-// The rank that the engine has to be told. It is told when another rank of the worker answers at
+// The rank that the engine has to be told. That is so when another rank of the worker answers at
 // the same url, or when the chosen rank is not 0 and no other one is known. Nothing otherwise: vLLM
 // refuses a rank that a server does not manage (0.33 v1/engine/input_processor.py,
 // `local_engines_only`).

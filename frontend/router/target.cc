@@ -99,8 +99,8 @@ Target TargetOf(const RouteRequest& request, const CellFound& cell, const CellKn
   }
   target.expected_blocks = known.expected_blocks;
   target.cost = ExpectedCost(request, cell, known, target.distance);
-  // An upper bound that is not above the lower one is missing or wrong: it bounds nothing. What was
-  // lately sent there raises the bound too, since the report is older.
+  // An upper bound that is not above the lower one is missing or wrong: it bounds nothing. Blocks
+  // that were lately sent there raise the bound too, since the report is older.
   const uint32_t below = cell.blocks_below > cell.blocks_at_least ? cell.blocks_below : UINT32_MAX;
   target.best_cost =
       BestCost(request, std::max(below, target.expected_blocks + 1), target.distance);

@@ -41,7 +41,7 @@ void EngineFinder::FindOverlaps(const std::string& leaf_address, const OverlapQu
   OverlapQuestion asked = question;
   asked.domain = &domain;
   finder_->FindOverlaps(leaf_address, asked, deadline,
-                        // Of the own leaf: within the call, as long as the question lives.
+                        // The own leaf calls back within the call, while the question lives.
                         [this, domain, view, sequence = question.sequence,
                          callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
                           const EngineView::Engines* engines = view->EnginesOf(domain.model);
@@ -96,7 +96,7 @@ void EngineFinder::End(const std::string& leaf_address, const Domain& domain, ui
   finder_->End(leaf_address, asked, frontend, over);
 }
 
-// Keeps which engines are silent. What was guessed of one that is heard now, or is gone, is
+// Keeps which engines are silent. Guesses about an engine that is heard now, or is gone, are
 // forgotten.
 size_t EngineFinder::NoteSilent(const Domain& domain, Silent silent) {
   if (!silent.names.empty()) any_silent_.store(true, std::memory_order_relaxed);

@@ -1,6 +1,6 @@
 // Asking engines (`Probe`, in threads) and registering them (`Tick` → `Look` → `Register`). The two
 // meet in `State::Engine` under `mutex`: probes write facts, `Tick` compares them with what is
-// registered. What is said of it all is in engine_fleet_lines.cc.
+// registered. The lines for people are in engine_fleet_lines.cc.
 
 #include "frontend/serve/engine_fleet.h"
 
@@ -371,7 +371,7 @@ std::shared_ptr<const EngineView> EngineFleet::State::MakeView() const {
                      .index = of.size(), .url = engine->spec.url, .loads = engine->Loads()});
     }
   }
-  // What is an engine's own model is no further name of another's.
+  // The own model of one engine is no further name of another's.
   std::erase_if(made->names, [&](const auto& named) {
     return !named.second.adapter && made->engines.contains(named.first);
   });
@@ -441,7 +441,7 @@ void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
 //   3. If probes brought something new: loads, conventions and a new view. Readers of the view
 //      never wait for `mutex`.
 void EngineFleet::Tick() {
-  // What engines' streams say is the costly part, and changes seldom.
+  // The states of engines' streams are the costly part, and change seldom.
   std::map<std::string, EngineEntry> entries;
   const bool look = state_->streams_due.exchange(false) || state_->Now() >= state_->streams_at;
   if (look) {

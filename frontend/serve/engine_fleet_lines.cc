@@ -1,7 +1,7 @@
-// What a fleet of engines says: a line per change, and again what is still wrong. Each engine has
-// one condition at a time (`ConditionOf`), identified by a key; a line is written when the key
-// changes, or every `repeat_every` while it is wrong. Events in between (a restart, refusals) have
-// lines of their own.
+// The lines that a fleet of engines says: one per change, and again what is still wrong. Each
+// engine has one condition at a time (`ConditionOf`), identified by a key; a line is written when
+// the key changes, or every `repeat_every` while it is wrong. Events in between (a restart,
+// refusals) have lines of their own.
 
 #include <algorithm>
 #include <functional>

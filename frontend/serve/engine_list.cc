@@ -54,8 +54,8 @@ absl::Status Wrong(std::string_view text, const std::string& what) {
       "engine '", absl::string_view(text.data(), text.size()), "': ", what, "; ", kForm));
 }
 
-// "tcp://h:5557" and 2: "tcp://h:5559". What has no port, such as ipc://, stays for rank 0 and gets
-// the rank behind it for others, as engines do.
+// "tcp://h:5557" and 2: "tcp://h:5559". An endpoint without a port, such as ipc://, stays as it is
+// for rank 0 and gets the rank behind it for others, as engines do.
 std::string WithRank(const std::string& endpoint, uint32_t rank) {
   if (endpoint.empty() || endpoint == "none") return "";
   if (endpoint.starts_with(kPodTopics)) return WithRank(endpoint.substr(kPodTopics.size()), rank);

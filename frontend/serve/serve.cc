@@ -445,7 +445,7 @@ class Server {
       picker.SetHealth(Health::kStopping);
       leaf_->SetNotReady();
     });
-    // systemd's watchdog is told that all is well only while every listener takes connections.
+    // systemd's watchdog hears that all is well only while every listener takes connections.
     service_.OnWatchdog([&] { return health->deaf().empty(); });
     routes.AddHttp(&http);
     routes.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });

@@ -19,7 +19,7 @@
 namespace kvatlas {
 namespace {
 
-// What `find` returns, unless the deadline has passed before or meanwhile.
+// The result of `find`, unless the deadline has passed before or meanwhile.
 template <typename Answer, typename Find>
 absl::StatusOr<Answer> InTime(const Clock& clock, Duration deadline, const Find& find) {
   const auto late = [] { return absl::DeadlineExceededError("answered after the deadline"); };
