@@ -162,7 +162,7 @@ void SetPrefixMetrics(const TokenCache::Stats& stats, Metrics* metrics) {
 //   5. Servers start, the proxy last, so that a request finds everything there.
 //   6. Announced and ready; then the loop of the main thread: memory, truth, parents, health.
 //   7. After the signal: the announcement is withdrawn, waiting routes end, then the servers stop.
-//      `models` may be null.
+// `models` may be null.
 int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
         FoundNodes& hierarchies, ModelRegistry* models, uint64_t memory_bytes_max) {
   MemoryBudget memory(memory_bytes_max, MemoryMeter(memory_bytes_max));

@@ -33,8 +33,8 @@ std::vector<uint64_t> Latest(std::vector<uint64_t> decisions) {
 //   3. Who served it: another rank, another worker.
 //   4. `NothingServed` before blindness, since a cache that is off makes no hits to be blind to.
 //   5. Blindness, in part and of all; then a stream that has stopped.
-//   6. Some prompts that differ; too little served; and what nothing explains. A step may add
-//      several findings; the next ones are then skipped.
+//   6. Some prompts that differ; too little served; and what nothing explains.
+// A step may add several findings; the next ones are then skipped.
 std::vector<Finding> Diagnostician::Run() {
   if (Unreachable()) return std::move(findings_);
   SelfContradictions();

@@ -185,9 +185,9 @@ Checks Diagnostician::Parted() const {
 //   1. By length: of one form some requests differ in length and others agree, so template and
 //      tokenizer are right.
 //   2. By blocks: a share of finished prompts is in the index in part only, and the engine either
-//      served more than the index knew, or did not restore what it computed anew. For each, what
-//      the requests have in common is looked for first (`DiffersByTrait`), since that names the
-//      feature.
+//      served more than the index knew, or did not restore what it computed anew.
+// For each, what the requests have in common is looked for first (`DiffersByTrait`), since that
+// names the feature.
 void Diagnostician::PromptDiffers() {
   const Checks parted = Parted();
   const auto settled =

@@ -116,8 +116,8 @@ void GrpcOverlapFinder::LookForTheLost() { questions_->LookForTheLost(); }
 //   2. The leaf leaves its labels out where that version is current.
 //   3. `TakeLabels` then gives the answer the known ones, or keeps the new ones. The known ones are
 //      held by the callback, so that they are at hand even if the table has forgotten them
-//      meanwhile. The object outlives the callback: `questions_` is destroyed first and waits for
-//      it.
+//      meanwhile.
+// The object outlives the callback: `questions_` is destroyed first and waits for it.
 void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                      const OverlapQuestion& question, Duration deadline,
                                      Callback callback) {

@@ -9,12 +9,13 @@
 //
 // *Truth*: the same answers and errors either way; nothing is asked twice. After a stream went with
 // its peer the next is opened as soon as a call is answered again; `kStreamSoon` later when it
-// never took a question, `kStreamAgain` when it failed otherwise. *Threads*: any. Callbacks run in
-// gRPC's threads; no thread waits for an answer. A question of an I/O loop's thread goes over a
-// connection of that loop (`loop_questions.h`), once that stands, and is called back there; not
-// where connections are encrypted. *Bounds*: `kPeersMax` peers; beyond, the one asked longest ago
-// is given up. `kStreamsMax` streams to one, the next when `kStreamBusy` questions wait on each;
-// questions over `kStreamedBytesMax` are calls, so that no small question waits behind them.
+// never took a question, `kStreamAgain` when it failed otherwise.
+// *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer. A question of an
+// I/O loop's thread goes over a connection of that loop (`loop_questions.h`), once that stands, and
+// is called back there; not where connections are encrypted.
+// *Bounds*: `kPeersMax` peers; beyond, the one asked longest ago is given up. `kStreamsMax` streams
+// to one, the next when `kStreamBusy` questions wait on each; questions over `kStreamedBytesMax`
+// are calls, so that no small question waits behind them.
 // *Lifetime*: the destructor ends the streams and waits for what is under way, calls at most until
 // their deadlines.
 
@@ -143,8 +144,8 @@ class GrpcQuestions {
   // order:
   //   1. On an I/O loop's thread: the loop's own connection, if that takes questions now.
   //   2. A stream of the peer, the least busy one; `Ask` of it may still refuse.
-  //   3. A call. When the peer answers it, a stream is opened for later questions. In each,
-  //      `under_way_` counts until the callback has returned and all that it held is gone.
+  //   3. A call. When the peer answers it, a stream is opened for later questions.
+  // In each, `under_way_` counts until the callback has returned and all that it held is gone.
   void Ask(const std::string& address, size_t bytes, absl::FunctionRef<void(Request*)> fill,
            Duration deadline, Callback callback) {
     const std::shared_ptr<Peer> peer = PeerOf(address);

@@ -1,7 +1,7 @@
 // A gRPC client call in about the least HTTP/2 that a server takes: frames and HPACK literals
-// above, the connection below. Two directions, each in the loop's thread: out: `Send` → `unsent_` →
-// `Pump` (frames, as the windows allow) → `out_` → `Write` in:  `Read` → `OnRead` → `TakeFrame` →
-// `OnFrame` → `OnData` → `TakeMessages` → `on_message`
+// above, the connection below. Two directions, each in the loop's thread:
+//   out: `Send` → `unsent_` → `Pump` (frames, as the windows allow) → `out_` → `Write`
+//   in:  `Read` → `OnRead` → `TakeFrame` → `OnFrame` → `OnData` → `TakeMessages` → `on_message`
 
 #include "frontend/cluster_client/http2_stream.h"
 

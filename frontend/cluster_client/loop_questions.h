@@ -5,10 +5,12 @@
 //   Ask ─▶ batch ─▶ Flush, after the handlers that are due ─▶ one message ─▶ OnMessage ─▶ callbacks
 //
 // *Truth*: as `QuestionStream`'s: a question that was taken is called back exactly once, and
-// nothing is asked again. *Threads*: the loop's. *Cost*: of a question some 10 us, the kernel's
-// part included; one timer for all deadlines. *Bounds*: as `QuestionStream`'s. A peer that was not
-// heard for `kSilentMax` while questions became late is given up. *Lifetime*: kept by its pending
-// operations until `Close`.
+// nothing is asked again.
+// *Threads*: the loop's. *Cost*: of a question some 10 us, the kernel's part included; one timer
+// for all deadlines.
+// *Bounds*: as `QuestionStream`'s. A peer that was not heard for `kSilentMax` while questions
+// became late is given up.
+// *Lifetime*: kept by its pending operations until `Close`.
 
 #ifndef KVATLAS_FRONTEND_CLUSTER_CLIENT_LOOP_QUESTIONS_H_
 #define KVATLAS_FRONTEND_CLUSTER_CLIENT_LOOP_QUESTIONS_H_

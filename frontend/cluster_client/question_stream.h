@@ -7,10 +7,12 @@
 // *Truth*: `Ask` takes no question before the peer has said that it takes them, nor when the stream
 // is over: the caller asks otherwise. A question that was taken is called back exactly once: with
 // the answer, with DEADLINE_EXCEEDED, or with what ended the stream, UNAVAILABLE when the peer just
-// went away. Nothing is asked again. *Threads*: any. Callbacks in gRPC's, several at once; none
-// under a lock. *Cost*: beside gRPC's of a message, a table entry; a timer per deadline that
-// passes, not per question. *Bounds*: `kQuestionsPendingMax` questions without an answer;
-// `kQuestionsBatchMax` in one message; `kUnreadBytesMax` that the peer does not take off the wire.
+// went away. Nothing is asked again.
+// *Threads*: any. Callbacks in gRPC's, several at once; none under a lock.
+// *Cost*: beside gRPC's of a message, a table entry; a timer per deadline that passes, not per
+// question.
+// *Bounds*: `kQuestionsPendingMax` questions without an answer; `kQuestionsBatchMax` in one
+// message; `kUnreadBytesMax` that the peer does not take off the wire.
 // *Lifetime*: kept by gRPC from `Open` until it is over, by its alarm, and by its callers.
 // `on_over` is called once.
 

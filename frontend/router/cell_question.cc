@@ -153,8 +153,9 @@ void Remember(const RouteRequest& request, const std::vector<CellFound>& cells,
 //      never wrong.
 //   3. None answered: `AskOthers` asks the remaining shards, as replicas of the shallow waypoints
 //      that all of them know.
-//   4. `Done`. The steps follow one another, so the members need no lock. The map is taken once, so
-//      a change does not mix two maps.
+//   4. `Done`.
+// The steps follow one another, so the members need no lock. The map is taken once, so a change
+// does not mix two maps.
 class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
  public:
   TopQuestion(RequestPtr request, PreparedPrompt::Ptr prompt, uint32_t best,

@@ -102,9 +102,9 @@ std::shared_ptr<ModelFleet> FleetState::Model(const std::string& model) {
 //   1. It has one already: the read path is enough.
 //   2. Under the write lock it is looked up again, since another route may have been faster.
 //   3. With all places taken, the model that was used longest ago loses its place. Place 0, of the
-//      unknown models, stays. Routes that hold the old `ModelFleet` go on with it; reports by ids
-//      of that place then reach the new model's memory, which ignores them, as ids are never
-//      reused.
+//      unknown models, stays.
+// Routes that hold the old `ModelFleet` go on with it; reports by ids of that place then reach the
+// new model's memory, which ignores them, as ids are never reused.
 std::shared_ptr<ModelFleet> FleetState::KnownModel(const std::string& model) {
   std::shared_ptr<ModelFleet> known = Model(model);
   if (known->place != 0) return known;
@@ -147,7 +147,8 @@ std::shared_ptr<ModelFleet> FleetState::ModelOf(uint64_t decision_id) const {
 //   2. The block size is the domain's as last heard, else the option's. A wrong guess costs a
 //      second hashing (`Route::BeginWith`).
 //   3. Readings without tokens become prompts without blocks; adapter, salt and the like are those
-//      of the input. Tokens are moved out of the input, so a failure leaves it unusable.
+//      of the input.
+// Tokens are moved out of the input, so a failure leaves it unusable.
 absl::Status FleetState::Prepare(RouteInput* input) {
   if (input->prepared != nullptr) {
     if (input->tokens.empty() && input->sequence_hashes.empty()) return absl::OkStatus();

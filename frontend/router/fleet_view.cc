@@ -144,8 +144,9 @@ void LookAt(const RouteRequest& request, const ModelFleet& model,
 //   2. Under the lock the memory learns: choices that the answer shows, the sibling if its blocks
 //      have come, workers, roles, and whether the cell kept its promise. Then the view is read, so
 //      that it includes all of this.
-//   3. Standing and best cost are computed from the view, without the lock. The order in 2 matters:
-//      a choice that this answer shows must not count as in flight beside the load that counts it.
+//   3. Standing and best cost are computed from the view, without the lock.
+// The order in 2 matters: a choice that this answer shows must not count as in flight beside the
+// load that counts it.
 Answered Learn(const RouteRequest& request, CandidateCell cell, const std::string& address,
                uint32_t promised) {
   const std::shared_ptr<ModelFleet> model = request.KnownModel();

@@ -100,7 +100,8 @@ void Frontend::RouteAgain(std::shared_ptr<const RoutedPrompt> routed, std::vecto
 //      known.
 //   3. At the end, leaves and hierarchy are told, with the engine's figure where there is one.
 //   4. The observer hears every report, also of unknown ids: it keeps decisions longer than the
-//      memory does. No lock is held in 2 to 4.
+//      memory does.
+// No lock is held in 2 to 4.
 void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
   const bool over = report.finished || report.abandoned || report.unreachable ||
                     report.decode_unreachable || !report.error.empty();

@@ -4,9 +4,9 @@
 //   alone.
 // * `OfWorker::ids` are the choices with `prefilling` at the worker, oldest first.
 // * `running` of worker, cell and all counts the choices with `running_since`.
-// * A cell is in `to_cell_` as long as it has a request or a running choice (`ForgetIfIdle`). Life
-//   of a choice: prefilling → (with `end_follows`) running → gone; or prefilling → gone. One with a
-//   decoder counts there until `Release`.
+// * A cell is in `to_cell_` as long as it has a request or a running choice (`ForgetIfIdle`).
+// Life of a choice: prefilling → (with `end_follows`) running → gone; or prefilling → gone. One
+// with a decoder counts there until `Release`.
 
 #include "frontend/router/in_flight.h"
 
@@ -105,10 +105,11 @@ void InFlightChoices::ForgetIfIdle(const CellWorker& worker) {
 //   * kTold: the worker has it. Its load will rise by one, which must not release another choice
 //     too (`accepted`).
 //   * kShownByLoad: the load has risen by it and counts the request already.
-//   * kOver: the request is over; `Release` forgets the choice itself. With `end_follows` the
-//     choice runs on as a request. It counts in `sum.requests` until the load shows it; one that
-//     the load shows already leaves the sum at once. `running_since` is the number of the load
-//     since which it is not shown; one less marks it as shown, so that `EndRunning` can tell.
+//   * kOver: the request is over; `Release` forgets the choice itself.
+// With `end_follows` the choice runs on as a request. It counts in `sum.requests` until the load
+// shows it; one that the load shows already leaves the sum at once. `running_since` is the number
+// of the load since which it is not shown; one less marks it as shown, so that `EndRunning` can
+// tell.
 bool InFlightChoices::LeavePrefill(uint64_t id, Left how) {
   const auto found = choices_.find(id);
   if (found == choices_.end() || !found->second.prefilling) return false;

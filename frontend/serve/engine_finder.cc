@@ -121,8 +121,8 @@ size_t EngineFinder::PoolOf(const Domain& domain, const HolderId& worker) const 
 //   1. Engines that the leaf names are heard; they only get their metrics' load where the leaf has
 //      none.
 //   2. Each other engine is added at rank 0, without a block, `kGuessed`.
-//   3. Their labels are joined to the leaf's, so that their urls are known. A fleet where every
-//      engine was always heard takes no lock here (`any_silent_`).
+//   3. Their labels are joined to the leaf's, so that their urls are known.
+// A fleet where every engine was always heard takes no lock here (`any_silent_`).
 void EngineFinder::AddEngines(const Domain& domain, const EngineView::Engines& engines,
                               const std::shared_ptr<const EngineView>& view,
                               std::span<const SequenceHash> sequence, WorkersAnswer* answer) {
