@@ -1,6 +1,6 @@
-// What the leaf says of itself and of the worker's events: another contract or block size, a stream
-// that is silent, one of which nothing is held, or one that has stopped. These are facts that a
-// process states, so few requests are enough.
+// The leaf's statements about itself and the worker's events: another contract or block size, a
+// stream that is silent, one of which nothing is held, or one that has stopped. These are facts
+// that a process states, so few requests are enough.
 
 #include <chrono>
 #include <string>

@@ -4,8 +4,8 @@
 //
 // A prompt that an engine finished has to be announced under our names. Where it is only up to
 // block n, though the engine's events come and nothing of them was lost, the engine read block n
-// otherwise, or one before it: other requests with the same beginning may have been announced. What
-// it served of a promise is another such bound.
+// otherwise, or one before it: other requests with the same beginning may have been announced. The
+// part of a promise that it served is another such bound.
 
 #include <algorithm>
 #include <map>
@@ -171,7 +171,7 @@ Checks Diagnostician::Parted() const {
                      (!leaf_->engine.has_value() || leaf_->engine->messages_lost == 0);
   Checks parted;
   for (const Check& check : e_.checks) {
-    // What finished after the last batch may just not have been announced yet.
+    // Prompts that finished after the last batch may just not have been announced yet.
     const bool heard_since =
         !e_.no_batch_since.has_value() || *e_.no_batch_since >= check.at - check.after;
     if (!tells || !heard_since || !check.settled) continue;

@@ -80,8 +80,8 @@ bool Diagnostician::Restarted() {
   return true;
 }
 
-// Whether the prompt is in the index now. What an engine lost and computed anew it announces anew,
-// under our names; where that is missing, the names differ and the index is not to blame.
+// Whether the prompt is in the index now. An engine announces anew, under our names, what it lost
+// and computed anew; where that is missing, the names differ and the index is not to blame.
 bool Diagnostician::IsThereAgain(const Comparison& comparison) const {
   for (const Check& check : e_.checks)
     if (check.decision == comparison.decision) return check.whole();

@@ -1,7 +1,7 @@
-// What `Truth` keeps: a log of decisions, a record per worker, findings. A request passes through
-// it in three calls, each of which takes the one mutex: `OnDecided` remembers, `OnReported`
-// compares and may plan a check (truth_checks.cc), `Tick` asks and judges. Diagnoses run on copies,
-// without the mutex.
+// `Truth` keeps a log of decisions, a record per worker, and findings. A request passes through it
+// in three calls, each of which takes the one mutex: `OnDecided` remembers, `OnReported` compares
+// and may plan a check (truth_checks.cc), `Tick` asks and judges. Diagnoses run on copies, without
+// the mutex.
 
 #include "frontend/accuracy/truth.h"
 
@@ -149,7 +149,7 @@ Truth::State::WorkerRecord& Truth::State::Touch(const WorkerKey& key, Time now) 
 //   1. The worker's record is found, and the leaf that answered for the choice is noted, to be
 //      asked later.
 //   2. `Count`: sums for metrics and for the worker.
-//   3. What was sent is remembered under the worker that really had it, before the check is
+//   3. The blocks sent are remembered under the worker that really had them, before the check is
 //      planned.
 //   4. A check is planned, unless another worker served: its leaf's answer would be about this one.
 //   5. The log keeps only the head of the prompt.
@@ -337,8 +337,8 @@ Truth::Truth(TruthOptions options, OverlapFinder* finder, LeafProber* prober, co
 
 Truth::~Truth() = default;
 
-// Runs in the route's thread, before its caller has the result. What was sent before is looked up
-// now: later it would include this very request.
+// Runs in the route's thread, before its caller has the result. The blocks sent before are looked
+// up now: later they would include this very request.
 void Truth::OnDecided(const Decided& decided) {
   State& state = *state_;
   // Copied without the lock: only options are read.

@@ -241,7 +241,7 @@ class GrpcQuestions {
           [under_way = under_way_] { under_way->End(); }));
     }
 
-    // A peer that took questions and went away may be back at once: a call will tell. One that
+    // A peer that took questions and went away may be back at once: a call will tell. A peer that
     // never took any is asked for a stream again only after a while, so that not each answered call
     // opens one in vain.
     void OnOver(const Stream* over, const absl::Status& why, bool took) {

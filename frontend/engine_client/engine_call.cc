@@ -341,9 +341,9 @@ void EngineCall::Cancel() {
 }
 
 // The connection broke before the answer was complete. A kept connection that took no byte was
-// closed by the engine while it was idle, and the request goes over a new one. One that took some
-// may have brought the engine its request: an engine must not get it twice. Whether a byte was
-// taken is known only when the write is over, so a break during the write waits for it.
+// closed by the engine while it was idle, and the request goes over a new one. A kept connection
+// that took some may have brought the engine its request: an engine must not get it twice. Whether
+// a byte was taken is known only when the write is over, so a break during the write waits for it.
 void EngineCall::Broken(const std::string& what) {
   if (reused_ && !received_) {
     Error ignored;

@@ -1,4 +1,4 @@
-// What a worker of a cell is worth now: what may be promised of it (`OverlapOf`), how it stands
+// The worth of a cell's worker now: what may be promised of it (`OverlapOf`), how it stands
 // (`StandingOf`), what it costs (`CostInputOf`). All are pure functions of the immutable cell and a
 // `FleetView`; the cell's traits are computed once, when its leaf answers.
 

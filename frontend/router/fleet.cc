@@ -1,6 +1,6 @@
-// What routes share. Sections: models and their memories, sessions and suspects, telling leaves of
-// choices, routes that wait. Each part has a lock of its own; none is held while a finder or a
-// callback of the caller runs, but `on_suspect_mutex_` (see `Suspect`).
+// The state that routes share. Sections: models and their memories, sessions and suspects, telling
+// leaves of choices, routes that wait. Each part has a lock of its own; none is held while a finder
+// or a callback of the caller runs, but `on_suspect_mutex_` (see `Suspect`).
 
 #include "frontend/router/fleet.h"
 
@@ -244,11 +244,12 @@ void FleetState::JudgeReached(const CellWorker& worker, const CellWorker& destin
   if (report.decode_unreachable) Suspect(destination);
 }
 
-//   1. The leaves are noted under the decision, before any of them is told, so that `TellOver`
+// Tells leaves and hierarchy of a choice:
+//   1. The leaves are noted under the decision, before any of them hears of it, so that `TellOver`
 //      finds them.
-//   2. Each leaf is told of the blocks; the finder answers nothing and may drop it.
-//   3. The nodes of the top level are told of the waypoints among these blocks, as if the cell were
-//      a worker, so that other frontends find the cell before its leaf has reported.
+//   2. Each leaf hears of the blocks; the finder answers nothing and may drop it.
+//   3. The nodes of the top level hear of the waypoints among these blocks, as if the cell were a
+//      worker, so that other frontends find the cell before its leaf has reported.
 void FleetState::TellOfChoice(const Domain& domain, const std::string& cell,
                               const std::shared_ptr<const std::vector<std::string>>& leaves,
                               const Routed& routed, std::span<const SequenceHash> waypoints) {

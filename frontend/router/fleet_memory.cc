@@ -1,7 +1,7 @@
-// What was last seen, by domain, and what was sent since. All maps of a domain go when the domain
-// is the one touched longest ago (`Touch`). Turns and choices in flight are by cell and not by
-// domain, because tenants and adapters share workers. No method locks: the owner (`ModelFleet`)
-// does. Evictions search linearly; they happen only at a bound.
+// The fleet as last seen, by domain, and what was sent there since. All maps of a domain go when
+// the domain is the one touched longest ago (`Touch`). Turns and choices in flight are by cell and
+// not by domain, because tenants and adapters share workers. No method locks: the owner
+// (`ModelFleet`) does. Evictions search linearly; they happen only at a bound.
 
 #include "frontend/router/fleet_memory.h"
 
@@ -61,9 +61,9 @@ FleetMemory::OfDomain& FleetMemory::Touch(const Domain& domain, Time now) {
   return of_domain;
 }
 
-// What a hierarchy named. Strings and labels are assigned only where they differ: this runs in
-// every route, and cells rarely change. Labels are shared with candidates, so they are replaced and
-// never written to.
+// Takes cells that a hierarchy named. Strings and labels are assigned only where they differ: this
+// runs in every route, and cells rarely change. Labels are shared with candidates, so they are
+// replaced and never written to.
 void FleetMemory::SawCells(const Domain& domain, std::span<const CellFound> cells, Time now) {
   OfDomain& of_domain = Touch(domain, now);
   for (const CellFound& found : cells) {

@@ -98,7 +98,7 @@ void Frontend::RouteAgain(std::shared_ptr<const RoutedPrompt> routed, std::vecto
 //   1. Under the model's lock the workers are looked up before the release, which forgets them.
 //   2. The workers reached or not reached are judged (`JudgeReached`), for a choice that was still
 //      known.
-//   3. At the end, leaves and hierarchy are told, with the engine's figure where there is one.
+//   3. At the end, leaves and hierarchy hear of it, with the engine's figure where there is one.
 //   4. The observer hears every report, also of unknown ids: it keeps decisions longer than the
 //      memory does.
 // No lock is held in 2 to 4.

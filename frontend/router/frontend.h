@@ -285,8 +285,8 @@ struct RouteReport {
   std::optional<HolderId> served_by = {};      // the one that had it; no name: another rank of it
   std::string error = {};                      // of a request that failed there
   bool abandoned = false;                      // not sent there, or given up before it was taken
-  // The worker did not take it, as one that is gone (`suspects.h`): the one that prefills; and the
-  // one that decodes, which is the same unless the choice named two.
+  // The worker did not take it, as if it were gone (`outlier_ejection.h`): the one that prefills;
+  // and the one that decodes, which is the same unless the choice named two.
   bool unreachable = false;
   bool decode_unreachable = false;
 };
@@ -385,7 +385,7 @@ class Frontend {
   // In any case the choice is no longer counted; if it was only accepted, it still counts for the
   // worker that is to decode it, where that is another. Unknown ids are ignored. An unreachable
   // worker is avoided for a while, until it accepts a request, or until one that it took from its
-  // client ends well (`suspects.h`).
+  // client ends well (`outlier_ejection.h`).
   void Report(uint64_t decision_id, const RouteReport& report);
 
   // The caller has seen that the worker is gone, after it had accepted.

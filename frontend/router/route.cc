@@ -130,7 +130,7 @@ void Route::Begin(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> o
 // an answer names another one:
 //   1. The fleet's memory takes it, for the next prompts.
 //   2. If this prompt differs in it, all readings are hashed again, and a new try begins.
-//   3. That happens once a route: peers that contradict each other could keep it going for ever.
+//   3. It happens once a route: peers that contradict each other could keep it going for ever.
 bool Route::BeginWith(uint32_t block_size) {
   // The peer did not say.
   if (block_size == 0) return false;

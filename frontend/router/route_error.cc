@@ -10,8 +10,8 @@
 namespace kvatlas {
 namespace {
 
-// The times that a client is told to wait: the default where nothing says how long a queue is, and
-// the limits.
+// The times after which clients may come again: the default where nothing says how long a queue is,
+// and the limits.
 constexpr Duration kRetryAfterDefault = std::chrono::seconds(1);
 constexpr Duration kRetryAfterMin = std::chrono::milliseconds(100);
 constexpr Duration kRetryAfterMax = std::chrono::seconds(30);

@@ -167,7 +167,7 @@ void FleetWatch::TakeNode(const Named& node, const Answer& answer, uint64_t roun
   }
 }
 
-// Keeps how the question went. What the peer said before stays.
+// Keeps how the question went. The peer's earlier words stay.
 FleetWatch::Peer& FleetWatch::Note(const std::string& kind, const std::string& address,
                                    const Answer& answer) {
   Peer& peer = peers_[address];

@@ -1,4 +1,4 @@
-// What a page asks for: charts and their samples, the fleet as JSON, and explanations of prompts.
+// The parts of a page: charts and their samples, the fleet as JSON, and explanations of prompts.
 
 #include "frontend/ui/frontend_page.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of the page alone; `/diagnosis` shows all.
+// The limits are the page's; `/diagnosis` shows all.
 constexpr size_t kFindingsShown = 16;
 constexpr size_t kEvidenceShown = 8;
 
