@@ -281,6 +281,7 @@ std::vector<WorkerEvidence> Truth::State::Evidence(Time now) const {
   return all;
 }
 
+// Makes all findings anew; the mutex is held for the copies alone:
 //   1. Under the mutex: evidence is copied, and findings that need no evidence of a worker are
 //      made.
 //   2. Without it: workers are diagnosed, domain by domain.

@@ -111,6 +111,7 @@ std::vector<PeerState> GrpcOverlapFinder::States() const { return questions_->St
 bool GrpcOverlapFinder::Reached() { return questions_->Reached(); }
 void GrpcOverlapFinder::LookForTheLost() { questions_->LookForTheLost(); }
 
+// Asks a leaf, with labels only when they changed:
 //   1. The labels known of this leaf and domain are taken along: their version goes with the
 //      question.
 //   2. The leaf leaves its labels out where that version is current.

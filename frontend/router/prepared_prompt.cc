@@ -25,6 +25,7 @@ absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::Make(PromptSource source, ui
               schedule);
 }
 
+// Hashes the prompt:
 //   1. Blocks are counted and bounded before anything is hashed.
 //   2. Tokens: local hashes with the seed of adapter and salt, and with the items (images, audio)
 //      of each block; then the sequence hashes. Given hashes are used as they are.

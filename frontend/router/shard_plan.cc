@@ -62,6 +62,7 @@ CellFound Result(Merged merged) {
 
 }  // namespace
 
+// Plans the questions to the top level:
 //   1. A level that is not split has one question with all waypoints.
 //   2. A prompt with shallow waypoints only, which all shards have, goes to one shard, drawn by
 //      `key`.

@@ -26,6 +26,7 @@ EngineFinder::EngineFinder(std::string own, OverlapFinder* finder,
                            const GuessOptions& guess)
     : own_(std::move(own)), finder_(finder), view_(std::move(view)), guess_(guess) {}
 
+// Asks the leaf, and adds engines to the answer of the own one:
 //   1. Another cell's leaf, or no view: passed on as it is.
 //   2. The model's further names are replaced by its own.
 //   3. NOT_FOUND of the own leaf is no error where engines serve the model: no event of it was
@@ -118,6 +119,7 @@ size_t EngineFinder::PoolOf(const Domain& domain, const HolderId& worker) const 
   return pool == 0 ? guess_.pool_blocks : pool;
 }
 
+// Joins the engines of the view with the workers of the answer:
 //   1. Engines that the leaf names are heard; they only get their metrics' load where the leaf has
 //      none.
 //   2. Each other engine is added at rank 0, without a block, `kGuessed`.

@@ -436,6 +436,7 @@ void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
   state_->due.SignalAll();
 }
 
+// Takes what the probes found since the last call:
 //   1. Twice a second the directory's list is copied, before the lock: it is the costly part.
 //   2. Each engine is looked at, and lines are said.
 //   3. If probes brought something new: loads, conventions and a new view. Readers of the view
