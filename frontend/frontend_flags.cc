@@ -1,3 +1,6 @@
+// The flags in the order of the manual, group by group, then what is made of them. Options of parts
+// are set in place, so a flag's default is the part's.
+
 #include "frontend/frontend_flags.h"
 
 #include <chrono>
@@ -36,10 +39,12 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
   flags.Add("leaves", &f->leaves,
             "own cells, asked when no hierarchy helps: CELL=HOST:PORT, or redis://HOST:PORT where "
             "leaves announce themselves");
+  // Balancers that spread calls cannot spread the questions within a stream.
   flags.Add("question_streams", &f->question_streams,
             "hierarchy and leaves are asked over calls that stay open; false: a call per question, "
             "for balancers of calls in between");
   flags.Group("Questions");
+  // Bounds of the search (`cell_search.h`).
   flags.Add("ask", &o.ask_cells, "leaves asked at once", 1, 64);
   flags.Add("ask_ahead", &o.ask_ahead,
             "leaves asked at the same time as the hierarchy, where they can be guessed; 0: none", 0,
@@ -55,6 +60,7 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
   flags.Add("deadline", &o.deadline, "time for a route that names no deadline",
             std::chrono::milliseconds(1));
   flags.Group("Envoy");
+  // Groups of flags that other programs have too are declared where their parts are.
   AddExtProcFlags(flags, &f->ext_proc);
   flags.Group("Prompts");
   AddPromptFlags(flags, &f->prompts);
@@ -65,6 +71,7 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
   flags.Group("Proxy");
   AddProxyFlags(flags, &f->proxy);
   flags.Group("Weights");
+  // Weights may be changed while the process runs (`AddReloads` of main.cc).
   flags.Add("zone", &o.zone, "cells labelled with another zone are farther away");
   flags.Add("zone_distance", &o.zone_distance, "distance to such a cell, in blocks of prefill", 0);
   flags.Add("prefill_weight", &o.weights.prefill, "cost of a block to prefill", 0);
@@ -101,6 +108,7 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
             "sent there");
   flags.Add("session_ttl", &o.sessions.ttl,
             "time without a request after which a session is forgotten");
+  // Thresholds, and what happens at them (`policy/worker_fit.h`).
   flags.Add("overload_queue", &o.overload.queue_blocks,
             "blocks to prefill from which on a worker gets no more requests; 0: no such threshold");
   flags.Add("overload_requests", &o.overload.requests,
@@ -122,6 +130,7 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
   flags.Add("seed", &o.weights.seed, "seed of tie-breaks and of the temperature");
   flags.Group("Choice");
   flags.Add("in_flight_ttl", &o.memory.in_flight_ttl, "how long a choice counts without a report");
+  // Diagnoses: what is kept, and how much leaves may be asked for them.
   TruthOptions& t = f->truth;
   flags.Group("Truth");
   flags.Add("ui_explain", &f->ui_explain,
@@ -144,7 +153,7 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
       "takes requests for engines itself");
 }
 
-// Own cells: given ones need their cell's name, announced ones have it.
+// An own cell: one that is given needs its cell's name, announced ones have it.
 absl::Status CheckLeaf(const std::string& entry) {
   absl::Status bad = CheckDirectoryEntry(entry);
   if (bad.ok() && !entry.starts_with("redis") && entry.find('=') == std::string::npos) {
@@ -154,6 +163,8 @@ absl::Status CheckLeaf(const std::string& entry) {
   return OfFlag("leaves", bad);
 }
 
+// The hierarchy's schedule has to be a part of the leaves': a waypoint that no leaf reports can
+// never be covered.
 absl::StatusOr<Schedules> ReadSchedules(const FrontendFlags& flags) {
   absl::StatusOr<WaypointSchedule> leaves = WaypointSchedule::Parse(flags.schedule);
   if (!leaves.ok()) return OfFlag("schedule", leaves.status());
@@ -165,6 +176,8 @@ absl::StatusOr<Schedules> ReadSchedules(const FrontendFlags& flags) {
   return Schedules{*std::move(leaves), *std::move(hierarchy)};
 }
 
+// Fields that a model does not name are those of the flags, so this is read again when these
+// change.
 absl::StatusOr<std::map<std::string, CostWeights>> WeightsOfModels(const FrontendFlags& flags) {
   if (flags.model_weights.empty()) return std::map<std::string, CostWeights>();
   auto weights = ReadModelWeights(flags.model_weights, flags.frontend.weights);

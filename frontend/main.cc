@@ -1,4 +1,5 @@
-// kvatlas-frontend: which worker should take this prompt, as a service.
+// kvatlas-frontend: which worker should take this prompt, as a service. `Main` reads and checks the
+// flags, `Run` builds the parts and lives until a signal.
 
 #include <chrono>
 #include <functional>
@@ -68,16 +69,19 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kHttpConnectionsMax = 4096;
+// How often the main thread looks at files, peers and predictions.
 constexpr Duration kLookAtFilesEvery = std::chrono::milliseconds(500);
+// How long nodes and leaves have to say which domains they know, when prompts ask before any route.
 constexpr Duration kDomainsWithin = std::chrono::milliseconds(200);
 
-// Null without any.
+// The tokenizers of --models. Null: none is given.
 absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& flag) {
   auto models = ModelRegistry::FromFlag(flag);
   if (models.ok()) return models;
   return absl::InvalidArgumentError(OfFlag("models", models.status()).message());
 }
 
+// A record's name is its cell.
 std::vector<ConfiguredLeaf> ToLeaves(const std::vector<ServiceRecord>& records) {
   std::vector<ConfiguredLeaf> leaves;
   for (const ServiceRecord& record : records)
@@ -85,8 +89,9 @@ std::vector<ConfiguredLeaf> ToLeaves(const std::vector<ServiceRecord>& records) 
   return leaves;
 }
 
-// What may change while the process runs. `reach` shares who is given with everything that calls
-// engines.
+// The flags that may change while the process runs. Each reload reads and checks first, and returns
+// what commits it, so that a wrong value changes nothing. `reach` shares its given engines with
+// everything that calls engines.
 void AddReloads(FlagSet& set, FrontendFlags& flags, const EngineReach& reach, Endpoints* endpoints,
                 EngineLoads* loads, EngineNames* names, Frontend* frontend) {
   set.OnReload({"adapters"}, [&flags, names]() -> absl::StatusOr<FlagSet::Commit> {
@@ -135,6 +140,7 @@ void AddReloads(FlagSet& set, FrontendFlags& flags, const EngineReach& reach, En
                });
 }
 
+// The share of prompts' texts whose tokens were cached.
 void SetPrefixMetrics(const TokenCache::Stats& stats, Metrics* metrics) {
   metrics->RaiseRenamed("kvatlas_frontend_prompt_text_bytes_total",
                         "Of prompts' texts, all that were to be tokenized.",
@@ -144,6 +150,18 @@ void SetPrefixMetrics(const TokenCache::Stats& stats, Metrics* metrics) {
                         static_cast<double>(stats.known_bytes));
 }
 
+// Builds the parts in the order of what refers to what, as locals: their destructors run in the
+// reverse order.
+//   1. Memory, timer, finders; in front of the overlap finder the endpoint learner, in front of
+//      that the engines' loads.
+//   2. Observers (tally in front of truth), then the frontend, which asks and reports through all
+//      of these.
+//   3. Leaves: given ones, and those that announce themselves from here on, in a thread of the
+//      directory.
+//   4. Prompts, services, proxy, page, endpoint picker; nothing listens yet.
+//   5. Servers start, the proxy last, so that a request finds everything there.
+//   6. Announced and ready; then the loop of the main thread: memory, truth, parents, health.
+//   7. After the signal: the announcement is withdrawn, waiting routes end, then the servers stop.
 // `models` may be null.
 int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
         FoundNodes& hierarchies, ModelRegistry* models, uint64_t memory_bytes_max) {
@@ -156,6 +174,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   Endpoints endpoints(reach.addresses);
   GrpcOverlapFinder overlap_finder(flags.question_streams);
   EndpointLearner learner(&overlap_finder, &endpoints, PoolOf(flags.ext_proc));
+  // The first route must not wait for a connection.
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
   GrpcLeafProber leaf_prober;
   Truth truth(flags.truth, &overlap_finder, &leaf_prober, &Clock::Real());
@@ -211,6 +230,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
                   .health = health},
                  &metrics);
   frontend_service.AddHttp(&http);
+  // Figures that exist only with tokenizers of this process.
   if (models != nullptr) {
     memory.AddPart("prefixes", [models] { return models->cache_stats().bytes; });
     metrics.OnScrape([&] { SetPrefixMetrics(models->cache_stats(), &metrics); });
@@ -245,6 +265,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   flags.ext_proc.picker.conventions = (*prompts)->conventions();
   ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics,
                          BodiesWithin(memory_bytes_max, ProxyOptions().bodies_bytes_max));
+  // Bodies of requests are the largest memory that clients decide about.
   memory.AddPart("bodies", [&] {
     return http.server()->bodies_bytes() + (*proxy == nullptr ? 0 : (*proxy)->bodies_bytes()) +
            ext_proc.bodies_bytes();
@@ -263,6 +284,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
                              ext_proc.SetHealth(now);
                              http.SetHealth(now, why);
                            });
+  // Before the process says that it is ready, so that its first health is right.
   upstreams.Look();
   ServiceRecord record;
   record.kind = ServiceKind::kFrontend;
@@ -292,6 +314,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
     }
     upstreams.Look();
   }
+  // The announcement goes first, so that no client is sent here any more.
   if (*announcer != nullptr) (*announcer)->Stop();
   frontend.Stop();  // pending routes are answered: the servers wait for them
   (*prompts)->names()->Stop();
@@ -302,6 +325,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   return 0;
 }
 
+// All flags are checked before the first part is built; the first error is the one that is said.
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-frontend", "Which worker should take this prompt, and why.");
   FrontendFlags flags;
@@ -334,6 +358,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<FoundNodes> hierarchies = FoundNodes::Read("--hierarchy", flags.hierarchies);
   if (!hierarchies.ok()) return service.Fail(hierarchies.status());
   flags.frontend.model_weights = *std::move(weights);
+  // `schedules` outlives `Run`, in which all prompts refer to it.
   flags.frontend.schedule = &schedules->leaves;
   flags.frontend.hierarchy_schedule = &schedules->hierarchy;
   flags.frontend.engines = *std::move(engines);

@@ -1,3 +1,5 @@
+// Each function makes the value of one key of /status.
+
 #include "frontend/status_parts.h"
 
 #include <chrono>
@@ -6,7 +8,7 @@
 namespace kvatlas {
 namespace {
 
-// Addresses and reasons come from others.
+// Addresses and reasons come from others, and may hold bytes that are no UTF-8: these are replaced.
 std::string Dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -21,6 +23,7 @@ std::string MemoryJson(const MemoryBudget& memory) {
   return json.dump();
 }
 
+// Both lists always exist, empty or not, so that scripts need no test.
 std::string PeersJson(const std::vector<PeerState>& nodes, const std::vector<PeerState>& leaves) {
   nlohmann::json json = {{"hierarchies", nlohmann::json::array()},
                          {"leaves", nlohmann::json::array()}};
@@ -34,6 +37,7 @@ std::string PeersJson(const std::vector<PeerState>& nodes, const std::vector<Pee
   return Dump(json);
 }
 
+// A model's own name is no further name.
 std::string NamesJson(const ServedNames& names) {
   nlohmann::json json = nlohmann::json::array();
   for (const auto& [name, served] : names) {
@@ -46,6 +50,7 @@ std::string NamesJson(const ServedNames& names) {
   return Dump(json);
 }
 
+// The age is left out while no load was ever heard.
 std::string EngineLoadsJson(const std::vector<EngineLoadState>& engines) {
   nlohmann::json json = nlohmann::json::array();
   for (const EngineLoadState& engine : engines) {

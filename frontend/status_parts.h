@@ -1,4 +1,4 @@
-// What /status says of a frontend's parts, as JSON.
+// The parts of a frontend's /status, as JSON.
 
 #ifndef KVATLAS_FRONTEND_STATUS_PARTS_H_
 #define KVATLAS_FRONTEND_STATUS_PARTS_H_
@@ -15,7 +15,7 @@ namespace kvatlas {
 
 std::string MemoryJson(const MemoryBudget& memory);
 std::string PeersJson(const std::vector<PeerState>& nodes, const std::vector<PeerState>& leaves);
-// Those that are not the model's own.
+// Names that are not the model's own.
 std::string NamesJson(const ServedNames& names);
 std::string EngineLoadsJson(const std::vector<EngineLoadState>& engines);
 

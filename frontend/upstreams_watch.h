@@ -1,7 +1,7 @@
 // Is a frontend ready? Once a hierarchy node or a leaf has answered, and while some is known:
 // without, no route has a worker.
 //
-// *Threads*: that of its owner, who looks from time to time.
+// *Threads*: that of its owner, which calls `Look` from time to time.
 
 #ifndef KVATLAS_FRONTEND_UPSTREAMS_WATCH_H_
 #define KVATLAS_FRONTEND_UPSTREAMS_WATCH_H_

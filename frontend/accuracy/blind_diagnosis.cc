@@ -1,5 +1,8 @@
-// Blindness: the engine serves what the index does not know. Of all requests, or of those with a
-// namespace, or of chats alone.
+// Blindness: the engine serves from its cache what the index does not know. First it is looked for
+// among some requests (those with a namespace, chats), because the others then show that the index
+// works at all; then among all. In each case a supposition that hits names the cause
+// (`SupposedRight`); without one, lengths, granularity and the leaf's own figures are left to go
+// by.
 
 #include <string>
 #include <utility>
@@ -15,11 +18,13 @@ namespace {
 
 using Kind = Supposition::Kind;
 
+// Requests with a salt or an adapter, or those without.
 Among Namespaced(bool wanted) {
   const auto is = [wanted](const auto& one) { return (one.has_lora || one.has_salt) == wanted; };
   return {.comparison = is, .check = is};
 }
 
+// Comparisons and checks are both looks at the index; they are counted together.
 std::string FoundNothing(const Sight& sight, const std::string& looks) {
   const size_t nothing = sight.blind.size() + sight.missed.size();
   return Share(nothing, nothing + sight.seen.size() + sight.found.size(),
@@ -30,10 +35,13 @@ std::string FoundNothing(const Sight& sight, const std::string& looks) {
 
 // ---- To some requests ----
 
+// A namespace is asked about first: chats with a salt would else be blamed on the template.
 void Diagnostician::BlindInPart() {
   if (!BlindInNamespaces()) BlindInChats();
 }
 
+// True if the requests inside of a namespace are blind and those outside are not, whatever was
+// named. Where the blind ones have salts and adapters both causes are named with less confidence.
 bool Diagnostician::BlindInNamespaces() {
   const Sight inside = SightOf(e_, Namespaced(true));
   if (!inside.IsBlind() || !SightOf(e_, Namespaced(false)).SeesSomething()) return false;
@@ -57,6 +65,9 @@ bool Diagnostician::BlindInNamespaces() {
   return true;
 }
 
+// Chats are blind and completions are not: the template, unless completions differ in length too
+// (then the tokens do), or the chats' lengths agree with the engine's (then it is something else,
+// which later steps look for).
 bool Diagnostician::BlindInChats() {
   const Among chats = OfForm(PromptForm::kChat), plain = OfForm(PromptForm::kCompletion);
   const Sight sight = SightOf(e_, chats);
@@ -80,6 +91,7 @@ bool Diagnostician::BlindInChats() {
 
 // ---- To all ----
 
+// The first sentence of the evidence: requests and checks that show it, with the numbers of each.
 std::string Diagnostician::BlindText() const {
   std::string text;
   if (!sight_.blind.empty()) {
@@ -94,6 +106,13 @@ std::string Diagnostician::BlindText() const {
   return text;
 }
 
+// All requests are blind. From the surest to the least sure:
+//   1. a supposition hits; 2. the worker is registered under a namespace; 3. the cached tokens have
+//      another granularity;
+//   4. the lengths differ: the text is another one (`NameText`);
+//   5. the leaf holds nothing that is known of: events off, or names that no query has;
+//   6. the leaf holds blocks, prompts stay missing and lengths agree: another hash contract;
+//      lengths unknown: one of three.
 void Diagnostician::Blind() {
   if (!sight_.IsBlind()) return;
   if (SupposedRight({})) return;
@@ -111,13 +130,15 @@ void Diagnostician::Blind() {
       return NameText(lengths, plain.compared == 0, std::move(evidence), decisions);
     }
   }
+  // The leaf knows the worker and holds nothing of it: `Silence` has looked at that.
   if (leaf_.has_value() && !leaf_holds) return;
   if (!leaf_holds) {
-    // Events may be off, or blocks may have names that no query has.
+    // No view of the leaf: events may be off, or blocks may have names that no query has.
     return AddAlternatives({{Cause::kEventsOff, 0.5}, {Cause::kHashContract, 0.4}}, evidence,
                            decisions);
   }
-  // What comes late is there at last.
+  // An index that is late has the prompts in the end; only what is still missing then shows other
+  // names.
   if (sight_.missed.size() < kConfirmedMin) return;
   if (lengths.agree()) {
     evidence.push_back("the engine counts as many tokens as we do in " +
@@ -131,6 +152,7 @@ void Diagnostician::Blind() {
       evidence, decisions);
 }
 
+// Names the supposition with the most hits. False: none hits often enough (`HitsOf`).
 bool Diagnostician::SupposedRight(const Among& among) {
   const std::vector<Hit> hits = HitsOf(e_, among);
   if (hits.empty()) return false;
@@ -138,6 +160,8 @@ bool Diagnostician::SupposedRight(const Among& among) {
   return true;
 }
 
+// The cause of each kind. The engine lacking our first token is told apart by our prompts: if they
+// begin with that token twice the doubling is ours, else the engine leaves BOS out.
 void Diagnostician::NameSupposition(const Hit& hit) {
   Evidence evidence = {BlindText(), "supposed " + ToString(hit.what) + ", " +
                                         Share(hit.hits, hit.asked, "of these") +
@@ -172,7 +196,8 @@ void Diagnostician::NameSupposition(const Hit& hit) {
   }
 }
 
-// All that the leaf has of the worker is in a namespace that the requests are not in.
+// Whether all that the leaf has of the worker is in a namespace that at least eight in ten requests
+// are not in.
 bool Diagnostician::RegisteredNamespace() {
   if (!leaf_.has_value() || !leaf_->engine.has_value()) return false;
   size_t without_lora = 0, without_salt = 0;
@@ -197,6 +222,8 @@ bool Diagnostician::RegisteredNamespace() {
   return false;
 }
 
+// Two signs of another block size: the cached tokens are multiples of something that our size does
+// not divide, or callers that hash themselves cover another number of tokens with each block.
 bool Diagnostician::OtherGranularity() {
   if (e_.comparisons.empty()) return false;
   const uint32_t ours = e_.comparisons.back().block_size;

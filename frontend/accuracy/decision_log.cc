@@ -1,3 +1,6 @@
+// Records by id, in a queue by age. Both containers always have the same ids: `DropOldest` is the
+// only way out.
+
 #include "frontend/accuracy/decision_log.h"
 
 #include <algorithm>
@@ -7,9 +10,9 @@
 namespace kvatlas {
 namespace {
 
-// Of a string or a map's node beside its text: about.
+// An estimate of a string's or map node's memory beside its text.
 constexpr size_t kEach = 48;
-// Of a text that a caller gives.
+// The most that is kept of a text that a caller gives.
 constexpr size_t kTextMax = 256;
 
 size_t BytesOf(const CellAsked& asked) {
@@ -18,6 +21,8 @@ size_t BytesOf(const CellAsked& asked) {
 
 }  // namespace
 
+// About right is enough: `counted_bytes` remembers the result, so the same number is added and
+// subtracted.
 size_t DecisionRecord::bytes() const {
   const Receipt& receipt = result.receipt;
   size_t bytes = sizeof(*this) + kEach + prompt.tokens.capacity() * sizeof(TokenId) +
@@ -34,6 +39,8 @@ size_t DecisionRecord::bytes() const {
   return bytes;
 }
 
+// Copies what a diagnosis may want, up to the bounds of the options. Reads only the options, so the
+// caller needs no lock.
 DecisionRecord DecisionLog::Describe(const Decided& decided) const {
   const RouteInput& input = decided.input;
   DecisionRecord record;
@@ -46,11 +53,13 @@ DecisionRecord DecisionLog::Describe(const Decided& decided) const {
   record.no_tokens = input.no_tokens.substr(0, kTextMax);
   for (const std::string& trait : input.traits)
     if (record.traits.size() < kTraitsMax) record.traits.push_back(trait.substr(0, kTextMax));
-  // Of a beginning it is not known what the engine could have had behind it.
+  // A prompt known only by its beginning is treated as one whose cache is not read: it is not known
+  // what the engine could have had behind it.
   record.cache_not_read = input.cache_not_read || input.is_beginning;
   const PreparedPrompt& prompt = *decided.prompt;
   record.prompt_tokens = prompt.prompt_tokens();
-  // What would be hashed in another way is hashed without images.
+  // Suppositions hash tokens without images, so a prompt with images keeps no tokens, and none is
+  // asked about.
   const size_t tokens =
       prompt.items().empty() ? std::min(prompt.tokens().size(), options_.leading_tokens) : 0;
   record.prompt = {
@@ -67,6 +76,7 @@ DecisionRecord DecisionLog::Describe(const Decided& decided) const {
   return record;
 }
 
+// A single record larger than `bytes_max` stays until the next one comes.
 void DecisionLog::Add(DecisionRecord record, Time now) {
   const uint64_t id = record.result.decision_id;
   record.counted_bytes = record.bytes();
@@ -99,6 +109,7 @@ void DecisionLog::Expire(Time now) {
   while (!by_age_.empty() && by_age_.front().first + options_.age_max <= now) DropOldest();
 }
 
+// The checks have their own copy of the whole sequence by now.
 void DecisionLog::Shorten(DecisionRecord* record) {
   if (record->leading.size() <= options_.leading_blocks) return;
   record->leading.resize(options_.leading_blocks);
@@ -115,6 +126,8 @@ void DecisionLog::DropOldest() {
   by_age_.pop_front();
 }
 
+// Later figures replace earlier ones; of errors the first stays. Flags about reaching the worker
+// are not kept here.
 void Merge(const RouteReport& report, RouteReport* to) {
   to->accepted |= report.accepted;
   to->finished |= report.finished;

@@ -52,7 +52,7 @@ struct DecisionRecord {
   std::string no_tokens;
   std::vector<std::string> traits;
   bool cache_not_read = false;
-  // What this frontend had sent that worker before.
+  // How much of the prompt this frontend had sent that worker before.
   uint32_t sent_before_blocks = 0;
   Time sent_before_at{0};
   Time promised_sent_at{0};

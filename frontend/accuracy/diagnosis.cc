@@ -1,3 +1,6 @@
+// The order of the steps (`Run`), and how findings are added; the steps themselves are in the files
+// that diagnostician.h lists.
+
 #include "frontend/accuracy/diagnosis.h"
 
 #include <algorithm>
@@ -9,6 +12,7 @@
 namespace kvatlas {
 namespace {
 
+// Evidence is in time order; the latest decisions are the ones most likely still in the log.
 std::vector<uint64_t> Latest(std::vector<uint64_t> decisions) {
   std::reverse(decisions.begin(), decisions.end());
   std::vector<uint64_t> latest;
@@ -22,7 +26,15 @@ std::vector<uint64_t> Latest(std::vector<uint64_t> decisions) {
 
 }  // namespace
 
-// From facts to guesses; each step goes on only with what the ones before left unexplained.
+// From facts to guesses; each step goes on only with what the ones before left unexplained:
+//   1. An engine that is not reached explains everything else.
+//   2. `SelfContradictions`, `Silence`: what leaf and stream say of themselves. `waits_`: too early
+//      to judge.
+//   3. Who served it: another rank, another worker.
+//   4. `NothingServed` before blindness, since a cache that is off makes no hits to be blind to.
+//   5. Blindness, in part and of all; then a stream that has stopped.
+//   6. Some prompts that differ; too little served; and what nothing explains.
+// A step may add several findings; the next ones are then skipped.
 std::vector<Finding> Diagnostician::Run() {
   if (Unreachable()) return std::move(findings_);
   SelfContradictions();
@@ -56,6 +68,7 @@ void Diagnostician::Add(Cause cause, double confidence, Evidence evidence, Decis
                        .remedy = RemedyFor(cause)});
 }
 
+// One finding per cause; each names the others in `or_else`.
 void Diagnostician::AddAlternatives(const std::vector<std::pair<Cause, double>>& causes,
                                     const Evidence& evidence, const Decisions& decisions) {
   for (const auto& [cause, confidence] : causes) {

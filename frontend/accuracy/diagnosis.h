@@ -39,12 +39,12 @@ inline constexpr size_t kConfirmedMin = 2;
 
 std::vector<Finding> Diagnose(const WorkerEvidence& evidence);
 
-// Of one domain's workers. A cause that at least two workers show, and all of which anything is
-// known, is one finding about the domain; where each worker alone shows too little, all together
-// may.
+// Findings of one domain's workers. A cause that at least two workers show, and that no worker with
+// enough evidence lacks, is one finding about the domain. Where each worker alone shows too little,
+// all together may show a cause.
 std::vector<Finding> DiagnoseDomain(const std::vector<WorkerEvidence>& workers);
 
-// Of a domain's latest routes. Nothing: tokens could be made for nearly all of them.
+// A finding about a domain's latest routes. Nothing: tokens could be made for nearly all of them.
 std::optional<Finding> DiagnoseTokens(const Domain& domain, const std::vector<TokensMade>& made);
 
 Finding FindingOf(const UnreachableWorker& engine, Time now, double confidence);

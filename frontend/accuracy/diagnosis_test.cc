@@ -199,7 +199,7 @@ TEST(DiagnosisTest, AnEngineThatEndedIsNoDeadPublisherOfALivingOne) {
   ASSERT_THAT(CausesOf(findings), ElementsAre(Cause::kEngineUnreachable));
   EXPECT_THAT(findings[0].evidence,
               ElementsAre("it has not answered for 12.0 s: connection refused"));
-  // Who asks engines itself has told of it.
+  // A process that asks engines itself has named it already.
   worker.asked_engine = true;
   EXPECT_THAT(Diagnose(worker), IsEmpty());
   worker.unreachable.reset();

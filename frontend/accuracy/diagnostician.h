@@ -35,7 +35,7 @@ class Diagnostician {
   using Evidence = std::vector<std::string>;  // sentences
   using Decisions = std::vector<uint64_t>;
 
-  // What fits how the tokens are made now; empty: what the cause says.
+  // The remedy that fits how the tokens are made now; empty: the cause's own.
   std::string RemedyFor(Cause cause) const;
   void Add(Cause cause, double confidence, Evidence evidence, Decisions decisions);
   // Causes that the same evidence fits, each with its confidence.

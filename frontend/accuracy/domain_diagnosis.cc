@@ -1,5 +1,6 @@
-// All workers of a domain: what they all show is one finding, and what each shows too little of may
-// be shown by all together.
+// All workers of a domain. Each is diagnosed alone first. A cause that all show becomes one finding
+// about the domain; and if no worker shows anything, the evidence of the quiet ones is pooled,
+// since what each shows too little of may be shown by all together.
 
 #include <algorithm>
 #include <map>
@@ -12,12 +13,17 @@
 namespace kvatlas {
 namespace {
 
+// Whether anything is known of the worker: one with too few requests cannot show a cause and must
+// not prevent "all do".
 bool IsInformed(const WorkerEvidence& worker) {
   size_t served = 0;
   for (const Comparison& c : worker.comparisons) served += c.served.has_value();
   return served >= kShownMin || worker.checks.size() >= kConfirmedMin;
 }
 
+// The workers as if they were one. The leaf's view is kept only if there is one of each, with
+// summed figures and the worst trust; what concerns a single stream (masked, its engine, its epoch)
+// is left out. Comparisons are put in time order again, as steps that look for a break need.
 WorkerEvidence Pool(const std::vector<const WorkerEvidence*>& workers) {
   WorkerEvidence pool{.domain = workers.front()->domain,
                       .cell = {},
@@ -49,7 +55,7 @@ WorkerEvidence Pool(const std::vector<const WorkerEvidence*>& workers) {
   return pool;
 }
 
-// What concerns how prompts are made and named, and so may concern every worker alike.
+// Causes in how prompts are made and named: the frontend's side, which all workers share.
 bool ConcernsPrompts(Cause cause) {
   switch (cause) {
     case Cause::kWrongBlockSize:
@@ -67,7 +73,7 @@ bool ConcernsPrompts(Cause cause) {
   }
 }
 
-// How many of the workers have a decision among these.
+// The workers that have a decision among these.
 std::vector<HolderId> WorkersWith(const std::vector<const WorkerEvidence*>& workers,
                                   const std::vector<uint64_t>& decisions) {
   const std::set<uint64_t> wanted(decisions.begin(), decisions.end());
@@ -94,6 +100,8 @@ std::vector<Finding> DiagnoseDomain(const std::vector<WorkerEvidence>& workers) 
     for (Finding& finding : of_worker) by_cause[finding.cause].push_back(std::move(finding));
   }
   for (auto& [cause, of_cause] : by_cause) {
+    // Not all informed workers show it, or it is a matter of each engine: the findings stay the
+    // workers' own.
     if (!ConcernsPrompts(cause) || of_cause.size() < 2 || of_cause.size() < informed) {
       for (Finding& finding : of_cause) findings.push_back(std::move(finding));
       continue;
@@ -107,6 +115,7 @@ std::vector<Finding> DiagnoseDomain(const std::vector<WorkerEvidence>& workers) 
     all.cell.clear();
     findings.push_back(std::move(all));
   }
+  // A pooled finding must be shown by two workers, else it is one worker's and too weak.
   if (findings.empty() && quiet.size() >= 2) {
     for (Finding& finding : Diagnose(Pool(quiet))) {
       finding.workers = WorkersWith(quiet, finding.decisions);

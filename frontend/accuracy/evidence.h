@@ -1,5 +1,5 @@
-// What is known about one worker's promises? Figures of single requests, of questions asked
-// afterwards, and what its leaf says of it: all that a diagnosis may look at.
+// The evidence about one worker's promises: figures of single requests, of questions asked
+// afterwards, and what its leaf says of it. A diagnosis may look at nothing else.
 //
 // *Truth*: plain values. Counts of tokens unless the name says blocks. Nothing here is averaged:
 // the latest so many of each are kept, so that a pattern in time or among prompts can be seen.
@@ -62,7 +62,7 @@ struct Supposed {
   uint32_t held = 0;   // of these, by the worker that was chosen, any rank
 };
 
-// What the leaf said later about a prompt that its worker has finished, and so should have
+// The leaf's later answer about a prompt that its worker has finished, and so should have
 // announced.
 struct Check {
   uint64_t decision = 0;
@@ -99,7 +99,7 @@ struct Check {
   bool prompt() const { return whole() && first_held + 1 >= asked; }
 };
 
-// What a leaf says of an engine that it listens to itself.
+// A leaf's view of an engine that it listens to itself.
 struct LeafEngineView {
   uint32_t block_size = 0;
   std::string lora_name;
@@ -114,7 +114,7 @@ struct LeafEngineView {
   std::string last_refusal;
 };
 
-// What a leaf says of a worker rank.
+// A leaf's view of a worker rank.
 struct LeafView {
   Time at{0};
   std::string contract;     // of the leaf; empty: not said
@@ -142,7 +142,7 @@ struct UnreachableWorker {
   std::string why;
 };
 
-// What became of one route's prompt on its way to tokens.
+// Whether tokens were made of one route's prompt.
 struct TokensMade {
   uint64_t decision = 0;
   Time at{0};

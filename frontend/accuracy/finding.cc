@@ -1,3 +1,6 @@
+// The texts of each cause. Names are a contract (finding.h); the other texts may change. `name`: an
+// identifier; `meaning`: a clause; `remedy` and `test`: sentences.
+
 #include "frontend/accuracy/finding.h"
 
 #include <array>
@@ -5,6 +8,7 @@
 namespace kvatlas {
 namespace {
 
+// The texts of one cause.
 struct Words {
   std::string_view name;
   std::string_view meaning;
@@ -12,7 +16,8 @@ struct Words {
   std::string_view test;
 };
 
-// In the order of `Cause`.
+// In the order of `Cause`, by which the table is indexed; a new cause is added before
+// `kUnexplained` in both.
 constexpr std::array<Words, kCauses> kWords = {{
     {"wrong_block_size", "the engine cuts prompts into blocks of another size than the index",
      "Give the worker's registration (or its publisher) and the hashing caller the engine's own "
@@ -125,6 +130,7 @@ std::string_view CauseMeaning(Cause cause) { return Of(cause).meaning; }
 std::string_view CauseRemedy(Cause cause) { return Of(cause).remedy; }
 std::string_view CauseTest(Cause cause) { return Of(cause).test; }
 
+// A step may know better what to do than the cause does in general.
 std::string RemedyOf(const Finding& finding) {
   return finding.remedy.empty() ? std::string(CauseRemedy(finding.cause)) : finding.remedy;
 }

@@ -1,5 +1,5 @@
-// What can be wrong between an index and the engines it speaks of? Each cause by a name that never
-// changes, and what an operator is told about it.
+// The causes for which an index and its engines disagree: each has a name that never changes, and
+// texts for the operator.
 
 #ifndef KVATLAS_FRONTEND_ACCURACY_FINDING_H_
 #define KVATLAS_FRONTEND_ACCURACY_FINDING_H_
@@ -44,9 +44,9 @@ inline constexpr int kCauses = static_cast<int>(Cause::kUnexplained) + 1;
 
 // "wrong_block_size"
 std::string_view CauseName(Cause cause);
-// What it is, in a clause: "the engine cuts prompts into blocks of another size than the index".
+// The cause in a clause: "the engine cuts prompts into blocks of another size than the index".
 std::string_view CauseMeaning(Cause cause);
-// What to do, as a sentence; a finding may know better (`RemedyOf`).
+// The remedy as a sentence; a finding may have a better one (`RemedyOf`).
 std::string_view CauseRemedy(Cause cause);
 // How to tell this cause from others that the same evidence fits, as a sentence.
 std::string_view CauseTest(Cause cause);

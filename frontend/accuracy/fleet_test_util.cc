@@ -43,7 +43,7 @@ const FaultRow* RowOf(Fault fault) {
                       [fault](const FaultRow& row) { return row.fault == fault; });
 }
 
-// Of a template: what stands before a conversation, and before each turn.
+// A template's tokens before a conversation, and before each turn.
 constexpr TokenId kHead[] = {50, 51, 52, 53, 54, 55};
 constexpr TokenId kTurn[] = {60, 61, 62};
 constexpr TokenId kOtherHead[] = {50, 51, 70, 71, 72, 73, 74, 75, 76, 77, 55};

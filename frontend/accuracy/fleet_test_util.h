@@ -4,8 +4,8 @@
 //   FleetTraffic ─ prompts ─▶ FaultyEngine (one per worker) ─ announcements ─▶ AnnouncementSink: a pretended index, or a real leaf
 //
 // *Truth*: an engine caches what it really has by its own tokens, its own block size and its own
-// namespaces. What it announces, and what a frontend thinks that it is sent, may differ: that is
-// the fault.
+// namespaces. Its announcements, and the prompts as a frontend believes it gets them, may differ:
+// that is the fault.
 
 #ifndef KVATLAS_FRONTEND_ACCURACY_FLEET_TEST_UTIL_H_
 #define KVATLAS_FRONTEND_ACCURACY_FLEET_TEST_UTIL_H_
@@ -26,10 +26,10 @@
 
 namespace kvatlas {
 
-// What may be wrong with a worker, or between it and its frontend.
+// The faults of a worker, or between it and its frontend.
 enum class Fault {
   kNone,
-  kBlockSize,  // 32 where the index was told 16
+  kBlockSize,  // 32 where the index believes 16
   kSeed,       // a publisher that hashes by another seed
   kTokenizer,  // the engine's splits some tokens in two
   kTemplate,   // the engine's has a longer head and other turns
@@ -53,9 +53,9 @@ enum class Fault {
 };
 std::string ToString(Fault fault);
 const std::vector<Fault>& AllFaults();
-// What it is to be named as; of kNone kUnexplained.
+// The cause that a diagnosis has to name; kUnexplained for kNone.
 Cause CauseOf(Fault fault);
-// What may be named beside it, since the same evidence fits.
+// Causes that may be named beside it, since the same evidence fits.
 std::set<Cause> AlsoFits(Fault fault);
 
 // A request to an engine, before it is tokenized.
@@ -98,7 +98,7 @@ class FleetTraffic {
   std::vector<Prompt> conversations_;
 };
 
-// What an engine says of its cache.
+// An engine's message about its cache.
 struct Announcement {
   enum class Kind { kStored, kRemoved, kCleared };
   Kind kind = Kind::kStored;

@@ -1,3 +1,6 @@
+// `Leaf.Stats` of one domain as a `LeafAnswer`. A call at a time and per question; channels are
+// kept by address.
+
 #include "frontend/accuracy/grpc_leaf_prober.h"
 
 #include <grpcpp/channel.h>
@@ -17,6 +20,7 @@
 namespace kvatlas {
 namespace {
 
+// Lives until the answer has been passed on; its deleter ends the count of calls under way.
 struct Call {
   std::unique_ptr<v1::Leaf::Stub> stub;
   grpc::ClientContext context;
@@ -24,6 +28,7 @@ struct Call {
   v1::StatsResponse response;
 };
 
+// Anything but degraded and stale is taken for exact, also an unknown value.
 Trust TrustOf(v1::Trust trust) {
   switch (trust) {
     case v1::TRUST_DEGRADED:
@@ -35,6 +40,7 @@ Trust TrustOf(v1::Trust trust) {
   }
 }
 
+// Only of engines that the leaf listens to itself.
 LeafEngineView EngineOf(const v1::EngineStats& stats) {
   LeafEngineView engine;
   engine.block_size = stats.block_size();
@@ -51,6 +57,7 @@ LeafEngineView EngineOf(const v1::EngineStats& stats) {
   return engine;
 }
 
+// The view of one holder; `at`, contract and block size are filled in by the caller.
 LeafView ViewOf(const v1::HolderStats& stats) {
   LeafView view;
   view.known = true;
@@ -61,11 +68,13 @@ LeafView ViewOf(const v1::HolderStats& stats) {
   view.epoch = stats.epoch();
   view.blocks = stats.blocks();
   view.batches = stats.batches();
+  // Only holders of hybrid models have a layout of their groups.
   view.hybrid = stats.has_layout();
   if (stats.has_engine()) view.engine = EngineOf(stats.engine());
   return view;
 }
 
+// The question names one domain, so there is one at most.
 LeafAnswer AnswerOf(const v1::StatsResponse& response) {
   LeafAnswer answer;
   answer.contract = response.contract();
@@ -83,6 +92,7 @@ LeafAnswer AnswerOf(const v1::StatsResponse& response) {
 
 GrpcLeafProber::GrpcLeafProber()
     : channels_([](const std::string& address) { return MakeChannel(address); }) {}
+// `channels_` outlives the calls.
 GrpcLeafProber::~GrpcLeafProber() { under_way_.WaitForNone(); }
 
 void GrpcLeafProber::Probe(const std::string& leaf_address, const Domain& domain, Duration deadline,
@@ -93,6 +103,7 @@ void GrpcLeafProber::Probe(const std::string& leaf_address, const Domain& domain
     under_way_.End();
   });
   std::shared_ptr<grpc::Channel> given_up;
+  // The call's stub holds its channel, also if the table gives it up meanwhile.
   call->stub = v1::Leaf::NewStub(channels_.Get(leaf_address, &given_up));
   ToProto(domain, call->request.mutable_domain());
   call->context.set_deadline(DeadlineIn(deadline));

@@ -1,5 +1,6 @@
-// What the leaf says of itself and of the worker's events: another contract or block size, a stream
-// that is silent, or one of which nothing is held.
+// The leaf's statements about itself and the worker's events: another contract or block size, a
+// stream that is silent, one of which nothing is held, or one that has stopped. These are facts
+// that a process states, so few requests are enough.
 
 #include <chrono>
 #include <string>
@@ -13,7 +14,7 @@
 namespace kvatlas {
 namespace {
 
-// By then a worker's first events have come, however late they are.
+// A worker's first events have come by then, however late they are.
 constexpr Duration kEventsDue = std::chrono::seconds(20);
 // So long after a request failed to reach it a worker is taken for gone, and so long after one was
 // finished for alive.
@@ -22,6 +23,7 @@ constexpr Duration kLivesFor = std::chrono::seconds(5);
 
 }  // namespace
 
+// Used here and by `Truth`, for engines that the process asks itself.
 Finding FindingOf(const UnreachableWorker& engine, Time now, double confidence) {
   std::string text = "it has not answered for " + SecondsText(now - engine.since);
   if (!engine.why.empty()) text += ": " + engine.why;
@@ -36,6 +38,9 @@ Finding FindingOf(const UnreachableWorker& engine, Time now, double confidence) 
           .workers = {}};
 }
 
+// Two statements that cannot both be right: the contract of leaf and frontend, or the block size of
+// the leaf's index and that of the requests. A minority of other sizes is normal just after the
+// size was learnt.
 void Diagnostician::SelfContradictions() {
   if (!leaf_.has_value() || e_.comparisons.empty()) return;
   if (!leaf_->contract.empty() && !e_.own_contract.empty() && leaf_->contract != e_.own_contract) {
@@ -54,6 +59,9 @@ void Diagnostician::SelfContradictions() {
       DecisionsOf(other));
 }
 
+// True: the engine is not reached, and nothing else is looked for. One failed request is not
+// enough, unless the leaf hides the worker too. Where the process asks engines itself, the finding
+// has been made already.
 bool Diagnostician::Unreachable() {
   if (!e_.unreachable.has_value()) return false;
   if (e_.asked_engine) return true;  // told of once, whatever requests were sent there
@@ -64,6 +72,8 @@ bool Diagnostician::Unreachable() {
   return true;
 }
 
+// Three kinds of silence of a worker that the leaf knows: it stopped (`Masked`), never spoke
+// (`HeardNothing`), or speaks in vain (`HeardUseless`).
 void Diagnostician::Silence() {
   if (!leaf_.has_value() || !leaf_->known) return;
   const bool heard = leaf_->batches > 0 || leaf_->blocks > 0;
@@ -73,7 +83,8 @@ void Diagnostician::Silence() {
   HeardUseless();
 }
 
-// Its events came, and do so no more.
+// Its events came, and come no more: the leaf hides its blocks. Requests that finished since then
+// show that the engine lives and only its publisher does not.
 void Diagnostician::Masked() {
   Comparisons since;
   for (const Comparison& c : e_.comparisons)
@@ -83,7 +94,8 @@ void Diagnostician::Masked() {
   if (leaf_->engine.has_value() && !leaf_->connected)
     evidence.push_back("its registered event endpoint does not answer");
   if (since.empty()) return Add(Cause::kPublisherDead, 0.85, std::move(evidence), {});
-  // Those that it ended with are of before.
+  // Requests that finished some time ago may be from before the engine ended: then it is not known
+  // to live.
   const Duration ago = leaf_->at - since.back()->at;
   const bool lives = ago <= kLivesFor || e_.asked_engine;
   evidence.push_back("its engine finished " + Number(since.size()) + " requests since" +
@@ -93,7 +105,9 @@ void Diagnostician::Masked() {
   Add(Cause::kPublisherDead, lives ? 0.97 : 0.7, std::move(evidence), DecisionsOf(since));
 }
 
-// A worker that the leaf knows and that never said anything.
+// A worker that the leaf knows and that never said anything. `waits_` until its first requests are
+// `kEventsDue` old. Cached tokens in its reports prove that it caches and announces nothing;
+// otherwise caching itself may be off. True: it is explained, or too early to say.
 bool Diagnostician::HeardNothing() {
   if (leaf_->blocks > 0 || leaf_->batches > 0 || !sight_.found.empty()) return false;
   Comparisons served;
@@ -129,7 +143,8 @@ bool Diagnostician::HeardNothing() {
   return true;
 }
 
-// One that says much, of which nothing is held.
+// A worker whose batches come and of which nothing is held, by what the leaf counts: refusals for
+// the block size, blocks that wait for parents, other refusals.
 bool Diagnostician::HeardUseless() {
   if (!leaf_->engine.has_value() || leaf_->blocks > 0 || leaf_->batches == 0) return false;
   if (sight_.missed.size() < kConfirmedMin && sight_.blind.size() < kConfirmedMin) return false;
@@ -160,8 +175,9 @@ bool Diagnostician::HeardUseless() {
   return true;
 }
 
-// The stream stands, but nothing has come of it since requests finished that should have said
-// something.
+// The stream's count of batches has stood still while prompts were finished that should have been
+// announced since. `check.at - check.after` is when a prompt was finished. Prompts that are at
+// another worker count neither way.
 void Diagnostician::SilenceInStream() {
   if (!leaf_.has_value() || !leaf_->known || leaf_->batches == 0) return;
   if (!e_.no_batch_since.has_value()) return;

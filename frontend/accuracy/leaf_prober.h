@@ -1,4 +1,4 @@
-// What does a leaf say of its workers, beside what it answers about prompts?
+// Asks a leaf about its workers, as against about prompts.
 //
 // *Threads*: called from any; a callback is called once, from any thread, possibly before the call
 // returns.
@@ -18,7 +18,7 @@
 
 namespace kvatlas {
 
-// Of one domain at one leaf.
+// The answer about one domain of one leaf.
 struct LeafAnswer {
   std::string contract;
   uint32_t block_size = 0;  // 0: it does not know the domain

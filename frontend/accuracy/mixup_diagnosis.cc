@@ -1,4 +1,6 @@
-// Another worker rank, or another worker, serves what this one was sent.
+// Another worker rank, or another worker, serves what this one was sent. Three signs, in this
+// order: the report says so; finished prompts turn up there, where they were not sent; the cached
+// tokens fit what the index promised for another rank.
 
 #include <string>
 
@@ -9,6 +11,8 @@
 
 namespace kvatlas {
 
+// The last sign, fitting another rank's prediction, is the weakest: a fit at 0 tokens may be a
+// plain miss, so some of them (`telling`) must fit more than nothing.
 void Diagnostician::RankMixedUp() {
   Comparisons by_rank, said, parted, fits_other;
   size_t telling = 0;
@@ -31,6 +35,7 @@ void Diagnostician::RankMixedUp() {
       at_rank.push_back(&check);
     }
   }
+  // Six or seven in ten: a rank is often the right one by chance.
   const std::string rank = Number(e_.worker.rank);
   if (by_rank.size() >= kShownMin && by_rank.size() * 10 >= said.size() * 6) {
     Add(Cause::kRankMixedUp, 0.97,
@@ -53,6 +58,8 @@ void Diagnostician::RankMixedUp() {
   }
 }
 
+// Prompts must turn up at one and the same other worker: a wrong map from names to addresses leads
+// to one place.
 void Diagnostician::WorkerMixedUp() {
   Comparisons by_worker, said;
   for (const Comparison& c : e_.comparisons) {

@@ -1,3 +1,6 @@
+// Counting, without any judgement of causes. Sections: promises, sight, lengths, granularity,
+// break, suppositions.
+
 #include "frontend/accuracy/patterns.h"
 
 #include <algorithm>
@@ -12,15 +15,19 @@ constexpr size_t kBlindMin = 4;  // requests; fewer checks, since each asks abou
 constexpr size_t kMissedMin = 2;
 constexpr size_t kOften = 4;  // times as many as the opposite
 
+// The engine said how much was cached; "0" is said, absence is not.
 bool Speaks(const Comparison& comparison) { return comparison.served.has_value(); }
 
 // A promise worth looking at: two blocks, so that a block more or less at its end does not matter.
 bool IsPromise(const Comparison& c) { return Speaks(c) && Promised(c) >= 2 * c.block_size; }
 
+// At least half of what was asked about: the first block alone may be another prompt's.
 bool IsHit(const Supposed& supposed) {
   return supposed.held > 0 && supposed.held * 2 >= supposed.asked;
 }
 
+// Promises around a supposed moment: before it, after it about what was sent before it (`old`), and
+// after it about what was sent since (`again`).
 struct Counted {
   std::vector<Duration> kept_ages;  // of what was kept before
   size_t young_broken = 0;
@@ -32,6 +39,8 @@ struct Counted {
 // How long ago what was promised had been sent there.
 Duration AgeOf(const Comparison& c) { return c.chosen - c.promised_sent_at; }
 
+// O(promises). `young_broken`: broken promises about something no older than nine in ten of the
+// kept ones were; a cache that only turns over breaks old promises first.
 Counted CountAround(const Comparisons& promises, Time at) {
   Counted counted;
   for (const Comparison* c : promises) {
@@ -58,6 +67,8 @@ Counted CountAround(const Comparisons& promises, Time at) {
   return counted;
 }
 
+// Kept before, broken since, kept again where it was sent anew. All three are needed: broken alone
+// is a cache too small.
 bool IsBreak(const Counted& counted) {
   return counted.before >= 3 && counted.kept_before * 10 >= counted.before * 8 &&
          counted.broken_old >= 4 && counted.broken_old * 10 >= counted.old * 9 &&
@@ -66,12 +77,16 @@ bool IsBreak(const Counted& counted) {
 
 }  // namespace
 
+// With hashes alone the prompt is taken to have a token behind its last block. Rounded down to
+// whole blocks.
 uint32_t Promised(const Comparison& c) {
   const uint32_t tokens = c.prompt_tokens > 0 ? c.prompt_tokens : c.blocks * c.block_size + 1;
   const uint32_t most = c.block_size == 0 ? 0 : (tokens - 1) / c.block_size * c.block_size;
   return std::min(c.predicted, most);
 }
 
+// A difference of less than a block is none: engines count the blocks they were just filling
+// differently.
 bool ServedLess(const Comparison& c) {
   return Speaks(c) && *c.served + c.block_size <= Promised(c);
 }
@@ -87,6 +102,8 @@ Among OfForm(PromptForm form) {
 
 // ---- Sight ----
 
+// By checks: most finished prompts stay missing, whatever was predicted. Or by requests alone, if
+// no check found anything.
 bool Sight::IsBlind() const {
   if (missed.size() >= kMissedMin && missed.size() >= kOften * found.size() &&
       missed.size() + blind.size() >= kOften * seen.size()) {
@@ -102,6 +119,8 @@ std::vector<uint64_t> Sight::Decisions() const {
   return decisions;
 }
 
+// Requests that were served less than a block say nothing of the index. A check counts as missed
+// only once it is settled.
 Sight SightOf(const WorkerEvidence& evidence, const Among& among) {
   Sight sight;
   for (const Comparison& c : evidence.comparisons) {
@@ -126,10 +145,13 @@ Sight SightOf(const WorkerEvidence& evidence, const Among& among) {
 
 // ---- Lengths ----
 
+// A line through the origin leaves clearly less variation than the mean does.
 bool Lengths::proportional() const {
   return differ() && most - least > 1 && varies_by_length < varies * 0.7;
 }
 
+// Two models of the difference: a constant (the mean) and a share of our length (least squares
+// through the origin).
 Lengths LengthsOf(const WorkerEvidence& evidence, const Among& among) {
   Lengths lengths;
   std::vector<std::pair<double, double>> points;  // our length, difference
@@ -168,6 +190,8 @@ Lengths LengthsOf(const WorkerEvidence& evidence, const Among& among) {
 
 // ---- Granularity ----
 
+// Engines report whole blocks, so the common divisor of many values is a multiple of the block
+// size.
 Granularity GranularityOf(const WorkerEvidence& evidence) {
   Granularity granularity;
   std::set<uint32_t> values;
@@ -182,6 +206,8 @@ Granularity GranularityOf(const WorkerEvidence& evidence) {
 
 // ---- Break ----
 
+// Tries every broken promise as the first after the moment, and keeps the one that explains most.
+// O(promises²), with at most `comparisons_max` of them.
 Break BreakOf(const WorkerEvidence& evidence) {
   Comparisons promises;
   for (const Comparison& c : evidence.comparisons)
@@ -207,6 +233,7 @@ Break BreakOf(const WorkerEvidence& evidence) {
 
 // ---- Suppositions ----
 
+// Only prompts of which nothing is known count: a prompt that is there in part needs no other name.
 std::vector<Hit> HitsOf(const WorkerEvidence& evidence, const Among& among) {
   std::vector<Hit> hits;
   for (const Check& check : evidence.checks) {

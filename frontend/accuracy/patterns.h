@@ -1,5 +1,5 @@
-// What do many requests have in common? The patterns in a worker's evidence that causes are told
-// by.
+// Patterns in a worker's evidence, by which causes are recognized: what many requests have in
+// common.
 //
 // *Threads*: pure; nothing outlives the evidence it points into.
 
@@ -75,7 +75,7 @@ struct Lengths {
 };
 Lengths LengthsOf(const WorkerEvidence& evidence, const Among& among = {});
 
-// Of the cached tokens that it reported; 0: none.
+// Common divisor of the cached tokens that the engine reported; 0: it reported none.
 struct Granularity {
   uint32_t divisor = 0;
   size_t values = 0;  // different ones

@@ -27,7 +27,7 @@ namespace kvatlas {
 
 inline constexpr uint32_t kPretendedBlockSize = 16;
 
-// Knows what it is told, by the contract's names.
+// An index that has what workers announce, by the contract's names.
 class PretendedLeaf : public AnnouncementSink, public OverlapFinder, public LeafProber {
  public:
   struct Options {
@@ -37,7 +37,7 @@ class PretendedLeaf : public AnnouncementSink, public OverlapFinder, public Leaf
     HolderId late = {};
     Duration by{0};
     std::map<HolderId, HolderId> names = {};  // that their events are registered under
-    Duration lag{0};                          // of everybody
+    Duration lag{0};                          // of all workers
   };
   PretendedLeaf(Options options, const Clock* clock)
       : options_(std::move(options)), clock_(clock) {}

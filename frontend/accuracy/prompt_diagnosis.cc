@@ -4,8 +4,8 @@
 //
 // A prompt that an engine finished has to be announced under our names. Where it is only up to
 // block n, though the engine's events come and nothing of them was lost, the engine read block n
-// otherwise, or one before it: other requests with the same beginning may have been announced. What
-// it served of a promise is another such bound.
+// otherwise, or one before it: other requests with the same beginning may have been announced. The
+// part of a promise that it served is another such bound.
 
 #include <algorithm>
 #include <map>
@@ -22,10 +22,11 @@
 namespace kvatlas {
 namespace {
 
-// One of so many requests is no accident.
+// One in so many requests is no accident.
 constexpr size_t kOneIn = 10;
 constexpr size_t kNoTokensOneIn = 20;
 
+// Both sides must know the length.
 bool LengthsDiffer(const Comparison& c) {
   return c.prompt_tokens > 0 && c.engine_tokens.has_value() && *c.engine_tokens != c.prompt_tokens;
 }
@@ -39,7 +40,8 @@ size_t CountWith(const Comparisons& of, const std::string& trait) {
       std::count_if(of.begin(), of.end(), [&](const Comparison* c) { return Has(*c, trait); }));
 }
 
-// What nearly all of `wrong` have and nearly none of `right`; empty: nothing.
+// The trait that at least eight in ten of `wrong` and at most two in ten of `right` have; empty:
+// there is none. Among several the one that more of `wrong` have, then that fewer of `right` have.
 std::string TraitOf(const Comparisons& wrong, const Comparisons& right) {
   std::set<std::string> traits;
   for (const Comparison* c : wrong) traits.insert(c->traits.begin(), c->traits.end());
@@ -58,6 +60,7 @@ std::string TraitOf(const Comparisons& wrong, const Comparisons& right) {
   return best;
 }
 
+// For people: which tokens of the prompt to look at.
 std::string TokenRange(uint32_t block, uint32_t block_size) {
   return "block " + Number(block) + " (tokens " + Number(block * block_size) + " to " +
          Number((block + 1) * block_size - 1) + ")";
@@ -65,6 +68,9 @@ std::string TokenRange(uint32_t block, uint32_t block_size) {
 
 }  // namespace
 
+// About a domain's routes, not about a worker. One request in twenty without tokens is worth a
+// finding; the first and the last reason are named, since the first began it and the last is
+// current.
 std::optional<Finding> DiagnoseTokens(const Domain& domain, const std::vector<TokensMade>& made) {
   std::vector<const TokensMade*> failed;
   std::set<std::string> reasons;
@@ -98,6 +104,7 @@ std::optional<Finding> DiagnoseTokens(const Domain& domain, const std::vector<To
   return finding;
 }
 
+// By the latest request: the way tokens are made may have changed.
 std::string Diagnostician::TokensText() const {
   for (auto c = e_.comparisons.rbegin(); c != e_.comparisons.rend(); ++c)
     if (!c->tokenizer.empty()) return "our tokens are made by " + c->tokenizer;
@@ -114,6 +121,9 @@ size_t Diagnostician::TellingOf(const Checks& parted) const {
   return telling;
 }
 
+// The lowest block from which on some prompt differs at the latest: where the index ends, or where
+// the engine stopped serving, whichever is lower. Our tokens there are shown if the block is the
+// one that the index lacks.
 std::string Diagnostician::FirstDifference(const Checks& parted) const {
   std::map<uint64_t, const Comparison*> of;
   for (const Comparison& c : e_.comparisons) of[c.decision] = &c;
@@ -137,6 +147,7 @@ std::string Diagnostician::FirstDifference(const Checks& parted) const {
   return text;
 }
 
+// Needs some requests on both sides: a trait that all have separates nothing.
 bool Diagnostician::DiffersByTrait(const Comparisons& wrong, const Comparisons& right,
                                    Evidence evidence) {
   if (wrong.size() < kConfirmedMin || right.size() < kConfirmedMin) return false;
@@ -151,14 +162,16 @@ bool Diagnostician::DiffersByTrait(const Comparisons& wrong, const Comparisons& 
 }
 
 // Finished prompts that the index has in part, though their worker's events come and none was lost.
+// Excluded are prompts that were asked about too early, turned up elsewhere, or finished after the
+// stream stopped.
 Checks Diagnostician::Parted() const {
   const bool tells = leaf_.has_value() && leaf_->batches > 0 && leaf_->trust == Trust::kExact &&
-                     // It keeps what a prompt can go on from, and no more.
+                     // A hybrid model's index keeps what a prompt can go on from, and no more.
                      !leaf_->hybrid &&
                      (!leaf_->engine.has_value() || leaf_->engine->messages_lost == 0);
   Checks parted;
   for (const Check& check : e_.checks) {
-    // Of a stream that stands still since nothing is known.
+    // Prompts that finished after the last batch may just not have been announced yet.
     const bool heard_since =
         !e_.no_batch_since.has_value() || *e_.no_batch_since >= check.at - check.after;
     if (!tells || !heard_since || !check.settled) continue;
@@ -168,6 +181,13 @@ Checks Diagnostician::Parted() const {
   return parted;
 }
 
+// Two independent signs, by length and by blocks; either is enough:
+//   1. By length: of one form some requests differ in length and others agree, so template and
+//      tokenizer are right.
+//   2. By blocks: a share of finished prompts is in the index in part only, and the engine either
+//      served more than the index knew, or did not restore what it computed anew.
+// For each, what the requests have in common is looked for first (`DiffersByTrait`), since that
+// names the feature.
 void Diagnostician::PromptDiffers() {
   const Checks parted = Parted();
   const auto settled =
@@ -194,19 +214,19 @@ void Diagnostician::PromptDiffers() {
                              "its events come"));
     evidence.push_back(FirstDifference(parted));
   }
-  // Where all chats differ, and completions alone agree, it is the template.
+  // If all requests of the form differ it is the template, which `Diverging` names.
   const bool some_agree =
       !differing.empty() && std::any_of(agreeing.begin(), agreeing.end(), [&](const Comparison* c) {
         return c->form == differing.back()->form;
       });
   const bool by_length = differing.size() >= kShownMin && some_agree &&
                          differing.size() * kOneIn >= differing.size() + agreeing.size();
-  // It served more than the index knew of: its cache has what it announced under names that are not
-  // ours.
+  // It served more than the index knew of: its cache has blocks that it announced under names that
+  // are not ours.
   const bool has_more =
       more.size() >= kConfirmedMin && more.size() * kOneIn >= e_.comparisons.size();
-  // Or it broke a promise, and what it then computed anew did not come into the index: what an
-  // index is late with, or an engine lost, does.
+  // Or it broke a promise, and what it computed anew then did not come into the index. An index
+  // that is late, or an engine that lost its cache, would have it there in the end.
   const bool is_not_restored = TellingOf(parted) >= kConfirmedMin;
   const bool by_blocks = parted.size() > kConfirmedMin && parted.size() * 4 >= settled &&
                          (has_more || is_not_restored);
@@ -231,7 +251,8 @@ void Diagnostician::PromptDiffers() {
   Add(Cause::kPromptDiffers, by_length ? 0.85 : 0.75, std::move(evidence), std::move(decisions));
 }
 
-// Promises are broken of requests that have something in common, and kept of the others.
+// Promises are broken of requests that have something in common, and kept of the others. Runs ahead
+// of `Restarted`, which would take the same broken promises for lost blocks.
 bool Diagnostician::BrokenByTrait() {
   Comparisons broken, kept;
   for (const Comparison& c : e_.comparisons) {

@@ -1,3 +1,6 @@
+// One entry per worker and block, under a hash of both. Two of them colliding makes a wrong
+// estimate, nothing worse.
+
 #include "frontend/accuracy/sent_memory.h"
 
 #include <tuple>
@@ -10,6 +13,8 @@ uint64_t SentMemory::Key(std::string_view cell, const HolderId& worker, Sequence
   return absl::HashOf(cell, worker.name, worker.rank, Raw(block));
 }
 
+// The time is renewed, the place in `by_age_` is not: a block sent often is forgotten as early as
+// one sent once. So the two containers always have the same keys.
 void SentMemory::Sent(std::string_view cell, const HolderId& worker,
                       std::span<const SequenceHash> leading, Time now) {
   for (SequenceHash block : leading) {
@@ -24,6 +29,7 @@ void SentMemory::Sent(std::string_view cell, const HolderId& worker,
   }
 }
 
+// Stops at the first unknown block: what lies behind a gap is of no use to a prefix cache.
 SentMemory::Reach SentMemory::Find(std::string_view cell, const HolderId& worker,
                                    std::span<const SequenceHash> leading) const {
   Reach reach;

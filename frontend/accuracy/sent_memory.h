@@ -1,8 +1,8 @@
-// What has this frontend itself sent that worker before? The leading blocks of prompts that a
-// worker has finished, so that what it should have cached is known without any index.
+// Remembers the leading blocks of the prompts that each worker has finished, so that what it should
+// have cached is known without any index.
 //
-// *Truth*: up to 64 blocks deep. What the engine evicted since is still here. *Threads*: none; the
-// owner serialises.
+// *Truth*: up to 64 blocks deep. Blocks that the engine has evicted since are still here.
+// *Threads*: none; the owner serialises.
 // *Bounds*: `blocks_max` blocks and workers together, about 32 bytes each; the oldest goes first.
 
 #ifndef KVATLAS_FRONTEND_ACCURACY_SENT_MEMORY_H_

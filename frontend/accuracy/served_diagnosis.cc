@@ -1,5 +1,5 @@
-// What the index knows, and the engine does not serve: never anything, until a restart, too little
-// now and then, or for no reason that is known.
+// The index knows what the engine does not serve: never anything, until a restart, too little now
+// and then, or for no reason that is known. The last steps of a diagnosis.
 
 #include <algorithm>
 #include <chrono>
@@ -14,11 +14,16 @@
 namespace kvatlas {
 namespace {
 
-// A prompt that is asked about at all has been by then for the first time.
+// A prompt that is asked about at all has been asked about for the first time by then
+// (`TruthOptions::check_after`).
 constexpr Duration kAskedBy = std::chrono::seconds(5);
 
 }  // namespace
 
+// Since the last request that was served anything, all that should have been served was not.
+// "Should" is known by the index, or, where the leaf holds nothing, by what this frontend itself
+// had sent there. The one points to a cache that is off or a figure that is not reported; the other
+// to a cache that is off, as nothing is announced either.
 void Diagnostician::NothingServed() {
   const bool holds_nothing = leaf_.has_value() && leaf_->known && leaf_->blocks == 0;
   Comparisons expected;
@@ -51,6 +56,8 @@ void Diagnostician::NothingServed() {
   Add(Cause::kPrefixCachingOff, 0.9, std::move(evidence), DecisionsOf(expected));
 }
 
+// A sharp break, or a stream that began anew, names the restart. A break that only hits older
+// blocks fits a cache that turned over just as well.
 bool Diagnostician::Restarted() {
   const Break broke = BreakOf(e_);
   if (!broke.found) return false;
@@ -73,13 +80,17 @@ bool Diagnostician::Restarted() {
   return true;
 }
 
-// What an engine lost and computed anew it announces anew, under our names.
+// Whether the prompt is in the index now. An engine announces anew, under our names, what it lost
+// and computed anew; where that is missing, the names differ and the index is not to blame.
 bool Diagnostician::IsThereAgain(const Comparison& comparison) const {
   for (const Check& check : e_.checks)
     if (check.decision == comparison.decision) return check.whole();
   return e_.now - comparison.at > kAskedBy;  // it will not be asked about
 }
 
+// A stale index shows in two ways, either of which is enough: promises broken now and then although
+// the prompt is there again, and prompts that come into the index late. Both only where the index
+// works on the whole (`whole`).
 void Diagnostician::TooLittleServed() {
   if (BrokenByTrait() || Restarted()) return;
   Comparisons promises, broken;
@@ -97,8 +108,8 @@ void Diagnostician::TooLittleServed() {
     prompt += check.prompt();
   }
   const size_t whole = prompt + late.size() + perhaps.size();
-  // Of a stream that is late next to nothing is there at once. Else it was another prompt that came
-  // into the index.
+  // `perhaps` were late or belong to a later prompt with the same beginning. In a late stream next
+  // to nothing is there at once, so they count as late only if few prompts were in time.
   if (prompt * 2 <= perhaps.size()) late.insert(late.end(), perhaps.begin(), perhaps.end());
   // The index hears of this worker, under the names that are asked for.
   if (whole < kShownMin || whole * 2 < settled || elsewhere * 4 >= whole) return;
@@ -119,7 +130,7 @@ void Diagnostician::TooLittleServed() {
         " after they were finished");
     for (const Check* check : late) decisions.push_back(check->decision);
   }
-  // Nothing at all, ever: that is no matter of time.
+  // Nothing served at all, ever, is no matter of time.
   const bool any = std::any_of(e_.comparisons.begin(), e_.comparisons.end(),
                                [](const Comparison& c) { return c.served.value_or(0) > 0; });
   if (evidence.empty() || !any) return;
@@ -136,6 +147,8 @@ void Diagnostician::TooLittleServed() {
   Add(Cause::kStaleIndex, confidence, std::move(evidence), std::move(decisions));
 }
 
+// Half of the requests part from their predictions, and enough prompts were asked about to exclude
+// the causes above. Low confidence: it says only where to look.
 void Diagnostician::Unexplained() {
   Comparisons looked_at, parted;
   size_t whole = 0, settled = 0, elsewhere = 0;

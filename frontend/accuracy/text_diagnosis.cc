@@ -14,11 +14,17 @@ namespace kvatlas {
 namespace {
 
 // `PromptTokens::source`: the URL that was asked, or a name and file.
+// Tokens from an engine come by http.
 bool IsOfEngine(std::string_view tokenizer) { return tokenizer.starts_with("http"); }
 
 }  // namespace
 
-// The engine counts another number of tokens.
+// The engine counts another number of tokens. The cause by how the difference behaves:
+//   * our tokens are the engine's own: only some requests can differ (`kPromptDiffers`)
+//   * always exactly one more or less: BOS (`NameBos`)
+//   * completions differ too: tokenizer
+//   * chats alone were seen: one of two, weighed by whether the difference grows with the prompt,
+//     as a tokenizer's does
 void Diagnostician::NameText(const Lengths& lengths, bool chats_alone, Evidence evidence,
                              const Decisions& decisions) {
   if (!lengths.differ()) return;
@@ -47,6 +53,8 @@ void Diagnostician::NameText(const Lengths& lengths, bool chats_alone, Evidence 
                   evidence, decisions);
 }
 
+// Which side has the token, and whether it is one too many or one too few: by how our prompts
+// begin, where that is known.
 void Diagnostician::NameBos(const Lengths& lengths, Evidence evidence, const Decisions& decisions) {
   size_t with = 0, without = 0;
   for (const Comparison& c : e_.comparisons) {
@@ -83,6 +91,7 @@ bool Diagnostician::TokensAreTheEngines() const {
   return engines * 2 > e_.comparisons.size();
 }
 
+// The remedy of a cause about text depends on what makes the tokens now.
 std::string Diagnostician::RemedyFor(Cause cause) const {
   if (cause != Cause::kTokenizer && cause != Cause::kChatTemplate && cause != Cause::kPromptDiffers)
     return "";
@@ -102,7 +111,8 @@ std::string Diagnostician::RemedyFor(Cause cause) const {
          " Or let the engine make the tokens (--tokenize=engine).";
 }
 
-// The heads are known, and behind them ours and the engine's prompts part.
+// Prompts are in the index up to at most half of them, and their lengths differ: the heads agree,
+// and behind them ours and the engine's prompts part.
 void Diagnostician::Diverging() {
   const Lengths lengths = LengthsOf(e_);
   if (!lengths.differ()) return;

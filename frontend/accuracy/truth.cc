@@ -1,3 +1,8 @@
+// `Truth` keeps a log of decisions, a record per worker, and findings. A request passes through it
+// in three calls, each of which takes the one mutex: `OnDecided` remembers, `OnReported` compares
+// and may plan a check (truth_checks.cc), `Tick` asks and judges. Diagnoses run on copies, without
+// the mutex.
+
 #include "frontend/accuracy/truth.h"
 
 #include <algorithm>
@@ -15,19 +20,24 @@
 namespace kvatlas {
 namespace {
 
+// A line per five minutes and finding.
 LogLimiter& FindingLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::minutes(5));
   return limiter;
 }
 
+// "all": a finding about the domain.
 std::string WorkerText(const HolderId& worker) {
   return worker.name.empty() ? "all" : worker.name + "/" + std::to_string(worker.rank);
 }
 
+// Evidence and confidence change from one judgement to the next; a finding is the same by cause and
+// place.
 bool IsSame(const Finding& a, const Finding& b) {
   return a.cause == b.cause && a.domain == b.domain && a.cell == b.cell && a.worker == b.worker;
 }
 
+// Every judgement logs its findings; the limiter makes that one line while a finding lasts.
 void LogFinding(const Finding& finding) {
   const std::string worker = WorkerText(finding.worker);
   const std::string domain = ToString(finding.domain);
@@ -45,7 +55,8 @@ void LogFinding(const Finding& finding) {
             {"remedy", RemedyOf(finding)}});
 }
 
-// The deepest of the other ranks of the chosen worker, of those that the receipt has.
+// Trust and age of the chosen worker, and the deepest of its other ranks, among the candidates that
+// the receipt has.
 void FillOtherRank(const RouteResult& result, uint32_t block_size, Comparison* comparison) {
   for (const ReceiptCandidate& candidate : result.receipt.candidates) {
     if (candidate.cell != result.cell || candidate.worker.name != result.worker.name) continue;
@@ -61,6 +72,7 @@ void FillOtherRank(const RouteResult& result, uint32_t block_size, Comparison* c
   }
 }
 
+// A report without a worker's name means another rank of the chosen one.
 void FillServedBy(const RouteResult& result, const RouteReport& report, Comparison* comparison) {
   if (!report.served_by.has_value()) return;
   comparison->served_by = *report.served_by;
@@ -70,6 +82,7 @@ void FillServedBy(const RouteResult& result, const RouteReport& report, Comparis
       !comparison->other_worker_served && comparison->served_by.rank != result.worker.rank;
 }
 
+// Everything in tokens, so that engines' figures compare with ours whatever the block size.
 Comparison ComparisonOf(const DecisionRecord& record, Time now) {
   const PromptFacts& prompt = record.prompt;
   Comparison comparison{.decision = record.result.decision_id,
@@ -89,6 +102,7 @@ Comparison ComparisonOf(const DecisionRecord& record, Time now) {
                         .promised_sent_at = record.promised_sent_at,
                         .tokenizer = record.tokenizer,
                         .traits = record.traits};
+  // 0 is a field that was filled in without a value: no prompt has no tokens.
   if (comparison.engine_tokens == 0u) comparison.engine_tokens.reset();
   const std::vector<TokenId>& tokens = prompt.tokens;
   comparison.first_token_twice = tokens.size() >= 2 && tokens[0] == tokens[1];
@@ -96,12 +110,12 @@ Comparison ComparisonOf(const DecisionRecord& record, Time now) {
     comparison.begins_with_bos = tokens[0] == *prompt.bos;
   FillOtherRank(record.result, prompt.block_size, &comparison);
   FillServedBy(record.result, record.report, &comparison);
-  // What another worker had cached says nothing of this one.
+  // Cached tokens of another worker say nothing of this one.
   if (comparison.other_worker_served) comparison.served.reset();
   return comparison;
 }
 
-// Of a caller's error, of routes of a domain, and of domains that are kept.
+// Bounds: bytes of a caller's error, routes kept of a domain, and domains.
 constexpr size_t kReasonMax = 256;
 constexpr size_t kTokensMadeMax = 256;
 constexpr size_t kDomainsMax = 1024;
@@ -116,6 +130,8 @@ void Push(T value, size_t max, std::deque<T>* values) {
 
 // ---- State ----
 
+// The worker's record, made if needed. At the bound the one touched longest ago is forgotten; the
+// key's own sorts last, so it is never that one.
 Truth::State::WorkerRecord& Truth::State::Touch(const WorkerKey& key, Time now) {
   const auto [at, is_new] = workers.try_emplace(key, options.half_life);
   at->second.touched = now;
@@ -129,6 +145,14 @@ Truth::State::WorkerRecord& Truth::State::Touch(const WorkerKey& key, Time now) 
   return workers.at(key);
 }
 
+// One request is over, and its figures are known. Once for each decision:
+//   1. The worker's record is found, and the leaf that answered for the choice is noted, to be
+//      asked later.
+//   2. `Count`: sums for metrics and for the worker.
+//   3. The blocks sent are remembered under the worker that really had them, before the check is
+//      planned.
+//   4. A check is planned, unless another worker served: its leaf's answer would be about this one.
+//   5. The log keeps only the head of the prompt.
 void Truth::State::Compare(DecisionRecord* record, Time now) {
   record->compared = true;
   const RouteResult& result = record->result;
@@ -146,7 +170,8 @@ void Truth::State::Compare(DecisionRecord* record, Time now) {
   decisions.Shorten(record);
 }
 
-// Requests whose prompts were to be hashed.
+// Requests whose prompts were to be hashed: those with tokens, and those of which none could be
+// made. Others came as hashes.
 void Truth::State::CountTokens(const DecisionRecord& record) {
   if (record.no_tokens.empty() && record.prompt_tokens == 0) return;
   if (!tokens_made.contains(record.domain) && tokens_made.size() >= kDomainsMax)
@@ -156,6 +181,8 @@ void Truth::State::CountTokens(const DecisionRecord& record) {
       kTokensMadeMax, &tokens_made[record.domain]);
 }
 
+// Without a decoder `decode_unreachable` means the worker itself. A request that ended well proves
+// that both were reached.
 void Truth::State::CountReached(const DecisionRecord& record, const RouteReport& report, Time at) {
   const RouteResult& result = record.result;
   const bool served = report.finished && report.error.empty() && !report.served_by.has_value();
@@ -169,6 +196,7 @@ void Truth::State::CountReached(const DecisionRecord& record, const RouteReport&
   if (served) CountServed(decoder);
 }
 
+// `since` is the first failure after the last success.
 void Truth::State::CountFailed(const WorkerKey& key, const RouteReport& report, Time at) {
   std::optional<UnreachableWorker>& of = Touch(key, at).unreachable;
   if (!of.has_value()) {
@@ -181,11 +209,13 @@ void Truth::State::CountFailed(const WorkerKey& key, const RouteReport& report, 
   of->why = report.error.substr(0, kReasonMax);
 }
 
+// No record is made for it: there is nothing to clear then.
 void Truth::State::CountServed(const WorkerKey& key) {
   const auto found = workers.find(key);
   if (found != workers.end()) found->second.unreachable.reset();
 }
 
+// The same figures twice: in all since the start, and of the worker by half-lives.
 void Truth::State::Count(const Comparison& comparison, WorkerRecord* worker, Time now) {
   const bool less = ServedLess(comparison), more = ServedMore(comparison);
   const bool lengths = comparison.engine_tokens.has_value() && comparison.prompt_tokens > 0;
@@ -215,6 +245,9 @@ void Truth::State::Count(const Comparison& comparison, WorkerRecord* worker, Tim
   });
 }
 
+// Copies what is within the window, so that diagnoses need no lock. Where the process asks engines
+// itself (`SetUnreachable`), that takes the place of what failing requests tell. Workers with
+// nothing to go by are left out.
 std::vector<WorkerEvidence> Truth::State::Evidence(Time now) const {
   std::vector<WorkerEvidence> all;
   for (const auto& [key, worker] : workers) {
@@ -248,6 +281,12 @@ std::vector<WorkerEvidence> Truth::State::Evidence(Time now) const {
   return all;
 }
 
+// Makes all findings anew; the mutex is held for the copies alone:
+//   1. Under the mutex: evidence is copied, and findings that need no evidence of a worker are
+//      made.
+//   2. Without it: workers are diagnosed, domain by domain.
+//   3. Under it: the new findings replace the old ones; one that was there before keeps its time.
+//   4. Without it: they are logged.
 std::vector<KnownFinding> Truth::State::Judge(Time now) {
   std::vector<WorkerEvidence> all;
   std::vector<Finding> found;
@@ -299,6 +338,8 @@ Truth::Truth(TruthOptions options, OverlapFinder* finder, LeafProber* prober, co
 
 Truth::~Truth() = default;
 
+// Runs in the route's thread, before its caller has the result. The blocks sent before are looked
+// up now: later they would include this very request.
 void Truth::OnDecided(const Decided& decided) {
   State& state = *state_;
   // Copied without the lock: only options are read.
@@ -317,6 +358,11 @@ void Truth::OnDecided(const Decided& decided) {
   ++state.stats.decisions;
 }
 
+// Reports of one decision add up (`Merge`), and the first one that is complete is compared:
+//   * an error: counted against the worker, compared with nothing
+//   * neither finished nor with figures: more reports are to come
+//   * a prompt that the engine computed anew: nothing was promised; it is only remembered as sent
+//   * otherwise `Compare`
 void Truth::OnReported(uint64_t decision_id, const RouteReport& report, Time at) {
   State& state = *state_;
   MutexLock lock(&state.mutex);
@@ -337,11 +383,12 @@ void Truth::OnReported(uint64_t decision_id, const RouteReport& report, Time at)
         .tally.Add(at, [](TallyFigures& figures) { figures.errors += 1; });
     return;
   }
-  // Of a prompt that is unknown nothing was promised, whatever its engine counts.
+  // Nothing was promised of a prompt that is unknown, whatever its engine counts.
   if (record->prompt_tokens == 0 && record->result.receipt.blocks == 0) return;
   if (!record->report.finished && !record->report.cached_tokens.has_value()) return;
   if (!record->cache_not_read) return state.Compare(record, at);
-  // Nothing was promised, and nothing served tells of the index. It has been stored.
+  // Nothing was promised, and what was served says nothing of the index. Its blocks have been
+  // stored all the same.
   record->compared = true;
   state.sent.Sent(record->result.cell, record->result.worker,
                   record->Head(state.options.decisions.leading_blocks), at);
@@ -353,6 +400,8 @@ void Truth::SetUnreachable(std::vector<UnreachableWorker> engines) {
   state_->unreachable = std::move(engines);
 }
 
+// Leaves are probed first, so that their answers may be there when findings are made a moment
+// later.
 void Truth::Tick() {
   const Time now = state_->clock->Now();
   state_->ProbeDue(now);
@@ -389,6 +438,7 @@ std::vector<KnownFinding> Truth::findings() const {
 
 std::vector<KnownFinding> Truth::Diagnose() { return state_->Judge(state_->clock->Now()); }
 
+// Sorted by the tokens by which predictions and figures differ, in either direction.
 std::vector<WorkerTruth> Truth::workers(size_t max) const {
   const Time now = state_->clock->Now();
   MutexLock lock(&state_->mutex);

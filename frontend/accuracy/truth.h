@@ -144,7 +144,7 @@ class Truth : public RouteObserver {
   // The worst first: by tokens that predictions missed.
   std::vector<WorkerTruth> workers(size_t max) const;
   TruthStats stats() const;
-  // What a diagnosis would see.
+  // The evidence that a diagnosis would see now.
   std::vector<WorkerEvidence> evidence() const;
 
  private:

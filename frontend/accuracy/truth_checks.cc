@@ -1,3 +1,8 @@
+// The questions that `Truth` asks of leaves: prompts that an engine has finished (`PlanCheck` →
+// `AskDue` → `Ask` → `OnAnswer`, again until all is there or `check_after` is used up), the same
+// prompt under suppositions (`Suppose`), and what leaves say of workers (`ProbeDue` → `OnProbe`).
+// Finder and prober are called without the mutex; they may call back before they return.
+
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -9,18 +14,19 @@
 namespace kvatlas {
 namespace {
 
-// Beside those that something speaks for, one in so many prompts is asked about.
+// One in so many prompts is asked about even if nothing speaks for it.
 constexpr uint64_t kCheckOneIn = 16;
 // A worker with so many prompts asked about is known well enough.
 constexpr size_t kChecksEnough = 4;
-// Suppositions are asked of a worker's prompts until so many checks have them.
+// Suppositions are asked about until so many of a worker's checks have them: about 20 questions
+// each.
 constexpr ptrdiff_t kSupposedEnough = 6;
-// Of the first block that a worker does not have, so many tokens are shown.
+// So many tokens of the first block that a worker does not have are shown.
 constexpr uint32_t kMissingTokensMax = 16;
 constexpr size_t kLeavesMax = 1024;
 constexpr size_t kProbesAtOnce = 8;
 
-// The workers with `holder`'s name, at any rank.
+// The most blocks that a worker of this name has, at any rank.
 uint32_t DeepestOf(const WorkersAnswer& answer, const std::string& name) {
   uint32_t blocks = 0;
   for (const WorkerFound& found : answer.workers)
@@ -28,6 +34,8 @@ uint32_t DeepestOf(const WorkersAnswer& answer, const std::string& name) {
   return blocks;
 }
 
+// Sorts the answer into the worker itself, its other ranks, and other workers; of the latter two
+// the deepest.
 void FillFrom(const WorkersAnswer& answer, const HolderId& worker, Check* check) {
   for (const WorkerFound& found : answer.workers) {
     if (found.worker == worker) {
@@ -44,7 +52,8 @@ void FillFrom(const WorkersAnswer& answer, const HolderId& worker, Check* check)
   }
 }
 
-// Sizes that the cached tokens an engine reported are all multiples of.
+// Block sizes that divide all cached tokens that the engine reported: their common divisor and up
+// to three of its halves.
 std::vector<uint32_t> LikelyBlockSizes(const std::deque<Comparison>& comparisons) {
   WorkerEvidence evidence;
   evidence.comparisons.assign(comparisons.begin(), comparisons.end());
@@ -65,7 +74,8 @@ std::vector<TokenId> TokensOfBlock(const PromptFacts& prompt, uint32_t block) {
           prompt.tokens.begin() + static_cast<ptrdiff_t>(end)};
 }
 
-// The seed that the leaf's contract names.
+// The options' seeds, and the one behind the last colon of the leaf's contract, if that is a
+// number.
 std::vector<uint64_t> LikelySeeds(const std::vector<uint64_t>& more,
                                   const std::optional<LeafView>& leaf) {
   std::vector<uint64_t> seeds = more;
@@ -85,6 +95,9 @@ std::vector<uint64_t> LikelySeeds(const std::vector<uint64_t>& more,
 
 // ---- Prompts asked about again ----
 
+// Decides whether the prompt is asked about, and when. The budget is a token bucket of
+// `checks_per_s` with `checks_burst`; it is filled here, since nothing else spends it. Repeated
+// questions and suppositions are not charged: they follow only from prompts that are missing.
 void Truth::State::PlanCheck(const DecisionRecord& record, const Comparison& comparison,
                              WorkerRecord* worker, Time now) {
   if (finder == nullptr || record.leading.empty() || worker->leaf_address.empty()) return;
@@ -118,6 +131,7 @@ void Truth::State::PlanCheck(const DecisionRecord& record, const Comparison& com
               .reported_at = now});
 }
 
+// Taken out under the mutex, asked without it.
 void Truth::State::AskDue(Time now) {
   std::vector<Waiting> due;
   {
@@ -130,6 +144,8 @@ void Truth::State::AskDue(Time now) {
   for (Waiting& one : due) Ask(std::move(one));
 }
 
+// `asked` keeps the sequence alive as long as the question. A leaf that does not answer ends the
+// row of questions: the check stays as the last answer left it.
 void Truth::State::Ask(Waiting one) {
   auto asked = std::make_shared<Waiting>(std::move(one));
   ++asked->asked;
@@ -141,12 +157,16 @@ void Truth::State::Ask(Waiting one) {
                        });
 }
 
+// "All" allows for the block that the engine was still writing; "not sent" goes by the head of the
+// prompt, which is all that `sent` knows.
 bool Truth::State::IsAllAt(const Waiting& asked, const HolderId& holder, uint32_t held) const {
   const std::span<const SequenceHash> head = asked.head();
   return held + 1 >= asked.leading->size() &&
          sent.Find(std::get<1>(asked.worker), holder, head).blocks + 1 < head.size();
 }
 
+// Another rank is looked at before another worker. A prompt of one block is no evidence: many
+// prompts begin with it.
 std::optional<HolderId> Truth::State::TurnedUp(const Waiting& asked, const Check& check) const {
   if (check.asked < 2 || check.whole()) return std::nullopt;
   HolderId other = std::get<2>(asked.worker);
@@ -156,6 +176,14 @@ std::optional<HolderId> Truth::State::TurnedUp(const Waiting& asked, const Check
   return std::nullopt;
 }
 
+// One answer about a finished prompt:
+//   1. A `Check` is made of it. `settled` when all is there, or this was the last time of asking.
+//   2. It replaces the check of the same decision, which hands on what was seen first:
+//      `first_held`, where it turned up, suppositions.
+//   3. All there: done. Otherwise the leaf is probed soon.
+//   4. Nothing there at all: suppositions are asked, once a prompt, until the worker has enough of
+//      them.
+//   5. The next time of asking is set, counted from the report.
 void Truth::State::OnAnswer(const std::shared_ptr<Waiting>& asked, const WorkersAnswer& answer) {
   const Time now = clock->Now();
   const HolderId& id = std::get<2>(asked->worker);
@@ -177,6 +205,8 @@ void Truth::State::OnAnswer(const std::shared_ptr<Waiting>& asked, const Workers
     fresh.turned_up = TurnedUp(*asked, fresh);
     fresh.missing_tokens = TokensOfBlock(asked->prompt, fresh.held);
     fresh.first_held = fresh.held;
+    // A later prompt with the same head was finished there meanwhile: what is there may be that
+    // one's.
     fresh.sent_again = asked->asked > 1 && sent.At(std::get<1>(asked->worker), id,
                                                    asked->head().back()) > asked->reported_at;
     fresh.settled = fresh.whole() || asked->asked >= options.check_after.size();
@@ -193,6 +223,7 @@ void Truth::State::OnAnswer(const std::shared_ptr<Waiting>& asked, const Workers
       while (worker.checks.size() > options.checks_max) worker.checks.pop_front();
     }
     if (fresh.whole()) return;
+    // Counted at the first time of asking alone.
     stats.checks_missed += fresh.held == 0 && asked->asked == 1;
     leaves[{asked->leaf_address, std::get<0>(asked->worker)}].wanted = true;
     const auto supposed = std::count_if(worker.checks.begin(), worker.checks.end(),
@@ -208,6 +239,8 @@ void Truth::State::OnAnswer(const std::shared_ptr<Waiting>& asked, const Workers
   Suppose(asked, std::move(questions));
 }
 
+// `kept` holds the questions as long as any of their callbacks. An answer goes to the check if that
+// is still kept.
 void Truth::State::Suppose(const std::shared_ptr<Waiting>& asked,
                            std::vector<WhatIfQuestion> questions) {
   const auto kept = std::make_shared<const std::vector<WhatIfQuestion>>(std::move(questions));
@@ -234,6 +267,8 @@ void Truth::State::Suppose(const std::shared_ptr<Waiting>& asked,
 
 // ---- What leaves say of workers ----
 
+// At most `kProbesAtOnce` leaves a call. `under_way` keeps a leaf from being asked twice at once;
+// the callback clears it whatever the answer is.
 void Truth::State::ProbeDue(Time now) {
   if (prober == nullptr) return;
   std::vector<LeafKey> due;
@@ -257,6 +292,7 @@ void Truth::State::ProbeDue(Time now) {
   for (const LeafKey& key : due) {
     prober->Probe(key.first, key.second, options.ask_deadline,
                   [state = shared_from_this(), key](absl::StatusOr<LeafAnswer> answer) {
+                    // Takes the mutex itself.
                     if (answer.ok()) state->OnProbe(key, *answer, state->clock->Now());
                     MutexLock lock(&state->mutex);
                     state->stats.probes_failed += !answer.ok();
@@ -266,6 +302,9 @@ void Truth::State::ProbeDue(Time now) {
   }
 }
 
+// Every worker that this leaf answers for gets the new view, also an empty one if the leaf does not
+// name it. The view before is kept to compare epochs; `no_batch_since` moves when the count of
+// batches does.
 void Truth::State::OnProbe(const LeafKey& key, const LeafAnswer& answer, Time now) {
   MutexLock lock(&mutex);
   for (auto& [of, worker] : workers) {

@@ -1,3 +1,7 @@
+// Pages, metrics and the part of the status. Numbers in queries are clipped to `kShownMax`; what is
+// no number counts as not given. Under a policy a decision is shown only to callers that may give
+// feedback for its tenant.
+
 #include "frontend/accuracy/truth_http.h"
 
 #include <algorithm>
@@ -35,7 +39,8 @@ size_t CountIn(const HttpRequest& request, std::string_view name, size_t otherwi
   return static_cast<size_t>(std::min<uint64_t>(value.value_or(otherwise), kShownMax));
 }
 
-// A tenant's gateway sees that tenant's decisions; others are as unknown to it.
+// Whether the caller may see the decision. To others it is as unknown as one that never was (404),
+// so that ids tell nothing.
 bool Sees(const Security& security, const HttpRequest& request, const DecisionRecord& record) {
   const std::shared_ptr<const AccessPolicy> policy = security.policy();
   if (policy == nullptr) return true;
@@ -44,7 +49,9 @@ bool Sees(const Security& security, const HttpRequest& request, const DecisionRe
   return policy->Decide(*request.identity, Verb::kFeedback, target).allowed;
 }
 
-// The latest that the asker sees: ids, or with `detail` whole records.
+// The latest decisions that the caller may see: ids, or with `detail` whole records. Records are
+// looked up one by one, so the mutex is never held for the whole list; one that was forgotten
+// meanwhile is skipped.
 std::string DecisionList(const Truth& truth, const Security& security, const Clock& clock,
                          const HttpRequest& request) {
   const bool detail = request.Param("detail").value_or("0") == "1";
@@ -64,6 +71,7 @@ std::string DecisionList(const Truth& truth, const Security& security, const Clo
   return "{\"decisions\":[" + list + "]}\n";
 }
 
+// Both paths: the list, and one decision by its id.
 HttpResponse Decision(const Truth& truth, const Security& security, const Clock& clock,
                       const HttpRequest& request) {
   constexpr std::string_view kPrefix = "/decisions/";
@@ -77,6 +85,7 @@ HttpResponse Decision(const Truth& truth, const Security& security, const Clock&
   return {.body = DecisionJson(*record, clock.Now())};
 }
 
+// Judges now: the page is never older than the question.
 HttpResponse Diagnosis(Truth* truth, const HttpRequest& request) {
   const TruthPage page{.findings = truth->Diagnose(),
                        .workers = truth->workers(CountIn(request, "workers", kWorkersShown)),
@@ -91,7 +100,8 @@ std::string Labels(const Domain& domain, const std::string& cell, const HolderId
          MetricLabel("rank", std::to_string(worker.rank));
 }
 
-// Findings and workers come and go.
+// Series whose labels come and go, written as text at each scrape; the fixed ones are counters of
+// `Metrics`.
 void AppendSeries(const Truth& truth, std::string* text) {
   constexpr char kFinding[] = "kvatlas_frontend_finding";
   AppendGaugeHead(kFinding, "Why predictions and engines part: confidence, 0 to 1.", text);
@@ -131,6 +141,7 @@ void AddTruthHttp(Truth* truth, const Clock* clock, AdminHttp* http) {
                [truth](const HttpRequest& request) { return Diagnosis(truth, request); });
 }
 
+// `TruthStats` counts since the start, so counters are raised to its values at each scrape.
 void AddTruthMetrics(const Truth* truth, Metrics* metrics) {
   const auto counter = [metrics](const std::string& name, const char* help,
                                  const MetricLabels& labels = {}) {

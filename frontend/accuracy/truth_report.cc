@@ -1,3 +1,6 @@
+// Two forms of the same page: aligned text and JSON. Names of causes and of JSON fields are read by
+// scripts.
+
 #include "frontend/accuracy/truth_report.h"
 
 #include <algorithm>
@@ -10,7 +13,7 @@
 
 namespace kvatlas {
 
-// Their fields' names are keys of the JSON, for all that read it.
+// The names of the fields are keys of the JSON, which scripts read.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TallyFigures, requests, predicted_tokens, served_tokens, exact,
                                    less, more, lengths, lengths_differ, without_figures, errors)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TruthStats, decisions, decisions_kept, reports, exact, less,
@@ -24,6 +27,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Bytes that are no UTF-8, from a caller's error say, are replaced instead of failing the page.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -63,10 +67,12 @@ std::string Rounded(double value) {
   return text;
 }
 
+// Sums that have faded below half a request are none.
 std::string Percent(double part, double all) {
   return all < 0.5 ? "-" : Rounded(part / all * 100) + "%";
 }
 
+// A finding as a paragraph: a line of cause, confidence and place, then labelled lines.
 std::string FindingText(const KnownFinding& known) {
   const Finding& finding = known.finding;
   std::string text = std::string(CauseName(finding.cause)) + "  " + Percent(finding.confidence, 1) +
@@ -131,6 +137,7 @@ Json FindingJson(const KnownFinding& known) {
   return json;
 }
 
+// `engine` only where the leaf listens to the engine itself.
 Json LeafJson(const LeafView& view) {
   Json json = {{"known", view.known},         {"masked", view.masked},
                {"connected", view.connected}, {"blocks", view.blocks},
@@ -174,6 +181,7 @@ std::string_view TrustName(Trust trust) {
   return "unknown";
 }
 
+// Each term of the cost apart: the sum alone does not say why one was preferred.
 Json CandidatesJson(const std::vector<ReceiptCandidate>& candidates) {
   Json json = Json::array();
   for (const ReceiptCandidate& candidate : candidates) {
@@ -213,6 +221,7 @@ Json ReportJson(const RouteReport& report) {
 
 }  // namespace
 
+// No finding is good news only if there was something to judge by.
 std::string PageText(const TruthPage& page) {
   std::string text;
   if (page.findings.empty()) {
@@ -247,6 +256,7 @@ std::string PageJson(const TruthPage& page) {
   return Dump(json);
 }
 
+// Ids are strings: JSON's readers lose digits of numbers above 2^53. The salt itself is not shown.
 std::string DecisionJson(const DecisionRecord& record, Time now) {
   constexpr const char* kForms[] = {"unknown", "completion", "chat"};
   const RouteResult& result = record.result;

@@ -1,5 +1,4 @@
-// What does the truth look like on a page? Findings, workers and decisions as text for people, and
-// as JSON.
+// Findings, workers and decisions as text for people, and as JSON.
 //
 // *Threads*: pure.
 
@@ -27,7 +26,7 @@ std::string PageText(const TruthPage& page);
 // {"findings":[{"cause":…,"confidence":…,"domain":…,"cell":…,"worker":…,"rank":…,"since_s":…,"meaning":…,"evidence":[…],
 //   "decisions":["…"],"remedy":…,"or_else":[{"cause":…,"test":…}]}],"workers":[…],"reports":{…}}
 std::string PageJson(const TruthPage& page);
-// What `Receipt` says, what was reported, and both compared.
+// The receipt, the report, and both compared.
 std::string DecisionJson(const DecisionRecord& record, Time now);
 
 }  // namespace kvatlas

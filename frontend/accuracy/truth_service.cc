@@ -1,3 +1,6 @@
+// Messages made of what `Truth` answers. Access is as over HTTP (`truth_http.cc`): a decision that
+// the caller may not see is NOT_FOUND.
+
 #include "frontend/accuracy/truth_service.h"
 
 #include <optional>
@@ -11,6 +14,7 @@
 namespace kvatlas {
 namespace {
 
+// All reports of the decision so far, as one.
 void FillReport(const DecisionRecord& record, v1::ReportRequest* report) {
   const RouteReport& said = record.report;
   report->set_decision_id(record.result.decision_id);
@@ -22,6 +26,7 @@ void FillReport(const DecisionRecord& record, v1::ReportRequest* report) {
   report->set_error(said.error);
 }
 
+// No worker: the finding is about the domain.
 void FillFinding(const KnownFinding& known, v1::Finding* out) {
   const Finding& finding = known.finding;
   out->set_cause(std::string(CauseName(finding.cause)));
@@ -39,6 +44,7 @@ void FillFinding(const KnownFinding& known, v1::Finding* out) {
 
 }  // namespace
 
+// The decision's own tenant decides, so it is looked up before the policy is asked.
 grpc::Status TruthService::GetDecision(grpc::ServerContext* context,
                                        const v1::GetDecisionRequest* request,
                                        v1::Decision* response) {

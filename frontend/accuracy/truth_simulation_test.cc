@@ -97,7 +97,7 @@ class Fleet {
       for (const KnownFinding& known : truth_.findings()) ever_.insert(known.finding.cause);
       if (stop && named_) break;
     }
-    // What was asked about lately may still be answered.
+    // Questions that were asked lately may still be answered.
     for (int i = 0; i < 10 && !(stop && named_); ++i) {
       clock_.Advance(seconds(2));
       truth_.Tick();
@@ -138,9 +138,9 @@ class Fleet {
     FrontendOptions options;
     options.leaves = {{.cell = "c", .address = "leaf"}};
     options.observer = observer;
-    // Of fleets of two workers one in ten gives the worker that restarts too few of fifty requests
-    // to be named by (18 of 200 fleets of either size). Ties are drawn so that it has enough in all
-    // that are tried here.
+    // In one of ten fleets of two workers the worker that restarts gets too few of the fifty
+    // requests to be named (18 of 200 fleets of either size). Ties are drawn so that it has enough
+    // in all that are tried here.
     options.weights.seed = 6;
     return options;
   }
@@ -158,7 +158,7 @@ class Fleet {
       leaf.names = {{Worker(0, 0), Worker(1, 0)}, {Worker(1, 0), Worker(0, 0)}};
     return leaf;
   }
-  // Faults of the frontend concern everybody.
+  // Faults of the frontend concern all workers.
   bool HasFault(size_t worker, uint32_t) const {
     return worker == 0 || options_.fault == Fault::kNoBosHere ||
            options_.fault == Fault::kBosTwiceHere;

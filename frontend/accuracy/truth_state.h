@@ -1,5 +1,5 @@
-// Everything that `Truth` keeps, and the questions it has under way. Of truth.cc and
-// truth_checks.cc alone.
+// Everything that `Truth` keeps, and the questions it has under way. Only truth.cc and
+// truth_checks.cc include it.
 //
 // *Threads*: one mutex; no finder, prober or log is called with it held. Callbacks keep the state
 // alive.
@@ -51,7 +51,7 @@ struct Truth::State : std::enable_shared_from_this<Truth::State> {
     std::string leaf_address;
     PromptFacts prompt;
     std::shared_ptr<const std::vector<SequenceHash>> leading;
-    // Of `leading`, what `sent` knows at most.
+    // The part of `leading` that `sent` may know.
     std::span<const SequenceHash> head() const {
       return std::span(*leading).first(std::min(head_blocks, leading->size()));
     }

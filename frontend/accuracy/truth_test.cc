@@ -29,7 +29,7 @@ using testing::HasSubstr;
 
 const Domain kModel{"m", ""};
 
-// Two workers; the first has as much of any prompt as it is told to.
+// Two workers; the first has `has` blocks of any prompt.
 class Leaf : public CellFinder, public OverlapFinder {
  public:
   void FindCells(const std::string&, const CellQuestion&, Duration,
@@ -141,7 +141,7 @@ TEST_F(TruthTest, RequestsWithoutTokensAreAFindingWithTheFirstReason) {
   std::vector<KnownFinding> findings = truth_->Diagnose();
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].finding.cause, Cause::kNoTokens);
-  // What has no prompt to make tokens of, as embeddings, is not among them.
+  // Requests without a prompt to make tokens of, such as embeddings, are not among them.
   EXPECT_THAT(findings[0].finding.evidence,
               ElementsAre(HasSubstr("6 of 7 requests for m"),
                           "the first reason: the template refuses: string and undefined"));
@@ -189,7 +189,7 @@ TEST_F(TruthTest, AnEngineThatDoesNotAnswerIsToldOfByWhoAsksItOrByItsRequests) {
   EXPECT_TRUE(truth_->Diagnose().empty());
 }
 
-// What follows the kept head is looked at too.
+// Blocks behind the kept head are looked at too.
 TEST_F(TruthTest, FinishedPromptsAreAskedAboutToTheirEnd) {
   Start();
   leaf_.has = 200;

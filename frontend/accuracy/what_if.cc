@@ -1,3 +1,6 @@
+// Each supposition is the same facts with one respect changed, hashed again. Questions are in the
+// order of how common the mistake is: beginnings, namespaces, block sizes, seeds, look-ahead.
+
 #include "frontend/accuracy/what_if.h"
 
 #include <algorithm>
@@ -8,6 +11,7 @@ namespace {
 
 using Kind = Supposition::Kind;
 
+// As `PreparedPrompt` hashes, without items: such prompts keep no tokens.
 std::vector<SequenceHash> HashesOf(const PromptFacts& prompt) {
   const Blocking blocking{.block_size = prompt.block_size, .eagle = prompt.eagle};
   const uint64_t seed =
@@ -15,6 +19,7 @@ std::vector<SequenceHash> HashesOf(const PromptFacts& prompt) {
   return SequenceHashes(LocalHashes(prompt.tokens, blocking, seed), prompt.contract);
 }
 
+// Gathers the questions, without one that equals the prompt as it is or another question.
 class Questions {
  public:
   explicit Questions(const PromptFacts& prompt) : seen_({HashesOf(prompt)}) {}
@@ -22,7 +27,8 @@ class Questions {
   void Add(Kind kind, uint64_t value, const PromptFacts& changed) {
     std::vector<SequenceHash> sequence = HashesOf(changed);
     if (sequence.empty()) return;
-    // By the first block: what differs later is no supposition of ours.
+    // Compared by the first block alone: every supposition here changes the first block if it
+    // changes anything.
     for (const std::vector<SequenceHash>& seen : seen_)
       if (!seen.empty() && seen.front() == sequence.front()) return;
     seen_.push_back(sequence);
@@ -35,6 +41,7 @@ class Questions {
   std::vector<WhatIfQuestion> questions_;
 };
 
+// REQUIRES: the prompt has a token.
 void AddStarts(const PromptFacts& prompt, Questions* questions) {
   PromptFacts twice = prompt;
   twice.tokens.insert(twice.tokens.begin(), prompt.tokens.front());
@@ -42,12 +49,14 @@ void AddStarts(const PromptFacts& prompt, Questions* questions) {
   PromptFacts dropped = prompt;
   dropped.tokens.erase(dropped.tokens.begin());
   questions->Add(Kind::kFirstTokenDropped, 0, dropped);
+  // A BOS in front of a BOS is `kFirstTokenTwice`.
   if (!prompt.bos.has_value() || prompt.tokens.front() == *prompt.bos) return;
   PromptFacts added = prompt;
   added.tokens.insert(added.tokens.begin(), *prompt.bos);
   questions->Add(Kind::kBosAdded, 0, added);
 }
 
+// Where the prompt has no salt or adapter these change nothing and are dropped by `Add`.
 void AddNamespaces(const PromptFacts& prompt, Questions* questions) {
   PromptFacts changed = prompt;
   changed.cache_salt.clear();
@@ -85,6 +94,7 @@ std::string ToString(const Supposition& supposition) {
   return "nothing";
 }
 
+// Likely values come ahead of the usual ones.
 std::vector<WhatIfQuestion> WhatIf(const PromptFacts& prompt, std::span<const uint64_t> more_seeds,
                                    std::span<const uint32_t> more_block_sizes) {
   if (prompt.tokens.empty()) return {};

@@ -42,7 +42,7 @@ struct Supposition {
 // "block size 32"
 std::string ToString(const Supposition& supposition);
 
-// What a prompt was hashed from.
+// The facts that a prompt was hashed from.
 struct PromptFacts {
   std::vector<TokenId> tokens;  // leading ones
   std::string lora_name;

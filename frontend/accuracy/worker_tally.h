@@ -31,7 +31,7 @@ class WorkerTally {
  public:
   explicit WorkerTally(Duration half_life) : half_life_(half_life) {}
 
-  // What has been counted is worth less now; `count` adds to it.
+  // Fades what has been counted to `now`, then `count` adds to it.
   template <typename Count>
   void Add(Time now, const Count& count) {
     figures_ = At(now);

@@ -1,3 +1,8 @@
+// The two finders over gRPC: they turn questions and answers into messages (`wire.h`), put a span
+// around each question, and leave it to `GrpcQuestions` over what it goes. `GrpcOverlapFinder` also
+// keeps the labels of each leaf's workers, so that an answer carries them only after they changed.
+// At the end `GrpcTimer`.
+
 #include "frontend/cluster_client/grpc_lookup_clients.h"
 
 #include <grpcpp/alarm.h>
@@ -14,7 +19,7 @@
 namespace kvatlas {
 namespace {
 
-// Ends the span with the answer.
+// Ends the span with the answer. The span is shared because a `std::function` must be copyable.
 template <typename Answer>
 std::function<void(absl::StatusOr<Answer>)> Traced(
     Span span, const std::string& address, std::function<void(absl::StatusOr<Answer>)> callback) {
@@ -27,6 +32,8 @@ std::function<void(absl::StatusOr<Answer>)> Traced(
 }
 
 template <typename Asked>
+// A choice, as part of whatever batch the stream sends next; the size is an estimate, for the
+// stream's bounds.
 void TellOver(GrpcQuestions<Asked>* questions, const std::string& address, const Domain& domain,
               uint64_t frontend, const Routed& routed) {
   questions->Tell(address, routed.blocks.size() * sizeof(SequenceHash),
@@ -37,6 +44,7 @@ void TellOver(GrpcQuestions<Asked>* questions, const std::string& address, const
 }
 
 template <typename Asked>
+// The end of a choice. The engine's figure (`RouteOver::cached_tokens`) is not sent.
 void EndOver(GrpcQuestions<Asked>* questions, const std::string& address, const Domain& domain,
              uint64_t frontend, const RouteOver& over) {
   questions->Tell(address, sizeof(over), [&](typename Asked::StreamRequest* request) {
@@ -60,6 +68,8 @@ std::vector<PeerState> GrpcCellFinder::States() const { return questions_->State
 bool GrpcCellFinder::Reached() { return questions_->Reached(); }
 void GrpcCellFinder::LookForTheLost() { questions_->LookForTheLost(); }
 
+// The message is made before `Ask` returns, so the question's spans need not live longer.
+// `callback` is replaced before it is moved into the answer's.
 void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                                Duration deadline, Callback callback) {
   Span span = Tracer::OfProcess()->BeginChild("ask hierarchy", SpanKind::kClient, question.trace);
@@ -101,6 +111,14 @@ std::vector<PeerState> GrpcOverlapFinder::States() const { return questions_->St
 bool GrpcOverlapFinder::Reached() { return questions_->Reached(); }
 void GrpcOverlapFinder::LookForTheLost() { questions_->LookForTheLost(); }
 
+// Asks a leaf, with labels only when they changed:
+//   1. The labels known of this leaf and domain are taken along: their version goes with the
+//      question.
+//   2. The leaf leaves its labels out where that version is current.
+//   3. `TakeLabels` then gives the answer the known ones, or keeps the new ones. The known ones are
+//      held by the callback, so that they are at hand even if the table has forgotten them
+//      meanwhile.
+// The object outlives the callback: `questions_` is destroyed first and waits for it.
 void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                      const OverlapQuestion& question, Duration deadline,
                                      Callback callback) {
@@ -136,6 +154,7 @@ void GrpcOverlapFinder::End(const std::string& leaf_address, const Domain& domai
   EndOver(questions_.get(), leaf_address, domain, frontend, over);
 }
 
+// Version 0, which no leaf uses for labels: nothing is known.
 GrpcOverlapFinder::KnownLabels GrpcOverlapFinder::LabelsOf(const LabelsKey& key) {
   MutexLock lock(&labels_mutex_);
   const auto found = labels_.find(key);
@@ -148,6 +167,7 @@ std::shared_ptr<const LabelsByWorker> GrpcOverlapFinder::TakeLabels(
   if (version == known.version) return known.labels;
   std::shared_ptr<const LabelsByWorker> labels = version == 0 ? nullptr : LabelsFromProto(response);
   MutexLock lock(&labels_mutex_);
+  // At the bound all are forgotten; each is asked for again with version 0.
   if (labels_.size() >= kPeersMax && !labels_.contains(key)) labels_.clear();
   labels_[key] = {.version = version, .labels = labels};
   return labels;
@@ -158,6 +178,8 @@ GrpcTimer::~GrpcTimer() {
   while (set_ > 0) idle_.Wait(&mutex_);
 }
 
+// The callback runs in a thread of gRPC's, also when the alarm is cancelled: a route that waits for
+// it must not wait for ever.
 void GrpcTimer::After(Duration delay, std::function<void()> callback) {
   {
     MutexLock lock(&mutex_);

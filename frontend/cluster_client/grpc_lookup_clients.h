@@ -84,7 +84,7 @@ class GrpcOverlapFinder : public OverlapFinder {
            const RouteOver& over) override;
 
  private:
-  // What a leaf last said of its workers' labels in a domain.
+  // The labels of its workers that a leaf last sent for a domain.
   struct KnownLabels {
     uint64_t version = 0;
     std::shared_ptr<const LabelsByWorker> labels;

@@ -1,4 +1,4 @@
-// Over what is a peer asked: a call of its own, or a stream that is open anyway?
+// Asks a peer over a stream that is open, or by a call of its own.
 //
 //   call, answered ─▶ a stream is opened ─▶ the peer takes questions there ─▶ questions go over it
 //        ▲                    │ UNIMPLEMENTED                                  │ it ends
@@ -80,6 +80,8 @@ class GrpcQuestions {
       : streams_(streams), peers_([this](const std::string& address) {
           return std::make_shared<Peer>(&under_way_, address);
         }) {}
+  // No question may be asked any more. Streams are cancelled first, since they would stay open;
+  // calls are left to their deadlines.
   ~GrpcQuestions() {
     const std::vector<std::shared_ptr<Peer>> peers = peers_.TakeAll();
     for (const std::shared_ptr<Peer>& peer : peers) peer->Close();
@@ -94,7 +96,7 @@ class GrpcQuestions {
     PeerOf(address)->channel->GetState(/*try_to_connect=*/true);
   }
 
-  // Of all peers that are known, by address.
+  // The states of all peers that are known, by address.
   std::vector<PeerState> States() const {
     std::vector<PeerState> states;
     for (const std::shared_ptr<Peer>& peer : peers_.All()) states.push_back(peer->watch.Get());
@@ -103,8 +105,8 @@ class GrpcQuestions {
     return states;
   }
 
-  // Whether some peer is there: one that answered last, or whose connection stands. Connects where
-  // there is none.
+  // Whether some peer is there: one that answered last, or whose connection stands.
+  // `GetState(true)` makes an idle channel connect, so asking this repeatedly brings peers up.
   bool Reached() {
     bool reached = false;
     for (const std::shared_ptr<Peer>& peer : peers_.All()) {
@@ -125,7 +127,9 @@ class GrpcQuestions {
     }
   }
 
-  // Tells over a stream that is open anyway, and else not at all; there is no answer.
+  // Tells over a stream that is open anyway, and else not at all; there is no answer. A frontend
+  // that only tells would never get a stream by answered calls, so one is opened here for the next
+  // time.
   void Tell(const std::string& address, size_t bytes,
             absl::FunctionRef<void(typename Asked::StreamRequest*)> fill) {
     if (!streams_) return;
@@ -136,7 +140,12 @@ class GrpcQuestions {
     if (stream == nullptr || !stream->Tell(bytes, fill)) peer->WantStream();
   }
 
-  // `fill` makes the question, of about so many bytes, before this returns.
+  // `fill` makes the question, of about so many bytes, before this returns. Three ways, in this
+  // order:
+  //   1. On an I/O loop's thread: the loop's own connection, if that takes questions now.
+  //   2. A stream of the peer, the least busy one; `Ask` of it may still refuse.
+  //   3. A call. When the peer answers it, a stream is opened for later questions.
+  // In each, `under_way_` counts until the callback has returned and all that it held is gone.
   void Ask(const std::string& address, size_t bytes, absl::FunctionRef<void(Request*)> fill,
            Duration deadline, Callback callback) {
     const std::shared_ptr<Peer> peer = PeerOf(address);
@@ -155,6 +164,8 @@ class GrpcQuestions {
       if (stream != nullptr && stream->Ask(bytes, fill, deadline, &callback)) return;
     }
     under_way_.Begin();
+    // The deleter ends the count after the call's peer, and maybe its channel, were let go
+    // (`pending_calls.h`).
     const std::shared_ptr<Call> call(new Call(peer), [this](Call* gone) {
       delete gone;
       under_way_.End();
@@ -169,6 +180,8 @@ class GrpcQuestions {
   }
 
  private:
+  // One address: its channel, its streams and how it is watched. Given up, it lives until its
+  // questions are over.
   class Peer : public std::enable_shared_from_this<Peer> {
    public:
     Peer(PendingCalls* under_way, const std::string& address)
@@ -182,7 +195,8 @@ class GrpcQuestions {
     const std::shared_ptr<typename Asked::Service::Stub>
         stub;  // making one registers all its methods
 
-    // Null: none takes questions.
+    // The stream with the fewest questions that wait. Null: none takes questions. Opens another one
+    // when even that one is busy and none is being opened, so that streams grow one by one.
     std::shared_ptr<Stream> Pick() {
       MutexLock lock(&mutex_);
       std::shared_ptr<Stream> least;
@@ -200,7 +214,7 @@ class GrpcQuestions {
       return least;
     }
 
-    // It answers, though none of its streams was there.
+    // Opens a stream where there is none: the peer answers calls, or is to be told something.
     void WantStream() {
       MutexLock lock(&mutex_);
       if (streams_.empty()) Open();
@@ -213,7 +227,8 @@ class GrpcQuestions {
     }
 
    private:
-    // Its callbacks come after this, on other threads.
+    // Lock order: `mutex_`, then that of a stream. The stream's callbacks come later, on other
+    // threads, so `OnOver` can take `mutex_`.
     void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (closed_ || Clock::Real().Now() < not_before_) return;
       under_way_->Begin();
@@ -226,6 +241,9 @@ class GrpcQuestions {
           [under_way = under_way_] { under_way->End(); }));
     }
 
+    // A peer that took questions and went away may be back at once: a call will tell. A peer that
+    // never took any is asked for a stream again only after a while, so that not each answered call
+    // opens one in vain.
     void OnOver(const Stream* over, const absl::Status& why, bool took) {
       MutexLock lock(&mutex_);
       std::erase_if(streams_, [&](const auto& stream) { return stream.get() == over; });
@@ -241,8 +259,8 @@ class GrpcQuestions {
     bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   };
 
-  // Everything that lives as long as one call. Both messages lie in an arena: an answer has a few
-  // small ones per worker.
+  // Everything that lives as long as one call. Both messages lie in an arena, because an answer has
+  // a few small ones per worker.
   struct Call {
     static constexpr size_t kBytes = 8 << 10;
 
@@ -256,8 +274,8 @@ class GrpcQuestions {
     Response* const response = google::protobuf::Arena::CreateMessage<Response>(&arena);
   };
 
-  // Of this thread's loop. Null: it runs none, or connections are encrypted, which gRPC's client
-  // does.
+  // The questions to `address` of this thread's loop, made at first use. Null: the thread runs no
+  // loop, or connections are encrypted, which only gRPC's client does.
   LoopQuestions<Asked>* OnLoop(const std::string& address) {
     IoLoop* const loop = IoLoop::Current();
     if (loop == nullptr || loop->closed() || encrypted_) return nullptr;
@@ -269,7 +287,8 @@ class GrpcQuestions {
     return static_cast<LoopPeers<Asked>*>(peers)->Of(address);
   }
 
-  // The callback holds the peer, and is let go before it counts as over.
+  // Ends the count of a question over a loop. The callback holds the peer and is let go first, so
+  // that nothing of the peer is left when the count says so.
   Callback Tracked(Callback callback) {
     return [under_way = &under_way_, callback = std::move(callback)](
                const absl::Status& status, const Response& response) mutable {
@@ -281,6 +300,7 @@ class GrpcQuestions {
     };
   }
 
+  // UNAVAILABLE, DEADLINE_EXCEEDED and CANCELLED are made by this side when no answer comes.
   static bool CameFromPeer(const grpc::Status& status) {
     return status.error_code() != grpc::StatusCode::UNAVAILABLE &&
            status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED &&

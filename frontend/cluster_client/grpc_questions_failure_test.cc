@@ -1,4 +1,4 @@
-// What becomes of questions whose peer is silent, goes, comes back, or takes no more.
+// Questions to a peer that is silent, goes, comes back, or takes no more.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ using Questions = GrpcQuestions<CellQuestions>;
 
 constexpr Duration kLong = std::chrono::minutes(5);
 
-// Says that it takes questions, and answers none. Of a stream it reads so many messages.
+// Says that it takes questions, and answers none. It reads at most `reads` messages of a stream.
 class Silent : public CountingPeer {
  public:
   explicit Silent(int reads = 1 << 30, uint16_t port = 0)
@@ -125,7 +125,7 @@ TEST(GrpcQuestionsTest, AStreamIsOpenedAgainWhenItsPeerCameBack) {
   EXPECT_EQ(back.opened(), 1);
 }
 
-// What `kvatlas doctor` reads is true of an idle fleet too.
+// The states that `kvatlas doctor` reads are true of an idle fleet too.
 TEST(GrpcQuestionsTest, APeerThatCameBackIsConnectedBeforeItIsAskedAgain) {
   ReservedTestPorts held;
   const Address at = held.HoldAny();

@@ -1,3 +1,8 @@
+// A gRPC client call in about the least HTTP/2 that a server takes: frames and HPACK literals
+// above, the connection below. Two directions, each in the loop's thread:
+//   out: `Send` → `unsent_` → `Pump` (frames, as the windows allow) → `out_` → `Write`
+//   in:  `Read` → `OnRead` → `TakeFrame` → `OnFrame` → `OnData` → `TakeMessages` → `on_message`
+
 #include "frontend/cluster_client/http2_stream.h"
 
 #include <algorithm>
@@ -16,6 +21,9 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
+// The preface is the first bytes of a client (RFC 9113, 3.4). Our windows are large, so that a
+// peer's answers never wait for this side, and are given back in steps of `kGiveBackBytes`.
+// `kOurStream` is the first stream of a client, and here the only one.
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kFrameHeadBytes = 9;
 constexpr size_t kFrameBytesMax = 16 << 10;  // of either side: no other is agreed on
@@ -25,8 +33,11 @@ constexpr size_t kGiveBackBytes = 1 << 20;
 constexpr size_t kInputBytes = 64 << 10;
 constexpr size_t kPrefixBytes = 5;  // of a message: compressed or not, its length
 constexpr uint32_t kOurStream = 1;
+// A whole frame always fits, so `Read` always has room after all whole frames were taken.
 static_assert(kInputBytes > kFrameHeadBytes + kFrameBytesMax);
 
+// RFC 9113, 6. PRIORITY, PUSH_PROMISE and CONTINUATION are ignored like unknown types: no header
+// block is ever decoded.
 enum FrameType : uint8_t {
   kData = 0,
   kHeaders = 1,
@@ -41,10 +52,13 @@ constexpr uint8_t kAck = 1;        // of SETTINGS and PING
 constexpr uint8_t kEndHeaders = 4;
 constexpr uint8_t kPadded = 8;
 
+// RFC 9113, 6.5.2. A table of size 0 keeps the peer from using a dynamic one, which would have to
+// be followed.
 constexpr uint16_t kHeaderTableSize = 1;
 constexpr uint16_t kEnablePush = 2;
 constexpr uint16_t kInitialWindowSize = 4;
 
+// REQUIRES: `payload` has at most `kFrameBytesMax` bytes. The length has 24 bits.
 void AppendFrame(FrameType type, uint8_t flags, uint32_t stream, std::string_view payload,
                  std::string* to) {
   const auto size = static_cast<uint32_t>(payload.size());
@@ -65,6 +79,8 @@ void AppendSetting(uint16_t name, uint32_t value, std::string* to) {
 //
 // Literals that are not to be indexed, without Huffman codes.
 
+// RFC 7541, 5.1: the value in the low `prefix_bits` of a byte whose other bits are `first`; a
+// larger one goes on in bytes of 7 bits, the lowest first.
 void AppendInteger(uint8_t first, uint8_t prefix_bits, size_t value, std::string* to) {
   const size_t most = (size_t{1} << prefix_bits) - 1;
   if (value < most) {
@@ -87,6 +103,8 @@ void AppendHeader(size_t name, std::string_view value, std::string* to) {
   AppendText(value, to);
 }
 
+// The request headers of a gRPC call. Method and scheme stand whole in the static table (0x80: an
+// indexed field); the others take their name from it.
 std::string HeaderBlock(const std::string& authority, const std::string& method) {
   constexpr size_t kAuthority = 1, kPost = 3, kPath = 4, kHttp = 6, kContentType = 31,
                    kUserAgent = 58;
@@ -114,6 +132,7 @@ Http2Stream::Http2Stream(asio::io_context* io, Address peer, std::string method,
 
 Http2Stream::~Http2Stream() = default;
 
+// Resolves and connects; `Close` in between is seen by `over_`.
 void Http2Stream::Open() {
   resolver_.async_resolve(
       peer_.host, std::to_string(peer_.port), tcp::resolver::numeric_service,
@@ -126,6 +145,7 @@ void Http2Stream::Open() {
       });
 }
 
+// Non-blocking, so that `Write` may try at once; no delay, since each message is one write.
 void Http2Stream::OnConnected(Error error) {
   if (over_) return;
   if (error) return Over(error.message());
@@ -137,6 +157,9 @@ void Http2Stream::OnConnected(Error error) {
   Read();
 }
 
+// Sends all that opens the call in one write: preface, SETTINGS, a larger window for the connection
+// (SETTINGS only sets that of streams), HEADERS, and whatever was sent before. The peer's SETTINGS
+// are not waited for: until they come, its windows are those of the RFC.
 void Http2Stream::Begin() {
   begun_ = true;
   heard_ = Clock::Real().Now();
@@ -153,6 +176,7 @@ void Http2Stream::Begin() {
   Pump();
 }
 
+// gRPC's framing: a byte for compression, four for the length.
 void Http2Stream::Send(std::string_view message) {
   if (over_) return;
   unsent_ += '\0';  // not compressed
@@ -161,7 +185,9 @@ void Http2Stream::Send(std::string_view message) {
   if (begun_) Pump();
 }
 
-// As much as both windows allow.
+// Makes DATA frames of `unsent_`, as much as both windows allow. Called whenever either grows: by
+// `Send`, WINDOW_UPDATE or SETTINGS. A window may be negative after SETTINGS (RFC 9113, 6.9.2);
+// then nothing is sent.
 void Http2Stream::Pump() {
   size_t sent = 0;
   while (sent < unsent_.size() && window_ > 0 && stream_window_ > 0) {
@@ -177,14 +203,16 @@ void Http2Stream::Pump() {
   Write();
 }
 
-// At once, as far as the socket takes it.
+// Writes `out_` at once, as far as the socket takes it; the rest asynchronously, from
+// `being_written_`, while new frames gather in `out_`. So there is one write at a time, in order.
 void Http2Stream::Write() {
   if (writing_ || out_.empty()) return;
   Error error;
   const size_t written = socket_.write_some(asio::buffer(out_), error);
   if (!error && written == out_.size()) return out_.clear();
   if (error && error != asio::error::would_block && error != asio::error::try_again) {
-    // Reading says what happened, and not from within `Send`.
+    // An error is left to the pending read, which fails too: `on_over` must not come from within
+    // `Send`.
     return out_.clear();
   }
   writing_ = true;
@@ -197,6 +225,8 @@ void Http2Stream::Write() {
                     });
 }
 
+// Moves what is not parsed to the front, less than a frame, and reads behind it. One read is always
+// pending while the stream lives.
 void Http2Stream::Read() {
   if (in_from_ > 0) {
     std::memmove(in_.get(), in_.get() + in_from_, in_to_ - in_from_);
@@ -208,6 +238,8 @@ void Http2Stream::Read() {
       [self = shared_from_this()](Error error, size_t bytes) { self->OnRead(error, bytes); });
 }
 
+// Takes all whole frames, and writes once for all answers to them (acknowledgements, windows)
+// before the next read.
 void Http2Stream::OnRead(Error error, size_t bytes) {
   if (over_) return;
   if (error) return Over(error == asio::error::eof ? "the connection was closed" : error.message());
@@ -220,7 +252,7 @@ void Http2Stream::OnRead(Error error, size_t bytes) {
   Read();
 }
 
-// False: it is not all there yet.
+// Takes one frame from the input. False: it is not all there yet, or the stream is over.
 bool Http2Stream::TakeFrame() {
   const std::string_view input(in_.get() + in_from_, in_to_ - in_from_);
   if (input.size() < kFrameHeadBytes) return false;
@@ -258,6 +290,7 @@ void Http2Stream::OnFrame(const Frame& frame) {
     case kWindowUpdate: {
       if (frame.payload.size() != 4) return Over("a malformed WINDOW_UPDATE");
       const uint64_t more = FromBigEndian(frame.payload) & 0x7fffffff;
+      // Frames of other streams cannot come: there is one.
       (frame.stream == 0 ? window_ : stream_window_) += more;
       return Pump();
     }
@@ -266,6 +299,7 @@ void Http2Stream::OnFrame(const Frame& frame) {
   }
 }
 
+// The padding counts against the window as the data does, so the whole payload is given back.
 void Http2Stream::OnData(const Frame& frame) {
   std::string_view data = frame.payload;
   if ((frame.flags & kPadded) != 0) {
@@ -279,6 +313,9 @@ void Http2Stream::OnData(const Frame& frame) {
   if (!over_ && (frame.flags & kEndStream) != 0) Over("the peer ended the stream");
 }
 
+// A new initial window changes the window of the open stream by the difference (RFC 9113, 6.9.2).
+// Other settings ask for nothing that is done here; a peer may not allow frames below
+// `kFrameBytesMax`.
 void Http2Stream::OnSettings(const Frame& frame) {
   if ((frame.flags & kAck) != 0) return;
   if (frame.payload.size() % 6 != 0) return Over("malformed SETTINGS");
@@ -292,6 +329,8 @@ void Http2Stream::OnSettings(const Frame& frame) {
   Pump();
 }
 
+// Whole messages go to `on_message` as views into `messages_`, whose front is erased once, at the
+// end. A callback may `Close`: the loop sees `over_`.
 void Http2Stream::TakeMessages() {
   size_t from = 0;
   while (!over_ && messages_.size() - from >= kPrefixBytes) {
@@ -306,6 +345,7 @@ void Http2Stream::TakeMessages() {
   messages_.erase(0, from);
 }
 
+// In steps, so that not every frame costs two WINDOW_UPDATEs.
 void Http2Stream::GiveWindow(size_t bytes) {
   taken_ += bytes;
   if (taken_ < kGiveBackBytes) return;
@@ -314,6 +354,7 @@ void Http2Stream::GiveWindow(size_t bytes) {
   AppendFrame(kWindowUpdate, 0, kOurStream, window, &out_);
 }
 
+// `events_` may hold the caller's state: the callback is moved out first, and called last.
 void Http2Stream::Over(const std::string& why) {
   if (over_) return;
   const auto on_over = std::move(events_.on_over);
@@ -321,6 +362,8 @@ void Http2Stream::Over(const std::string& why) {
   on_over(absl::UnavailableError(absl::StrCat(peer_.ToString(), ": ", why)));
 }
 
+// Pending operations end with an error, and see `over_`. `events_` are kept until the last of them
+// is gone.
 void Http2Stream::Close() {
   over_ = true;
   Error ignored;

@@ -1,12 +1,12 @@
-// How does an I/O loop ask over gRPC without gRPC's threads? One call with messages both ways, over
-// HTTP/2 in clear, whose bytes are read and written by the loop's own thread.
+// A gRPC call with messages both ways, over HTTP/2 in clear, whose bytes are read and written by an
+// I/O loop's own thread instead of gRPC's.
 //
 //   Open ─▶ resolve, connect ─▶ preface, SETTINGS, HEADERS ─▶ Send … / on_message … ─▶ on_over
 //
 // gRPC's client hands each message from thread to thread, three times a question; here a question
-// costs one write, and its answer one read. What is needed of HTTP/2 (RFC 9113) is little, as there
-// is one stream, whose headers are constant and whose response headers need not be read: that it
-// ended says enough, and a caller that wants the reason asks by gRPC.
+// costs one write, and its answer one read. Little of HTTP/2 (RFC 9113) is needed: there is one
+// stream, its headers are constant, and its response headers need not be read. That the stream
+// ended says enough; a caller that wants the reason asks by gRPC.
 //
 // *Truth*: messages arrive whole and in order. `on_over` comes once, unless `Close` came before; no
 // message after it.
@@ -54,7 +54,7 @@ class Http2Stream : public std::enable_shared_from_this<Http2Stream> {
   void Open();
   // Before it is connected it waits.
   void Send(std::string_view message);
-  // What the peer does not take yet.
+  // Bytes that the peer does not take yet.
   size_t unsent() const { return unsent_.size() + out_.size(); }
   // When the peer was last heard; 0: it was never connected.
   Time heard() const { return heard_; }

@@ -166,7 +166,7 @@ TEST(Http2StreamTest, NothingListens) {
   EXPECT_EQ(client.stream().heard(), Time(0));
 }
 
-// ---- Beside a server that sends what it is told ----
+// ---- Beside a server that sends scripted bytes ----
 
 std::string FrameOf(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
   std::string frame;
@@ -199,7 +199,7 @@ class ScriptTest : public testing::Test {
     });
   }
   void Say(const std::string& bytes) { asio::write(*socket_, asio::buffer(bytes)); }
-  // What the client has written, up to those bytes.
+  // All that the client has written, up to those bytes.
   std::string HearUntil(const std::string& bytes) {
     std::string heard;
     client_.RunUntil([&] {

@@ -1,6 +1,6 @@
-// How are questions asked from an I/O loop? What `QuestionStream` does, over an `Http2Stream` of
-// the loop's own thread: no other thread is woken, and the answer's callback runs where the
-// question was asked.
+// Asks questions from an I/O loop: what `QuestionStream` does, over an `Http2Stream` of the loop's
+// own thread. No other thread is woken, and the answer's callback runs where the question was
+// asked.
 //
 //   Ask ─▶ batch ─▶ Flush, after the handlers that are due ─▶ one message ─▶ OnMessage ─▶ callbacks
 //
@@ -56,8 +56,9 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
   LoopQuestions(boost::asio::io_context* io, Address peer)
       : io_(io), peer_(std::move(peer)), timer_(*io) {}
 
-  // Whether it takes a question of about so many bytes now. Where there is no stream it opens one,
-  // unless it is to wait.
+  // Whether it takes a question of about so many bytes now. Where there is no stream one is opened,
+  // unless it failed a moment ago (`not_before_`). A peer that is leaving (GOAWAY) gets no more
+  // questions; once the last one is answered its stream is closed and the next one opened.
   bool Takes(size_t bytes) {
     const bool left = stream_ != nullptr && stream_->is_leaving();
     if (left && pending_.empty()) {
@@ -104,6 +105,8 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
     Callback callback;
   };
 
+  // The stream's events hold a weak pointer: the stream may outlive this object by its pending
+  // operations.
   void Open() {
     took_ = false;
     const std::weak_ptr<LoopQuestions> weak = this->weak_from_this();
@@ -124,6 +127,8 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
 
   int InBatch() const { return batch_->questions_size() + batch_->told_size(); }
 
+  // A full batch goes at once. Otherwise `Flush` is posted behind the handlers that are due now, so
+  // that the questions of one turn of the loop share a message.
   void Added() {
     if (InBatch() >= kQuestionsBatchMax) SendBatch();
     if (!std::exchange(flushing_, true))
@@ -135,6 +140,8 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
     if (InBatch() > 0) SendBatch();
   }
 
+  // The arena is emptied for the next batch, so no question allocates once it is warm. A batch that
+  // has no stream any more is dropped; its questions have ended with the stream.
   void SendBatch() {
     if (stream_ != nullptr) {
       batch_->SerializeToString(&message_);
@@ -145,6 +152,9 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
     batch_ = google::protobuf::Arena::CreateMessage<typename Asked::StreamRequest>(&batch_arena_);
   }
 
+  // The first message, which may be empty, says that the peer takes questions. Callbacks may ask
+  // again: each is taken out of `pending_` before it runs. `answers_arena_` is emptied at the end,
+  // so answers are valid during their callbacks alone.
   void OnMessage(std::string_view message) {
     if (closed_) return;
     taking_ = took_ = true;
@@ -166,6 +176,8 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
     answers_arena_.Reset();
   }
 
+  // State first, callbacks last: a callback that asks finds no stream, and `Takes` opens another
+  // one or not.
   void OnOver(const absl::Status& why) {
     const bool connected = stream_->heard() > Time(0);
     stream_ = nullptr;
@@ -174,6 +186,7 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
     EndAll(why);
   }
 
+  // `pending_` is swapped out because callbacks may add to it.
   void EndAll(const absl::Status& why) {
     absl::flat_hash_map<uint64_t, Pending> pending;
     pending.swap(pending_);
@@ -190,6 +203,8 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
         });
   }
 
+  // One timer for all deadlines, set for the earliest. Late questions end one by one; if nothing at
+  // all was heard for `kSilentMax` the connection is taken for dead, and the rest ends with it.
   void OnTimer() {
     timer_at_ = std::nullopt;
     const Time now = Clock::Real().Now();

@@ -1,7 +1,12 @@
+// From how questions end to a peer's state. `is_reached_` repeats `connection_`'s state for readers
+// without the lock; both change under it.
+
 #include "frontend/cluster_client/peer_watch.h"
 
 namespace kvatlas {
 
+// UNAVAILABLE is a verdict; a deadline only one of `kLateMax` in a row; CANCELLED says nothing of
+// the peer, since this side cancels. Anything else, also an error, is an answer.
 void PeerWatch::Ended(const absl::Status& status) {
   if (absl::IsUnavailable(status)) {
     late_.store(0, std::memory_order_relaxed);
@@ -19,6 +24,7 @@ void PeerWatch::Failed(const std::string& reason) {
   connection_.Set(ConnectionState::kUnreachable, reason);
 }
 
+// `Tick` repeats the line in the log once a minute, as long as the peer is away.
 void PeerWatch::NotConnected() {
   MutexLock lock(&mutex_);
   if (connection_.Get().state == ConnectionState::kConnecting)
@@ -26,6 +32,9 @@ void PeerWatch::NotConnected() {
   connection_.Tick();
 }
 
+// A connection is weak evidence: it counts neither for a peer that takes connections and answers
+// nothing (`kLateMax`), nor within `kQuietMin` of a failure, when questions come often enough to
+// decide.
 void PeerWatch::ConnectionStands() {
   MutexLock lock(&mutex_);
   if (connection_.Get().state != ConnectionState::kUnreachable ||
@@ -47,6 +56,7 @@ PeerState PeerWatch::Get() const {
   return state;
 }
 
+// `exchange` again under the lock: of several answers at once one reports the change.
 void PeerWatch::Reached() {
   MutexLock lock(&mutex_);
   if (is_reached_.exchange(true, std::memory_order_relaxed)) return;

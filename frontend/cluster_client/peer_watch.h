@@ -4,8 +4,8 @@
 //
 // *Truth*: a peer that answers anything is there. It is unreachable when a question ends
 // UNAVAILABLE, when `kLateMax` in a row end without an answer in time, or when a connection to it
-// fails. One that is asked nothing is there again when a connection to it stands, unless it was one
-// that did not answer in time.
+// fails. A peer that is not asked anything counts as there again when a connection to it stands,
+// unless it had been unreachable for not answering in time.
 // *Threads*: any. *Cost*: of an answer one atomic read, as long as nothing changes.
 
 #ifndef KVATLAS_FRONTEND_CLUSTER_CLIENT_PEER_WATCH_H_
@@ -61,7 +61,7 @@ class PeerWatch {
  private:
   void Reached();
 
-  // What `connection_` was told last, to be read without a lock.
+  // The last state of `connection_`, to be read without a lock.
   std::atomic<bool> is_reached_{false};
   std::atomic<uint32_t> late_{0};
   mutable Mutex mutex_;

@@ -25,7 +25,7 @@ class PeerWatchTest : public testing::Test {
     std::fclose(file_);
   }
 
-  // What was logged since the last call.
+  // The log's text since the last call.
   std::string Logged() {
     std::string text;
     std::fseek(file_, read_, SEEK_SET);
@@ -94,7 +94,7 @@ TEST_F(PeerWatchTest, APeerThatCameBackIsConnectedBeforeItIsAsked) {
   watch_.ConnectionStands();
   EXPECT_EQ(watch_.Get().state, "connected");
   EXPECT_TRUE(watch_.reached());
-  // One that answers nothing has connections too.
+  // A peer that answers nothing has connections too.
   for (uint32_t i = 0; i < PeerWatch::kLateMax; ++i)
     watch_.Ended(absl::DeadlineExceededError("late"));
   clock_.Advance(PeerWatch::kQuietMin);

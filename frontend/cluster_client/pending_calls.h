@@ -1,7 +1,9 @@
-// What was begun and has not ended? To be waited for before that which it uses is destroyed.
+// Counts what was begun and has not ended, to be waited for before the things that it uses are
+// destroyed.
 //
-// Around calls it is around everything that holds a channel: gRPC 1.51 joins its callback threads
-// where the last channel of a process ends, so that must not be one of them.
+// The count of a call ends after everything that holds its channel is gone: gRPC 1.51 joins its
+// callback threads where the last channel of a process ends, so that must not happen in one of
+// them.
 //
 // *Threads*: any.
 

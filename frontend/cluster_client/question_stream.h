@@ -1,8 +1,8 @@
-// How are many questions asked over one call? The asking side of answer_stream.h: each question has
-// its own deadline and is called back on its own.
+// Asks many questions over one call: the asking side of answer_stream.h. Each question has its own
+// deadline and is called back on its own.
 //
 //   Ask ─▶ batch ─▶ StartWrite ─▶ OnWriteDone: the next batch, of what has come up meanwhile
-//   OnReadDone ─▶ the next StartRead ─▶ the callbacks of those who are answered
+//   OnReadDone ─▶ the next StartRead ─▶ the callbacks of the questions that are answered
 //
 // *Truth*: `Ask` takes no question before the peer has said that it takes them, nor when the stream
 // is over: the caller asks otherwise. A question that was taken is called back exactly once: with
@@ -90,6 +90,8 @@ class QuestionStream
   using Start = std::function<void(grpc::ClientContext* context, Reactor* reactor)>;
 
   // `start` calls the method; `ended` is called when nothing of the stream is left.
+  // `self_` keeps the stream until `OnDone`. The hold keeps gRPC from calling `OnDone` while `Ask`
+  // may still start a write; `End` or the last `OnWriteDone` removes it.
   static std::shared_ptr<QuestionStream> Open(const Start& start, OnOver on_over,
                                               std::function<void()> ended) {
     std::shared_ptr<QuestionStream> stream(new QuestionStream(std::move(on_over)),
@@ -122,6 +124,7 @@ class QuestionStream
       const Time until = Clock::Real().Now() + deadline;
       pending_[last_id_] = {.until = until, .callback = std::move(*callback)};
       if (!alarm_at_.has_value() || until + kDeadlineStep < *alarm_at_) SetAlarm(until);
+      // Exactly one write is under way while `writing_`; it is started outside of the lock.
       if (!std::exchange(writing_, true)) write = batches_.front()->message;
     }
     if (write != nullptr) this->StartWrite(write);
@@ -157,6 +160,8 @@ class QuestionStream
 
   // ---- gRPC's ----
 
+  // The next read is started before the callbacks run, so answers are delivered by several threads
+  // at once. A callback that was taken out of `pending_` belongs to this call alone.
   void OnReadDone(bool ok) override {
     if (!ok) return End();
     std::unique_ptr<Message<StreamResponse>> answers = std::move(reading_);
@@ -177,6 +182,8 @@ class QuestionStream
     Keep(std::move(answers), &spare_responses_);
   }
 
+  // The batch that was written makes room; the next one is written unless the stream is over. After
+  // the end the last write to finish removes the hold.
   void OnWriteDone(bool ok) override {
     const StreamRequest* write = nullptr;
     bool release = false;
@@ -193,6 +200,7 @@ class QuestionStream
     if (release) this->RemoveHold();
   }
 
+  // No read, write or hold is left. The questions without an answer end with the stream's status.
   void OnDone(const grpc::Status& status) override {
     const absl::Status why =
         status.ok() ? absl::UnavailableError("the peer ended the stream") : FromGrpcStatus(status);
@@ -272,7 +280,7 @@ class QuestionStream
     return callback;
   }
 
-  // Nothing more comes; who waits is told by `OnDone`, which knows why.
+  // Nothing more comes. The questions that wait are ended by `OnDone`, which knows why.
   void End() {
     bool release = false;
     {
@@ -287,7 +295,7 @@ class QuestionStream
     if (alarm_ != nullptr) alarm_->Cancel();
     alarm_at_ = at;
     alarm_ = std::make_shared<grpc::Alarm>();
-    // It keeps its callback, and the callback it until it has run.
+    // The alarm keeps its callback, and the callback keeps the alarm, until it has run.
     alarm_->Set(DeadlineIn(at - Clock::Real().Now()),
                 [self = this->shared_from_this(), alarm = alarm_](bool ok) mutable {
                   const std::shared_ptr<QuestionStream> stream = std::move(self);

@@ -1,3 +1,7 @@
+// Messages to values and back. Leaves and hierarchies answer what they like: unknown enums and
+// absent fields become the careful value. Requests of clients are checked for their bounds here,
+// before anything is copied into a route.
+
 #include "frontend/cluster_client/wire.h"
 
 #include <algorithm>
@@ -9,6 +13,7 @@
 namespace kvatlas {
 namespace {
 
+// Values both directions use.
 v1::Domain DomainToProto(const Domain& domain) {
   v1::Domain proto;
   proto.set_model(domain.model);
@@ -28,6 +33,7 @@ v1::Holder HolderToProto(const HolderId& holder) {
   return proto;
 }
 
+// 0 workers is a peer that does not say: it divides, so it counts as one.
 Load LoadFromProto(const v1::Load& proto) {
   return {.running_requests = proto.running_requests(),
           .waiting_requests = proto.waiting_requests(),
@@ -38,7 +44,7 @@ Load LoadFromProto(const v1::Load& proto) {
           .workers = std::max<uint32_t>(proto.workers(), 1)};
 }
 
-// What a peer does not say, or says in a newer way, is not to be relied on.
+// A trust that a peer does not say, or says in a newer way, is not to be relied on: degraded.
 Trust TrustFromProto(v1::Trust trust) {
   switch (trust) {
     case v1::TRUST_EXACT:
@@ -66,6 +72,7 @@ v1::Trust TrustToProto(Trust trust) {
   return v1::TRUST_UNKNOWN;
 }
 
+// The receipt, field by field; the numbers of `Fallback` are those of the wire.
 void CellAskedToProto(const CellAsked& cell, v1::CellAsked* asked) {
   asked->set_cell(cell.cell);
   asked->set_address(cell.address);
@@ -120,6 +127,8 @@ void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
 }
 
 template <typename Request>
+// Fields that `RouteRequest` and `RouteChatRequest` have in common. The lists are sorted by the
+// route.
 absl::Status ReadChoice(const Request& request, RouteInput* input) {
   const int names = request.allowed_workers_size() + request.excluded_workers_size();
   if (names > static_cast<int>(kRouteNamesMax)) {
@@ -143,6 +152,8 @@ absl::Status ChoiceFromProto(const v1::RouteChatRequest& request, RouteInput* in
   return ReadChoice(request, input);
 }
 
+// The schedule goes by its name: a node with another one refuses (FAILED_PRECONDITION), since
+// positions would mean other blocks.
 void ToProto(const CellQuestion& question, v1::FindCellsRequest* to) {
   v1::FindCellsRequest& request = *to;
   *request.mutable_domain() = DomainToProto(*question.domain);
@@ -155,6 +166,7 @@ void ToProto(const CellQuestion& question, v1::FindCellsRequest* to) {
   request.set_frontend(question.frontend);
 }
 
+// An older node does not set `kind`: then it is a cell.
 CellsAnswer FromProto(const v1::FindCellsResponse& response) {
   CellsAnswer answer{.cells = {}, .block_size = response.block_size()};
   for (const v1::CellCoverage& cell : response.cells()) {
@@ -175,6 +187,7 @@ CellsAnswer FromProto(const v1::FindCellsResponse& response) {
   return answer;
 }
 
+// A frontend wants all workers, also those without overlap, and where their blocks are, by tier.
 void ToProto(const OverlapQuestion& question, uint64_t labels_version,
              v1::FindOverlapsRequest* to) {
   v1::FindOverlapsRequest& request = *to;
@@ -190,6 +203,7 @@ void ToProto(const OverlapQuestion& question, uint64_t labels_version,
   request.set_session(question.session);
 }
 
+// Messages told one after the other share a header as long as domain and frontend stay the same.
 v1::Told* ToldOf(const Domain& domain, uint64_t frontend,
                  google::protobuf::RepeatedPtrField<v1::Told>* told) {
   if (!told->empty()) {
@@ -211,9 +225,11 @@ void ToProto(const Routed& routed, v1::Routed* to) {
   to->mutable_blocks()->Reserve(static_cast<int>(routed.blocks.size()));
   for (SequenceHash block : routed.blocks) to->add_blocks(Raw(block));
   to->set_session(routed.session);
+  // The default is not sent.
   if (routed.ttl != kRoutedTtl) to->set_ttl_ms(Milliseconds(routed.ttl));
 }
 
+// Labels are not taken here: the caller knows whether they came or are those of before.
 WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
   WorkersAnswer answer{.workers = {}, .block_size = response.block_size()};
   answer.workers.reserve(static_cast<size_t>(response.workers_size()));
@@ -237,6 +253,7 @@ WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
   return answer;
 }
 
+// Workers without labels have no entry.
 std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResponse& response) {
   auto labels = std::make_shared<LabelsByWorker>();
   for (const v1::WorkerOverlap& worker : response.workers()) {
@@ -247,6 +264,7 @@ std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResp
   return labels;
 }
 
+// An unknown form is `kUnknown`; it serves diagnoses alone.
 absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
   RouteInput input{
       .domain = {.model = request.domain().model(), .tenant = request.domain().tenant()}};
@@ -268,6 +286,8 @@ absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
   return input;
 }
 
+// The engine's own rank and the number of the reading are not on the wire; the receipt names the
+// reading.
 v1::RouteResponse ToProto(const RouteResult& result) {
   v1::RouteResponse response;
   response.set_decision_id(result.decision_id);
@@ -286,6 +306,7 @@ v1::RouteResponse ToProto(const RouteResult& result) {
   return response;
 }
 
+// Figures that are absent stay absent: no cached tokens is not 0.
 RouteReport FromProto(const v1::ReportRequest& request) {
   RouteReport report{.accepted = request.accepted(),
                      .finished = request.finished(),

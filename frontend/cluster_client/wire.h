@@ -1,5 +1,5 @@
-// How do the frontend's words look on the wire? Both directions, in one place; what does not fit is
-// refused here.
+// The frontend's values as messages and back, in one place; values that do not fit are refused
+// here.
 
 #ifndef KVATLAS_FRONTEND_CLUSTER_CLIENT_WIRE_H_
 #define KVATLAS_FRONTEND_CLUSTER_CLIENT_WIRE_H_
@@ -33,7 +33,8 @@ std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResp
 
 // INVALID_ARGUMENT names the field that is missing or too long. Of several prompts: RouteCalls.
 absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request);
-// Who may be chosen for a chat, and what else the choice goes by; the rest of `input` stays.
+// Reads which workers may be chosen for a chat, and what else the choice goes by; the rest of
+// `input` stays.
 absl::Status ChoiceFromProto(const v1::RouteChatRequest& request, RouteInput* input);
 v1::RouteResponse ToProto(const RouteResult& result);
 RouteReport FromProto(const v1::ReportRequest& request);

@@ -1,3 +1,12 @@
+// One call: a parser of answers (Beast's, which calls back for each part), and a state machine
+// around one socket.
+//   Start ─▶ Connect ─▶ ConnectTo ─▶ Send ─▶ Read ─▶ OnRead ─▶ Parse ─▶ Deliver ─▶ … ─▶ Finish
+//       ╰──── an idle connection ────▲        ▲        Resume ────▲  │
+//                                             ╰──────────────────────╯ nothing to deliver
+// Every way ends in `Finish`, `Fail` or `Cancel`, each of which sets `over_`; handlers that run
+// later see it and return. Every handler holds a `shared_ptr`, so the call lives until the last of
+// them.
+
 #include "frontend/engine_client/engine_call.h"
 
 #include <array>
@@ -30,11 +39,16 @@ constexpr size_t kInputBytes = EngineConnections::kBufferBytes;
 
 // ---- Answers ----
 
+// Collects head, fields and the body's bytes since the last delivery. One parser per answer, so a
+// passing one (1xx) takes a new parser.
 class EngineCall::Parser : public http::basic_parser<false> {
  public:
   explicit Parser(bool to_head) {
+    // The head is bounded by the buffer, the body not at all: it is passed on piece by piece.
     header_limit(kInputBytes);
     body_limit(std::numeric_limits<uint64_t>::max());
+    // Parses the body in the same `put` as the head; `skip`: an answer to HEAD has no body whatever
+    // its length says.
     eager(true);
     skip(to_head);
   }
@@ -86,6 +100,8 @@ void EngineCall::Unwatch() {
   if (std::exchange(watched_, false)) pool_->Unwatch(this);
 }
 
+// Makes the request's head and takes a connection: an idle one if the pool has one that still seems
+// open, else a new one. The deadline of an idle connection begins in `Send`.
 void EngineCall::Start() {
   parser_ = std::make_unique<Parser>(request_.method == "HEAD");
   in_ = pool_->TakeBuffer();
@@ -107,6 +123,9 @@ void EngineCall::Start() {
   Connect();
 }
 
+// A new connection. A numeric host is checked against `EngineReach` and used as it is; a name is
+// resolved, and its addresses are checked in `ConnectTo`. Called again by `Broken` for a kept
+// connection that turned out to be closed.
 void EngineCall::Connect() {
   reused_ = false;
   if (absl::Status outside = pool_->options().reach.Check(request_.url); !outside.ok()) {
@@ -135,11 +154,14 @@ void EngineCall::Connect() {
       });
 }
 
+// Engines that flags name may be anywhere; others only within the addresses that are allowed.
 bool EngineCall::Reaches(const tcp::endpoint& endpoint) const {
   const EngineReach& reach = pool_->options().reach;
   return reach.given->Contains(Authority()) || reach.addresses.Contains(endpoint.data());
 }
 
+// Checking the resolved addresses and connecting to exactly these leaves no room for another answer
+// of DNS in between.
 void EngineCall::ConnectTo(const tcp::resolver::results_type& found) {
   std::vector<tcp::endpoint> within;
   for (const auto& entry : found)
@@ -160,7 +182,9 @@ void EngineCall::ConnectTo(const tcp::resolver::results_type& found) {
                       });
 }
 
-// The answer is read while the request is written: an engine may refuse before it has read it all.
+// Writes the request, and reads the answer meanwhile: an engine may refuse before it has read it
+// all. `out` is copied into the operation; head and body live in the call. The deadline covers
+// both, up to the head of the answer.
 void EngineCall::Send() {
   SetDeadline(pool_->options().head_timeout, "no answer");
   sent_ = true;
@@ -177,6 +201,8 @@ void EngineCall::Send() {
   Read();
 }
 
+// Reads behind what is not parsed. A full buffer without progress is a head that is too large: the
+// parser takes the bytes of a body as they come.
 void EngineCall::Read() {
   if (in_from_ > 0) {
     std::memmove(in_.get(), in_.get() + in_from_, in_to_ - in_from_);
@@ -198,6 +224,7 @@ void EngineCall::OnRead(Error error, size_t bytes) {
   Parse();
 }
 
+// The end of the connection ends a body without a length; in any other place it is a failure.
 void EngineCall::OnEof() {
   if (!received_ || !parser_->is_header_done()) return Broken("closed before an answer");
   Error error;
@@ -206,6 +233,7 @@ void EngineCall::OnEof() {
   Deliver();
 }
 
+// A loop instead of a recursion, for passing answers that lie behind each other in the buffer.
 void EngineCall::Parse() {
   while (ParseSome()) {
   }
@@ -235,7 +263,10 @@ bool EngineCall::ParseSome() {
   return false;
 }
 
-// What there is, one thing at a time: the head, a piece, the end; else more is read.
+// Hands out one thing: the head, a piece, or the end; with nothing at hand more is read. After the
+// head and each piece nothing happens until `Resume`, so a slow taker slows the engine by TCP's
+// flow control. `callbacks` keeps the functions alive while one of them runs and may `Cancel` the
+// call.
 void EngineCall::Deliver() {
   if (over_) return;
   if (!parser_->is_header_done()) return Read();
@@ -273,6 +304,7 @@ void EngineCall::Deliver() {
   Read();
 }
 
+// The first `Resume` follows the head and takes no piece away; each later one has taken the piece.
 void EngineCall::Resume(bool begun) {
   if (over_) return;
   // After the head the piece that came with it is still to be delivered.
@@ -281,11 +313,13 @@ void EngineCall::Resume(bool begun) {
     begun_ = begun;
   }
   resumed_ = true;
-  // What was read and could not be parsed before its piece was taken.
+  // Bytes that were read, and could not be parsed before the piece ahead of them was taken.
   if (in_from_ < in_to_ && !parser_->is_done() && parser_->piece.empty()) return Parse();
   Deliver();
 }
 
+// The answer is complete. The connection is kept if both sides are through with it: the whole
+// request written, nothing unread, and the engine willing.
 void EngineCall::Finish() {
   over_ = true;
   Unwatch();
@@ -295,6 +329,8 @@ void EngineCall::Finish() {
   std::exchange(callbacks_, nullptr)->on_end();
 }
 
+// Nothing is called back. The buffer is not given back to the pool: a pending read may still write
+// into it, so it goes with the call.
 void EngineCall::Cancel() {
   over_ = true;
   Unwatch();
@@ -304,8 +340,10 @@ void EngineCall::Cancel() {
   callbacks_ = nullptr;
 }
 
-// A kept connection that took no byte was closed by the engine while it was idle. One that took
-// some may have brought the engine its request: an engine must not get it twice.
+// The connection broke before the answer was complete. A kept connection that took no byte was
+// closed by the engine while it was idle, and the request goes over a new one. A kept connection
+// that took some may have brought the engine its request: an engine must not get it twice. Whether
+// a byte was taken is known only when the write is over, so a break during the write waits for it.
 void EngineCall::Broken(const std::string& what) {
   if (reused_ && !received_) {
     Error ignored;
@@ -324,13 +362,15 @@ void EngineCall::Broken(const std::string& what) {
   Fail(absl::UnavailableError(what));
 }
 
+// The callbacks are held: `Cancel` lets go of them.
 void EngineCall::Fail(absl::Status why) {
   const std::shared_ptr<const EngineCallbacks> callbacks = callbacks_;
   Cancel();
   callbacks->on_failed(why, answered_);
 }
 
-// 0: none.
+// Takes the place of the deadline before. 0: none. The pool's sweep looks at it (`CheckDeadline`),
+// so setting one costs no timer.
 void EngineCall::SetDeadline(Duration timeout, const char* what) {
   deadline_ = timeout == Duration(0) ? Time::max() : Clock::Real().Now() + timeout;
   late_ = what;

@@ -55,7 +55,7 @@ struct EngineHead {
   HttpHeaders headers;  // without those of the connection and the length
   std::optional<uint64_t> length;
   bool no_body = false;  // by its status or method
-  // Of the body, what came with the head: the first piece follows `Resume` at once.
+  // Some of the body came with the head: the first piece follows `Resume` at once.
   bool piece_follows = false;
 };
 

@@ -1,3 +1,6 @@
+// Idle connections and buffers, and one timer that sweeps over all calls of the thread instead of a
+// timer per call.
+
 #include "frontend/engine_client/engine_connections.h"
 
 #include <algorithm>
@@ -10,6 +13,8 @@
 
 namespace kvatlas {
 
+// An eighth of the shortest timeout, and never rarer than four times a second nor more often than
+// every millisecond.
 EngineConnections::EngineConnections(const EngineCallOptions& options)
     : options_(options),
       sweep_every_(std::clamp<Duration>(
@@ -27,12 +32,15 @@ void EngineConnections::PutBuffer(std::unique_ptr<char[]> buffer) {
   if (buffer != nullptr && buffers_.size() < kBuffersMax) buffers_.push_back(std::move(buffer));
 }
 
+// The timer runs only while there is a call to watch.
 void EngineConnections::Watch(EngineCall* call, const boost::asio::any_io_executor& executor) {
   watched_.insert(call);
   if (!sweep_.has_value()) sweep_.emplace(executor);
   if (!sweeping_) SweepLater();
 }
 
+// `alive` is for a handler that is due already when the pool is destroyed: cancelling the timer is
+// too late for it.
 void EngineConnections::SweepLater() {
   sweeping_ = true;
   sweep_->expires_after(sweep_every_);
@@ -41,7 +49,9 @@ void EngineConnections::SweepLater() {
   });
 }
 
-// A call that is too late ends itself, and maybe others, and new ones begin.
+// Ends the calls that are too late. Their callbacks may end other calls, begin new ones, and
+// destroy the pool: so the late calls are gathered first and held, and `alive` is looked at after
+// each.
 void EngineConnections::Sweep() {
   sweeping_ = false;
   const Time now = Clock::Real().Now();
@@ -57,6 +67,9 @@ void EngineConnections::Sweep() {
   if (!watched_.empty() && !sweeping_) SweepLater();
 }
 
+// The latest first: the one the engine closes last. If even that is too old, so are all others. A
+// peek tells a connection that is open and silent (it would block) from one that was closed or that
+// has unexpected bytes; these are dropped.
 std::optional<EngineConnections::Socket> EngineConnections::Take(const std::string& authority,
                                                                  Time now) {
   const auto found = idle_.find(authority);
@@ -80,6 +93,7 @@ std::optional<EngineConnections::Socket> EngineConnections::Take(const std::stri
   return taken;
 }
 
+// Closes what is too old, of all engines, so that no timer is needed for it; then keeps this one.
 void EngineConnections::Put(const std::string& authority, Socket socket, Time now) {
   for (auto of = idle_.begin(); of != idle_.end();) {
     while (!of->second.empty() && now - of->second.front().since > options_.keep_idle)

@@ -1,5 +1,5 @@
-// What do the calls of one I/O thread share? Idle connections, buffers, and the timer of their
-// deadlines.
+// The things that the calls of one I/O thread share: idle connections, buffers, and the timer of
+// their deadlines.
 //
 // *Truth*: an idle connection that the engine has closed meanwhile is not taken, if that is known
 // yet.
@@ -50,7 +50,7 @@ class EngineConnections {
   explicit EngineConnections(const EngineCallOptions& options);
 
   const EngineCallOptions& options() const { return options_; }
-  // One that still seems open.
+  // An idle connection that still seems open.
   std::optional<Socket> Take(const std::string& authority, Time now);
   void Put(const std::string& authority, Socket socket, Time now);
 
@@ -75,7 +75,7 @@ class EngineConnections {
   std::unordered_set<EngineCall*> watched_;
   std::optional<boost::asio::steady_timer> sweep_;  // while there is something to watch
   bool sweeping_ = false;
-  // What a sweep that is due already when the pool ends looks at.
+  // Expires with the pool: a sweep that is due already looks at it.
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 

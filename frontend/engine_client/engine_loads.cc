@@ -1,3 +1,7 @@
+// `Impl` has two sides: `Of`, `SetEngines` and `States` from any thread, under `mutex_`, and a loop
+// with a thread of its own that polls. `engines_` is what they share; `polls_` and the pool belong
+// to the loop's thread alone.
+
 #include "frontend/engine_client/engine_loads.h"
 
 #include <algorithm>
@@ -20,8 +24,11 @@ namespace {
 
 namespace asio = boost::asio;
 
+// A load is used for so many polls after it was said: one that fails is no reason to forget it,
+// three are.
 constexpr int kPollsFresh = 3;
 
+// A poll as a whole has to be over within `timeout`, roughly: each of its parts is.
 EngineCallOptions Within(EngineCallOptions call, Duration timeout) {
   call.connect_timeout = std::min(call.connect_timeout, timeout);
   call.head_timeout = std::min(call.head_timeout, timeout);
@@ -47,6 +54,8 @@ class EngineLoads::Impl {
     asio::post(io_, [this] { Poll(); });
   }
 
+  // On the loop's thread the timer and the calls are ended; without them and the work guard the
+  // loop runs out.
   void Stop() {
     if (!thread_.joinable()) return;
     asio::post(io_, [this] {
@@ -58,6 +67,7 @@ class EngineLoads::Impl {
     thread_.join();
   }
 
+  // An engine whose url stays keeps its load and its time of being wanted.
   void SetEngines(const std::map<std::string, std::string>& engines) {
     MutexLock lock(&mutex_);
     std::map<std::string, Engine> now;
@@ -69,6 +79,8 @@ class EngineLoads::Impl {
     engines_ = std::move(now);
   }
 
+  // Asking is what makes a load wanted: an engine is polled for `kLoadWantedFor` after the last
+  // question.
   std::optional<Load> Of(const HolderId& worker) {
     MutexLock lock(&mutex_);
     const auto found = engines_.find(worker.name);
@@ -82,6 +94,8 @@ class EngineLoads::Impl {
     return load->second;
   }
 
+  // "waiting": wanted, and no poll has ended yet; "failing": wanted, and the last polls said
+  // nothing.
   std::vector<EngineLoadState> States() const {
     MutexLock lock(&mutex_);
     const Time now = clock_->Now();
@@ -113,6 +127,7 @@ class EngineLoads::Impl {
   }
 
   // Of the loop's thread.
+  // One poll under way.
   struct Answer {
     std::shared_ptr<EngineCall> call;
     int status = 0;
@@ -121,6 +136,8 @@ class EngineLoads::Impl {
 
   // ---- The loop's thread ----
 
+  // All wanted engines at once; one whose last poll is still under way is left out. Several workers
+  // with one url share a poll.
   void Poll() {
     for (const std::string& url : Wanted()) {
       if (!polls_.contains(url)) Ask(url);
@@ -132,6 +149,7 @@ class EngineLoads::Impl {
     });
   }
 
+  // Each url once, however many workers have it.
   std::vector<std::string> Wanted() const {
     MutexLock lock(&mutex_);
     const Time now = clock_->Now();
@@ -143,6 +161,8 @@ class EngineLoads::Impl {
     return urls;
   }
 
+  // Callbacks find their poll by url: one that was cancelled or replaced is not there, and what
+  // comes is dropped.
   void Ask(const std::string& url) {
     const absl::StatusOr<EngineUrl> parsed = EngineUrl::Parse(url);
     if (!parsed.ok()) return Failed(url, std::string(parsed.status().message()));
@@ -187,12 +207,13 @@ class EngineLoads::Impl {
     Resume(poll->second);
   }
 
-  // The call may end within.
+  // The call may end within `Resume`, which erases the poll: the pointer keeps it.
   static void Resume(const Answer& answer) {
     const std::shared_ptr<EngineCall> call = answer.call;
     call->Resume();
   }
 
+  // The loads go to every worker that has this url now; `SetEngines` may have changed them since.
   void OnEnd(const std::string& url) {
     const auto poll = polls_.find(url);
     if (poll == polls_.end()) return;
@@ -216,6 +237,7 @@ class EngineLoads::Impl {
     }
   }
 
+  // The loads stay; they grow old (`IsFresh`).
   void Failed(const std::string& url, const std::string& reason) {
     MutexLock lock(&mutex_);
     for (auto& [worker, engine] : engines_)
@@ -248,6 +270,8 @@ void EngineLoads::SetEngines(const std::map<std::string, std::string>& engines) 
 std::optional<Load> EngineLoads::Of(const HolderId& worker) { return impl_->Of(worker); }
 std::vector<EngineLoadState> EngineLoads::States() const { return impl_->States(); }
 
+// A leaf's own word on a load comes first; `Of` is asked only where it says none, and only then
+// makes engines be polled.
 void EngineLoadFinder::FindOverlaps(const std::string& leaf_address,
                                     const OverlapQuestion& question, Duration deadline,
                                     Callback callback) {

@@ -1,10 +1,10 @@
-// What load do engines report at their own /metrics, where their events carry none? For the engines
-// that --engines names.
+// The load that engines report at their own /metrics, where their events carry none; for the
+// engines that --engines names.
 //
 //   FindOverlaps ─▶ answer, a worker without load ─▶ Of(worker) ─▶ its engine is polled for a minute from now on
 //
 // *Truth*: as the engine said it at most three polls ago; older is unknown. Names of metrics: those
-// of vLLM and SGLang (`engine_probe.h`). What a leaf says of a worker's load goes before.
+// of vLLM and SGLang (`engine_probe.h`). A leaf's word on a worker's load comes first.
 // *Threads*: any; one of its own polls, all engines at once. *Cost*: one short request per engine
 // and `every`, while its load is wanted.
 // *Bounds*: engines within `EngineCallOptions::reach` alone; an answer of `kMetricsBytesMax` within

@@ -30,7 +30,7 @@ constexpr char kTwoRanks[] =
     "vllm:num_requests_waiting{engine=\"0\"} 2\n"
     "vllm:num_requests_running{engine=\"1\"} 7\n";
 
-// An engine's /metrics, which says what it is told.
+// An engine whose /metrics has a given text.
 class Engine {
  public:
   explicit Engine(std::string text) : text_(std::move(text)) {

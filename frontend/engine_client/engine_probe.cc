@@ -1,3 +1,7 @@
+// `ProbeEngine` asks an engine's endpoints one after the other, and waits for each; a reader for
+// each answer fills its part of `EngineFacts`. Answers are other programs' JSON and text, so every
+// field is optional and may be of any type.
+
 #include "frontend/engine_client/engine_probe.h"
 
 #include <algorithm>
@@ -18,6 +22,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kBodyBytesMax = 8 << 20;
 
+// A status and a body, of any status.
 struct Answer {
   int status = 0;
   std::string body;
@@ -42,6 +47,7 @@ absl::StatusOr<Answer> Get(const Asked& engine, const char* path) {
   return Answer{*status, *std::move(body)};
 }
 
+// Empty if missing or of another type; so is 0 below.
 std::string Text(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
@@ -67,8 +73,8 @@ std::optional<std::string_view> LabelOf(std::string_view labels, std::string_vie
   return std::nullopt;
 }
 
-// SGLang 0.5.23: a field of its arguments that its model's architecture resolves, and a second pool
-// of tokens.
+// SGLang 0.5.23 shows a hybrid model by a field of its arguments that the model's architecture
+// resolves, or by a second pool of tokens.
 bool IsHybrid(const Json& info) {
   const auto states = info.find("uses_mamba_radix_cache");
   if (states != info.end() && *states == true) return true;
@@ -81,17 +87,19 @@ bool IsHybrid(const Json& info) {
   });
 }
 
+// 0: no number, or one that does not fit.
 uint32_t ToNumber(std::string_view text) {
   const double value = std::strtod(std::string(text).c_str(), nullptr);
   return value > 0 && value < 4e9 ? static_cast<uint32_t>(value) : 0;
 }
 
+// Ranks from 0 to `count`.
 void FillRanks(uint32_t count, EngineFacts* facts) {
   for (uint32_t rank = 0; rank < std::min(count, kEngineRanksMax); ++rank)
     facts->ranks.insert(rank);
 }
 
-// What of one rank comes in several lines.
+// The metrics of one rank, gathered from several lines.
 struct RankMetrics {
   double running = 0;
   double waiting = 0;
@@ -99,7 +107,9 @@ struct RankMetrics {
   double blocks = 0;
 };
 
-// Once for each start: engines from before it answer 404, which stands in their logs.
+// Asks vLLM where its events are, once for each start: engines from before that endpoint answer
+// 404, which stands in their logs. An earlier answer holds while start and version are the same; if
+// the engine says no start, only an answer without sources does.
 void AskForSources(const Asked& engine, const EngineFacts* before, EngineFacts* facts) {
   const bool is_known = before != nullptr && before->asked_sources &&
                         before->start == facts->start && before->version == facts->version &&
@@ -159,6 +169,7 @@ std::string KindOf(const std::vector<ServedModel>& models) {
   return owner == "sglang" ? kSglang : "";
 }
 
+// An object without any of SGLang's three sizes is of another server, and says nothing.
 void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;
@@ -167,7 +178,7 @@ void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   facts->version = Text(json, "version");
   FillRanks(Number(json, "dp_size"), facts);
   facts->block_size = Number(json, "page_size");
-  // How long it took, to the microsecond.
+  // How long the start took, to the microsecond: as good as an id of the start.
   if (const auto start = json.find("startup_time"); start != json.end() && start->is_number())
     facts->start = start->dump();
   facts->hybrid = IsHybrid(json);
@@ -190,6 +201,13 @@ void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   facts->kv_replay = *facts->kv_events && !Text(said, "replay_endpoint").empty();
 }
 
+// Prometheus text, line by line, without a parser of the format:
+//   1. `process_start_time_seconds` tells one start from another.
+//   2. Lines of vLLM (`vllm:`) and SGLang (`sglang:`) go to the rank that their label names. Counts
+//      of a rank are summed over its lines (models, for example); shares are taken as they are.
+//   3. Lines without a rank are the whole engine's: they count only if no line names one.
+//   4. Blocks in use are the pool's size times the share in use; without a size both are 0, which
+//      means not known.
 void ReadMetrics(std::string_view text, EngineFacts* facts) {
   std::map<uint32_t, RankMetrics> ranks;
   RankMetrics of_no_rank;
@@ -199,7 +217,7 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
     const size_t newline = text.find('\n');
     const std::string_view line = text.substr(0, newline);
     text = newline == std::string_view::npos ? std::string_view() : text.substr(newline + 1);
-    // Of a server of one process; where there are several, prometheus_client leaves it out.
+    // A server of one process has it; where there are several, prometheus_client leaves it out.
     constexpr std::string_view kStart = "process_start_time_seconds ";
     if (line.starts_with(kStart)) facts->start = line.substr(kStart.size());
     const bool vllm = line.starts_with("vllm:");
@@ -235,7 +253,8 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
         blocks = of.blocks = ToNumber(*count);
     }
   }
-  // Beside ranks that are named what has no number is the whole engine's.
+  // Lines without a rank count only where no line names one; beside named ranks they are the whole
+  // engine's.
   if (ranks.empty() && unranked) ranks[0] = of_no_rank;
   for (const auto& [rank, metrics] : ranks) {
     const double total = metrics.blocks > 0 ? metrics.blocks : blocks;
@@ -255,6 +274,9 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
   }
 }
 
+// Only `/v1/models` has to answer. The kind is taken from the first that says it: SGLang's server
+// info, the names of metrics, `owned_by`. An engine that is not SGLang is asked `/version`, and
+// only vLLM where its events are.
 absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout,
                                         const std::string& authorization,
                                         const EngineFacts* before) {

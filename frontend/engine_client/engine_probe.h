@@ -1,5 +1,4 @@
-// What does an engine say of itself over HTTP? Its models, kind, version, data-parallel ranks and
-// load.
+// Asks an engine over HTTP about itself: its models, kind, version, data-parallel ranks and load.
 //
 //   GET /v1/models                       models, adapters among them, and who made the engine; it has to answer
 //   GET /version, /server_info, /get_server_info   vLLM; SGLang

@@ -1,3 +1,6 @@
+// Parsing of engine urls, and the two questions about an engine: may it be called, and does it get
+// the key.
+
 #include "frontend/engine_client/engine_reach.h"
 
 #include <algorithm>
@@ -10,6 +13,9 @@
 
 namespace kvatlas {
 
+// HOST may be an IPv6 address in brackets, so the port is looked for behind the bracket. A user
+// name ('@'), blanks and anything outside of ASCII are refused: the text goes into a request's
+// head.
 absl::StatusOr<EngineUrl> EngineUrl::Parse(std::string_view text) {
   constexpr std::string_view kHttp = "http://";
   const auto bad = [&](const char* why) {
@@ -41,11 +47,13 @@ absl::StatusOr<EngineUrl> EngineUrl::Parse(std::string_view text) {
   return url;
 }
 
+// With the port in any case, so that two spellings of one engine are one key.
 std::string EngineUrl::authority() const {
   const bool six = host.find(':') != std::string::npos;
   return absl::StrCat(six ? "[" : "", host, six ? "]:" : ":", port);
 }
 
+// The key becomes a header's value, so it must be one printable word.
 absl::StatusOr<std::string> ReadEngineApiKey(const std::string& path) {
   if (path.empty()) return "";
   absl::StatusOr<std::string> key = ReadSecretFile(path);
@@ -59,11 +67,13 @@ absl::StatusOr<std::string> ReadEngineApiKey(const std::string& path) {
       absl::InvalidArgumentError(path + ": expected one line with the key, without blanks"));
 }
 
+// Never for an engine that only its worker names: a worker could name any host.
 std::string GivenEngines::AuthorizationFor(const EngineUrl& url) const {
   MutexLock lock(&mutex_);
   return api_key_.empty() || !authorities_.contains(url.authority()) ? "" : "Bearer " + api_key_;
 }
 
+// A client's own authorization is left as it is.
 void EngineReach::Authorize(const EngineUrl& url, HttpHeaders* headers) const {
   const bool has = std::any_of(headers->begin(), headers->end(), [](const auto& field) {
     return absl::EqualsIgnoreCase(field.first, "authorization");

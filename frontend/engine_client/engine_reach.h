@@ -65,7 +65,8 @@ class GivenEngines {
     MutexLock lock(&mutex_);
     api_key_ = std::move(key);
   }
-  // Of a request that is our own: "Bearer KEY"; empty: no key, or the engine is none of these.
+  // The authorization of a request that is our own: "Bearer KEY"; empty: no key, or the engine is
+  // none of these.
   std::string AuthorizationFor(const EngineUrl& url) const;
 
  private:
@@ -74,7 +75,7 @@ class GivenEngines {
   std::string api_key_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Which engines may be called? Copies share who is given.
+// Which engines may be called? Copies share `given`.
 struct EngineReach {
   EngineAddresses addresses;  // of urls that workers say of themselves
   std::shared_ptr<GivenEngines> given = std::make_shared<GivenEngines>();

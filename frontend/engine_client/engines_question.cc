@@ -1,3 +1,6 @@
+// One object per question. Its calls hold it by their callbacks, and it holds its calls: the circle
+// is broken when a call ends, or by `End`, which cancels those that are left.
+
 #include "frontend/engine_client/engines_question.h"
 
 #include <boost/asio/post.hpp>
@@ -18,6 +21,8 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
   EnginesQuestion(asio::io_context* io, std::string target, EnginesAnswers callback)
       : io_(io), target_(std::move(target)), timer_(*io), callback_(std::move(callback)) {}
 
+  // All calls exist before the first is started, since one may end within its `Start`; the copy of
+  // the list is for `End`, which empties it.
   void Start(EngineConnections* pool, std::vector<EngineUrl> engines, const HttpHeaders& headers,
              EnginesKey key, Duration timeout) {
     for (EngineUrl& engine : engines) {
@@ -33,6 +38,7 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
     for (const std::shared_ptr<Answer>& answer : std::vector(answers_)) answer->call->Start();
   }
 
+  // By the last answer, the timer, or the caller; the first of them calls back with what is there.
   void End() {
     if (callback_ == nullptr) return;
     timer_.cancel();
@@ -47,6 +53,7 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
   }
 
  private:
+  // An engine's answer; `good`: complete, and of status 200.
   struct Answer {
     std::shared_ptr<EngineCall> call;
     int status = 0;
@@ -55,6 +62,7 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
     bool good = false;
   };
 
+  // Makes the call and does not start it.
   void Ask(EngineConnections* pool, EngineUrl url, HttpHeaders headers, EnginesKey key,
            const std::shared_ptr<Answer>& answer) {
     if (key == EnginesKey::kOwn) pool->options().reach.Authorize(url, &headers);
@@ -78,6 +86,7 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
                                         bool) { self->OnOver(answer, false); }});
   }
 
+  // An answer that is too long ends its call, and is none.
   void OnPiece(const std::shared_ptr<Answer>& answer, std::string_view piece) {
     const std::shared_ptr<EngineCall> call = answer->call;
     if (answer->body.size() + piece.size() <= kEnginesAnswerBytesMax) {
@@ -88,6 +97,7 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
     OnOver(answer, false);
   }
 
+  // Once for each answer.
   void OnOver(const std::shared_ptr<Answer>& answer, bool good) {
     if (std::exchange(answer->over, true)) return;
     answer->good = good;
@@ -100,6 +110,7 @@ class EnginesQuestion : public std::enable_shared_from_this<EnginesQuestion> {
   asio::steady_timer timer_;
   EnginesAnswers callback_;
   std::vector<std::shared_ptr<Answer>> answers_;
+  // Answers that are not over.
   size_t left_ = 0;
 };
 
@@ -111,6 +122,7 @@ std::function<void()> AskEngines(asio::io_context* io, EngineConnections* pool,
                                  EnginesAnswers callback, EnginesKey key) {
   const auto question = std::make_shared<EnginesQuestion>(io, target, std::move(callback));
   question->Start(pool, std::move(engines), headers, key, timeout);
+  // Weak: holding the function keeps no question alive.
   return [weak = std::weak_ptr<EnginesQuestion>(question)] {
     if (const auto asked = weak.lock()) asked->End();
   };

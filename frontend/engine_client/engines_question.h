@@ -1,4 +1,4 @@
-// What does each of these engines answer to a GET of one path? All are asked at once.
+// A GET of one path to several engines at once, and the answer of each.
 //
 // *Truth*: an engine that is away, late, outside `EngineReach`, answers anything but 200, or more
 // than `kEnginesAnswerBytesMax`, has no answer.
@@ -27,8 +27,8 @@ inline constexpr size_t kEnginesAnswerBytesMax = 8 << 20;
 // Bodies in the order of the engines.
 using EnginesAnswers = std::function<void(std::vector<std::optional<std::string>> bodies)>;
 
-// Do the engines get their own key (`engine_reach.h`) where the headers have no authorization? It
-// is not for clients who show none.
+// Whether the engines get their own key (`engine_reach.h`) where the headers have no authorization.
+// A request for a client that shows none must go without it.
 enum class EnginesKey { kOwn, kNone };
 
 // With `headers`. The callback comes later, on the thread of `io`, unless that ends before. Returns

@@ -1,3 +1,5 @@
+// The field names are compared without regard to case (RFC 9110, 5.1).
+
 #include "frontend/engine_client/hop_by_hop.h"
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 namespace kvatlas {
 namespace {
 
+// RFC 9110, 7.6.1, and `expect`, which is answered by the side that reads the body.
 constexpr std::array<std::string_view, 9> kHopByHop = {
     "connection",        "keep-alive", "proxy-connection",   "te",    "trailer",
     "transfer-encoding", "upgrade",    "proxy-authenticate", "expect"};

@@ -1,3 +1,5 @@
+// Addresses are compared as IPv6 ones, IPv4 mapped into them, so that one comparison serves both.
+
 #include "frontend/engine_client/own_address.h"
 
 #include <netdb.h>
@@ -14,7 +16,8 @@
 namespace kvatlas {
 namespace {
 
-// Of IPv6, and of IPv4 as IPv6 maps it.
+// The host's addresses: those of IPv6, and those of IPv4 as IPv6 maps them. Empty: it does not
+// resolve. An empty host listens on all.
 std::vector<in6_addr> AddressesOf(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -50,8 +53,8 @@ bool IsLoopback(const in6_addr& address) {
          (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
 }
 
-// A socket can be bound to addresses of this machine alone. One that cannot be told is taken for
-// another machine's.
+// A socket can be bound to addresses of this machine alone. An address that cannot be tested is
+// taken for another machine's.
 bool IsOfThisMachine(const in6_addr& address) {
   if (IsAny(address) || IsLoopback(address)) return true;
   const bool mapped = IN6_IS_ADDR_V4MAPPED(&address);
@@ -73,6 +76,8 @@ bool IsOfThisMachine(const in6_addr& address) {
   return bound == 0;
 }
 
+// A listener on all addresses is reached by any of this machine's; a client that names all
+// addresses reaches loopback.
 bool Reaches(const in6_addr& to, const in6_addr& listen) {
   if (IsAny(listen)) return IsOfThisMachine(to);
   if (IsAny(to)) return IsLoopback(listen);
@@ -81,6 +86,7 @@ bool Reaches(const in6_addr& to, const in6_addr& listen) {
 
 }  // namespace
 
+// Any pair of addresses is enough: a connection may take any of those that `to` resolves to.
 bool LeadsTo(const Address& to, const Address& listen) {
   if (to.port == 0 || to.port != listen.port) return false;
   const std::vector<in6_addr> own = AddressesOf(listen.host);

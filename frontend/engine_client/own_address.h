@@ -1,4 +1,4 @@
-// Is what this address names a listener of this process? A proxy whose engine is itself passes each
+// Does this address lead to a listener of this process? A proxy whose engine is itself passes each
 // request to itself until no descriptor is left.
 //
 // *Truth*: of what names resolve to now, and of the addresses that this machine has now: where it
@@ -13,7 +13,7 @@
 
 namespace kvatlas {
 
-// Would a connection to `to` reach who listens on `listen`? A port of 0 is none.
+// Would a connection to `to` reach the listener on `listen`? A port of 0 is none.
 bool LeadsTo(const Address& to, const Address& listen);
 
 }  // namespace kvatlas

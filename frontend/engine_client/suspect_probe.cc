@@ -1,3 +1,7 @@
+// A loop with a thread of its own. Rounds run while some worker is suspected (`waiting_`: the next
+// one is set); the frontend's call `OnSuspect` begins them. All members but `ended_` belong to the
+// loop's thread.
+
 #include "frontend/engine_client/suspect_probe.h"
 
 #include <atomic>
@@ -19,6 +23,7 @@ namespace {
 
 namespace asio = boost::asio;
 
+// No connection is kept: a new one is what is asked for.
 EngineCallOptions CallOptions(const SuspectProbeOptions& options) {
   return {.reach = options.reach,
           .connect_timeout = options.timeout,
@@ -37,6 +42,8 @@ class SuspectProbe::Impl {
     frontend_->OnSuspect([this] { asio::post(io_, [this] { Begin(); }); });
   }
 
+  // After `OnSuspect(nullptr)` returned no `Begin` is posted any more. Then the loop ends its calls
+  // and runs out.
   ~Impl() {
     frontend_->OnSuspect(nullptr);
     asio::post(io_, [this] {
@@ -51,6 +58,7 @@ class SuspectProbe::Impl {
   uint64_t ended() const { return ended_.load(std::memory_order_relaxed); }
 
  private:
+  // A call to one engine, and its workers that were suspected when it began.
   struct Probe {
     std::shared_ptr<EngineCall> call;
     std::vector<KnownEngine> workers;
@@ -58,10 +66,13 @@ class SuspectProbe::Impl {
 
   // ---- The loop's thread ----
 
+  // A second suspect needs no second row of rounds.
   void Begin() {
     if (!waiting_) Round();
   }
 
+  // One call per engine, however many of its workers are suspected. Engines whose last call is
+  // still under way are left out. Without suspects no round follows.
   void Round() {
     waiting_ = false;
     if (stopping_) return;
@@ -104,6 +115,9 @@ class SuspectProbe::Impl {
     call->Start();
   }
 
+  // Only a connection that could not be made keeps the suspicion: once something was sent,
+  // something was reached. The head of any answer is enough, so the rest is cancelled.
+  // PERMISSION_DENIED says nothing of the engine.
   void Ended(const std::string& url, const absl::Status& why) {
     const auto found = probes_.find(url);
     if (found == probes_.end()) return;

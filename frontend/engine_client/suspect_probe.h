@@ -1,7 +1,7 @@
-// Are the engines of avoided workers still away? A suspicion passes (`suspects.h`), and the next
-// request for a dead engine's prefix would find out for itself; a leaf whose events come another
-// way may believe in that engine for long. So engines are called while their workers are avoided,
-// and those that take no connection stay so.
+// Are the engines of avoided workers still away? A suspicion passes (`outlier_ejection.h`), and the
+// next request for a dead engine's prefix would find out for itself; a leaf whose events come
+// another way may believe in that engine for long. So engines are called while their workers are
+// avoided, and those that take no connection stay so.
 //
 //   Frontend::Avoid ─▶ OnSuspect ─▶ GET /health to each suspect's engine, every `every` ─▶ no connection ─▶ KeepAvoiding
 //                                                                                     └▶ a connection ─▶ the suspicion passes in its time

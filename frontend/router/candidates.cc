@@ -1,3 +1,7 @@
+// The worth of a cell's worker now: what may be promised of it (`OverlapOf`), how it stands
+// (`StandingOf`), what it costs (`CostInputOf`). All are pure functions of the immutable cell and a
+// `FleetView`; the cell's traits are computed once, when its leaf answers.
+
 #include "frontend/router/candidates.h"
 
 #include <algorithm>
@@ -12,7 +16,7 @@ namespace {
 
 const OverloadThresholds kNoThresholds = {};
 
-// Last known loads may be long over: for them no worker is left out.
+// Remembered loads may be long over: no remembered worker is left out for its load.
 const OverloadThresholds& ThresholdsOf(const RouteRequest& request, const CandidateCell& cell) {
   return cell.remembered ? kNoThresholds : *request.overload;
 }
@@ -28,7 +32,8 @@ bool HasEngineRank(const WorkersAnswer& answer, const WorkerFound& found, uint32
   return EngineRankOf(found.worker, answer.LabelsOf(found.worker)) == rank;
 }
 
-// Of the request, as engines number them; nothing: any, or none of the cell's workers has it.
+// The rank that the request wants, as engines number them. Nothing: any rank, which also holds when
+// no worker of the cell has the wanted one, so that a wrong header does not make a cell unusable.
 std::optional<uint32_t> RankWanted(const RouteRequest& request, const WorkersAnswer& answer) {
   const std::optional<uint32_t>& rank = request.input->rank;
   if (!rank.has_value()) return std::nullopt;
@@ -38,7 +43,7 @@ std::optional<uint32_t> RankWanted(const RouteRequest& request, const WorkersAns
   return there ? rank : std::nullopt;
 }
 
-// What its leaf was told of the worker; of one that is only remembered that is over.
+// Requests that frontends told the leaf of; a remembered answer's are over by now.
 const Pending& ToldOf(const CandidateCell& cell, size_t worker) {
   static constexpr Pending kNothing;
   return cell.remembered ? kNothing : cell.answer->workers[worker].pending;
@@ -51,6 +56,9 @@ bool CandidateCell::has(Role role) const {
                      [&](const Traits& worker) { return worker.role == role && worker.allowed; });
 }
 
+// Reads role, permission and reading of each worker from its labels, then the cell is immutable. A
+// worker that only prefills is allowed whatever its rank: the client's rank names the engine that
+// serves the answer.
 CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of_cell,
                                    CandidateCell cell) {
   const std::shared_ptr<const std::set<std::string>> draining = request.fleet->draining.Get();
@@ -67,6 +75,8 @@ CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of
     const bool of_rank =
         !rank.has_value() || HasEngineRank(*cell.answer, found, *rank) || role == Role::kPrefill;
     const bool allowed = of_rank && IsAllowed(filter, found.worker, own, of_cell);
+    // Permitted by the request and yet not allowed: it drains. Known apart so that the error can
+    // say "draining".
     const bool draining = of_rank && !allowed && IsPermitted(filter, found.worker, own, of_cell);
     cell.traits.push_back({.role = role,
                            .allowed = allowed,
@@ -78,6 +88,7 @@ CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of
 
 // ---- Standings ----
 
+// `tried` is short, a worker per failed attempt of this request, and is searched linearly.
 Standing StandingOf(const RouteRequest& request, const FleetView& view, const std::string& cell,
                     const HolderId& worker) {
   for (const CellWorker& tried : request.input->tried) {
@@ -87,6 +98,8 @@ Standing StandingOf(const RouteRequest& request, const FleetView& view, const st
   return suspect ? Standing::kSuspect : Standing::kGood;
 }
 
+// For each role the best standing among the allowed workers below their thresholds; the other
+// workers are counted by what keeps them out.
 CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
                         const CandidateCell& cell, const std::vector<WorkerNow>& now) {
   const OverloadThresholds& overload = ThresholdsOf(request, cell);
@@ -109,6 +122,7 @@ CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
     Standing& best = role == Role::kDecode    ? standing.decodes
                      : role == Role::kPrefill ? standing.prefills
                                               : standing.alone;
+    // The look-up of suspects is skipped once the role has a good worker.
     if (best != Standing::kGood)
       best = std::min(best, StandingOf(request, view, cell.cell, found.worker));
   }
@@ -123,6 +137,7 @@ uint32_t OverlapOf(const RouteRequest& request, const CandidateCell& cell, size_
   return std::min(found.blocks, request.PromptOf(cell.traits[worker].reading).reusable_blocks());
 }
 
+// The depth counts only where it exceeds the overlap; equal or less says nothing new.
 uint32_t PendingOf(const RouteRequest& request, const CandidateCell& cell, size_t worker) {
   if (!request.options().siblings_together) return 0;
   const uint32_t depth = std::min(ToldOf(cell, worker).depth,
@@ -138,9 +153,12 @@ InFlight AllInFlight(const CandidateCell& cell, size_t worker, const WorkerNow& 
   return all;
 }
 
-// A request with the same beginning is on its way: to this worker, which is about to have what it
-// computes, or to another one, so that computing it here is done twice. Known by this frontend's
-// own choices, and by what all frontends told their leaves.
+// Everything that the policy may look at, for one worker. Two sources of requests with the same
+// beginning are combined: this frontend's own choices (`FleetView::sibling`), and what all
+// frontends told the leaves (`PendingOf`, `pending_depths`). If such a request went to this worker,
+// its blocks count as overlap, since they will be there before this request is computed. If it went
+// to another one, computing it here is done twice: `duplicated_blocks`. The overlap in the result
+// is for ranking alone; promises come from `OverlapOf`.
 CostInput CostInputOf(const RouteRequest& request, const FleetView& view, const CandidateCell& cell,
                       size_t worker, const WorkerNow& now) {
   const WorkerFound& found = cell.answer->workers[worker];
@@ -159,6 +177,8 @@ CostInput CostInputOf(const RouteRequest& request, const FleetView& view, const 
                      .expected_output_tokens = request.input->expected_output_tokens,
                      .crowding = now.crowding,
                      .turn = now.turn};
+  // A leaf's word on the session is newer than this frontend's memory: the last request may have
+  // come through another one.
   if (view.session_told) {
     input.leaves_session = !found.pending.session;
   } else if (request.session.has_value()) {
@@ -176,6 +196,7 @@ CostInput CostInputOf(const RouteRequest& request, const FleetView& view, const 
   return input;
 }
 
+// The cheapest good prefiller: what other cells have to beat. O(workers) costs.
 double BestCostOf(const RouteRequest& request, const FleetView& view, const CandidateCell& cell,
                   const std::vector<WorkerNow>& now) {
   double best = std::numeric_limits<double>::infinity();
@@ -202,6 +223,7 @@ DeepestBlocks DeepestOf(const WorkersAnswer& answer) {
   return deepest;
 }
 
+// Sums up as answers come, so that the questions of the search are O(1).
 void Answers::Add(Answered answered) {
   const CellStanding& standing = answered.standing;
   good_ += standing.best() == Standing::kGood;

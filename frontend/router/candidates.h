@@ -45,7 +45,8 @@ struct CandidateCell {
   bool remembered = false;
   Time seen{0};
   std::shared_ptr<const WorkersAnswer> answer;
-  // Of the leaf that answered, first, and its replicas: these hear of a choice. Null: no leaf does.
+  // The addresses of the leaf that answered, first, and of its replicas: these hear of a choice.
+  // Null: no leaf does.
   std::shared_ptr<const std::vector<std::string>> leaves = nullptr;
   std::vector<Traits> traits = {};  // of the answer's workers
 
@@ -61,7 +62,7 @@ CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of
 // Best first: a worker that stands worse is chosen only when no other one is left.
 enum class Standing { kGood, kSuspect, kTried, kUnavailable };
 
-// What is known beside the leaves' answers, at one moment.
+// The frontend's own knowledge beside the leaves' answers, at one moment.
 struct FleetView {
   Time at{0};
   std::shared_ptr<const OutlierEjection> suspects;
@@ -81,8 +82,8 @@ struct FleetView {
   std::vector<std::vector<WorkerNow>> remembered_now = {};
 };
 
-// Of the workers of a cell that may be chosen and are below their thresholds, the best by what they
-// do; and those that are not.
+// How a cell stands: for each role the best standing among its workers that may be chosen and are
+// below their thresholds, and counts of the other workers.
 struct CellStanding {
   Standing alone = Standing::kUnavailable;  // prefills and decodes
   Standing prefills = Standing::kUnavailable;
@@ -101,18 +102,19 @@ Standing StandingOf(const RouteRequest& request, const FleetView& view, const st
 CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
                         const CandidateCell& cell, const std::vector<WorkerNow>& now);
 
-// What the worker is chosen by.
+// The figures that the worker is chosen by.
 CostInput CostInputOf(const RouteRequest& request, const FleetView& view, const CandidateCell& cell,
                       size_t worker, const WorkerNow& now);
 // Leading blocks that are on their way to it, beyond what may be promised of it; 0: none, or
 // requests with one prefix are not kept together.
 uint32_t PendingOf(const RouteRequest& request, const CandidateCell& cell, size_t worker);
-// What was sent there and its load does not show: by this frontend, and by all others.
+// Requests that were sent there and that its load does not show: by this frontend, and by all
+// others.
 InFlight AllInFlight(const CandidateCell& cell, size_t worker, const WorkerNow& now);
-// Blocks that may be promised of it: what a silent worker held may be gone, so it counts for its
+// Blocks that may be promised of it. A silent worker's blocks may be gone, so it counts for its
 // load alone.
 uint32_t OverlapOf(const RouteRequest& request, const CandidateCell& cell, size_t worker);
-// Of a worker that stands well and prefills; infinity: there is none.
+// The least cost of a worker that stands well and prefills; infinity: there is none.
 double BestCostOf(const RouteRequest& request, const FleetView& view, const CandidateCell& cell,
                   const std::vector<WorkerNow>& now);
 
@@ -128,7 +130,7 @@ struct Answered {
   double best_cost = std::numeric_limits<double>::infinity();
 };
 
-// Those of one try, in the order in which they came.
+// The answers of one try, in the order in which they came.
 class Answers {
  public:
   void Add(Answered answered);

@@ -1,3 +1,8 @@
+// Two questions in common parts. `AskOne` asks the replicas of one node, `AskAll` several nodes at
+// once and waits for all. `TopQuestion` is the question to the top level; `AskTop` makes one for
+// each reading of the prompt and merges them. Answers go to the model's memory (`Remember`) before
+// the route sees them.
+
 #include "frontend/router/cell_question.h"
 
 #include <algorithm>
@@ -12,7 +17,8 @@
 namespace kvatlas {
 namespace {
 
-// What one node is asked; shared with the calls.
+// The question to one node. The calls share it, since the finder reads its spans after `AskOne` has
+// returned (the next replica is asked later).
 struct Question {
   std::string name;  // of the node, or of the shard
   std::vector<std::string> addresses;
@@ -24,7 +30,9 @@ struct Question {
 };
 using Questions = std::vector<std::shared_ptr<const Question>>;
 
-// Nodes that are asked together; the last answer goes on.
+// Nodes that are asked together. `outcomes` has a place per question, so answers need no order; the
+// thread that brings `pending` to 0 calls `done`, once and without the lock. A replica's deadline
+// bounds the wait.
 struct Wave {
   Mutex mutex;
   std::vector<CellsOutcome> outcomes ABSL_GUARDED_BY(mutex);
@@ -32,10 +40,13 @@ struct Wave {
   std::function<void(std::vector<CellsOutcome>)> done;
 };
 
+// A node that knows no cell is of no use, and may have just started: another replica may know some.
 absl::Status CheckCells(const CellsAnswer& answer) {
   return answer.cells.empty() ? absl::NotFoundError("knows no cell") : absl::OkStatus();
 }
 
+// FAILED_PRECONDITION, a node with another schedule, is logged by the node's address and then
+// treated as any failure.
 void AskOne(const RequestPtr& request, const std::shared_ptr<const Question>& question, Time until,
             FirstAnswer<CellsAnswer>::Done done) {
   const FleetState& fleet = *request->fleet;
@@ -91,7 +102,8 @@ void AskAll(const RequestPtr& request, const Questions& questions, Duration budg
   }
 }
 
-// Known readings of the prompt; the first one in any case.
+// The known readings of the prompt; the first one in any case, so that a prompt without blocks is
+// asked about too.
 std::vector<PreparedPrompt::Ptr> PromptsOf(const RouteRequest& request) {
   std::vector<PreparedPrompt::Ptr> prompts = {request.prompt};
   for (size_t i = 1; i < request.readings_count(); ++i)
@@ -99,7 +111,8 @@ std::vector<PreparedPrompt::Ptr> PromptsOf(const RouteRequest& request) {
   return prompts;
 }
 
-// What covers any of the readings: of each cell the most.
+// Answers about several readings as one: of each cell the most, since a cell is worth asking if it
+// covers any of them. Load, labels and address are those of the first answer that named the cell.
 CellsAnswer MergeReadings(std::vector<CellsAnswer> answers) {
   CellsAnswer merged = std::move(answers[0]);
   std::map<std::string, size_t> places;
@@ -119,6 +132,7 @@ CellsAnswer MergeReadings(std::vector<CellsAnswer> answers) {
   return merged;
 }
 
+// Leaves go to `FleetMemory`, nodes and what is below `by` to `KnownNodes`.
 void Remember(const RouteRequest& request, const std::vector<CellFound>& cells,
               const std::string& by) {
   std::vector<CellFound> leaves;
@@ -132,6 +146,16 @@ void Remember(const RouteRequest& request, const std::vector<CellFound>& cells,
 
 // ---- The top ----
 
+// One question to the top level about one reading:
+//   1. `ShardsThatMatter`: the shards that own the prompt's deepest waypoints; the whole level if
+//      it is not split.
+//   2. `Take` merges their answers. One shard that answered is enough: the bounds are coarser then,
+//      never wrong.
+//   3. None answered: `AskOthers` asks the remaining shards, as replicas of the shallow waypoints
+//      that all of them know.
+//   4. `Done`.
+// The steps follow one another, so the members need no lock. The map is taken once, so a change
+// does not mix two maps.
 class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
  public:
   TopQuestion(RequestPtr request, PreparedPrompt::Ptr prompt, uint32_t best,
@@ -151,6 +175,7 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
   }
 
  private:
+  // A split level may keep a part of the leaves' waypoints; it is then asked by its own schedule.
   bool own_schedule() const {
     return top_->split() && request_->options().hierarchy_schedule != nullptr;
   }
@@ -173,6 +198,7 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
     return questions;
   }
 
+  // The replica that answered last comes first, the others in their order behind it.
   std::shared_ptr<const Question> ToQuestion(ShardQuestion of, const ShardMap::Shard& shard) const {
     auto question = std::make_shared<Question>(Question{.name = shard.name,
                                                         .addresses = shard.addresses,
@@ -194,7 +220,8 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
     AskAll(request_, Questions(asked_), budget, std::move(done));
   }
 
-  // False: none of them answered.
+  // Takes the answers in, failures into the receipt. False: none of them answered. Only the
+  // positions of each question are needed for the merge.
   bool Take(std::vector<CellsOutcome> outcomes) {
     std::vector<ShardQuestion> asked(asked_.size());
     std::vector<ShardAnswer> answers;
@@ -213,7 +240,8 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
     return true;
   }
 
-  // As replicas of what all shards have. False: there are no others, or no time.
+  // Asks the shards that were not asked, as replicas of one that has the shallow waypoints. False:
+  // there are no others, or no time.
   bool AskOthers() {
     const Duration budget = Share(request_->Left(), kHierarchyShare);
     if (!top_->split() || budget < kHopMin) return false;
@@ -250,14 +278,15 @@ class TopQuestion : public std::enable_shared_from_this<TopQuestion> {
   TopAnswer answer_;
 };
 
-// The answers about all readings; the last one goes on.
+// The answers about all readings; the last one that comes merges them and goes on.
 struct TopAnswers {
   Mutex mutex;
   std::vector<TopAnswer> answers ABSL_GUARDED_BY(mutex);
   size_t pending ABSL_GUARDED_BY(mutex) = 0;
 };
 
-// Of each node, which was asked about so many readings in turn.
+// The outcomes of each node, which was asked about `readings` readings in turn, as one. A node has
+// answered if it did about any reading.
 std::vector<CellsOutcome> MergeReadings(size_t readings, std::vector<CellsOutcome> outcomes) {
   std::vector<CellsOutcome> merged;
   for (size_t first = 0; first < outcomes.size(); first += readings) {
@@ -315,6 +344,8 @@ void AskTop(const RequestPtr& request, uint32_t best, Duration budget,
   }
 }
 
+// A question per node and reading, ordered by node; nodes below the top are never split and take
+// the leaves' schedule.
 void AskNodes(const RequestPtr& request, const std::vector<Target>& nodes, uint32_t best,
               Duration budget, std::function<void(std::vector<CellsOutcome>)> done) {
   Questions questions;

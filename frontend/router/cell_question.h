@@ -5,8 +5,8 @@
 //              which know the shallow waypoints
 //   AskNodes   several nodes at once, each for itself
 //
-// Replicas of a shard or a node are asked as `FirstAnswer` does. What is answered is remembered in
-// the model's memory.
+// Replicas of a shard or a node are asked as `FirstAnswer` does. Answers are remembered in the
+// model's memory.
 // *Threads*: `done` is called once, in the thread of the answer that completes the question; maybe
 // before the call returns.
 

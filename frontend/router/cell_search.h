@@ -34,7 +34,8 @@ class CellSearch {
 
   // With what the hierarchy said; before any source.
   void Start(std::vector<Target> targets);
-  // What nodes named takes their place; those that were not asked come behind.
+  // The cells that nodes named take the nodes' place; the targets that were not asked come behind
+  // them.
   void Insert(std::vector<Target> targets);
   // All cells of the hierarchy, for a search that looks for something else.
   void Replace(std::vector<Target> targets) { targets_ = std::move(targets); }
@@ -45,13 +46,13 @@ class CellSearch {
     return sources_used_ == 0 ? Fallback::kNone : sources_[sources_used_ - 1].fallback;
   }
 
-  // The next that were not asked in this try, as far as they can win over what was found and over
-  // the first of them; empty when there are no more or enough were asked.
+  // The next targets that were not asked in this try, as far as they can cost less than the workers
+  // found and than the first of them; empty when there are none left, or enough were asked.
   std::vector<Target> Take(const Answers& answers);
-  // They are not asked now after all, and come back by `Insert`.
+  // These targets are not asked now after all; they come back by `Insert`.
   void Untake(const std::vector<Target>& targets);
-  // One that was not asked, since it could not win over what was expected, can win over what was
-  // found.
+  // Whether a target that `Take` left out, as it could not cost less than the expected cost of
+  // another one, can cost less than the workers that were really found.
   bool NextCanWin(const Answers& answers) const;
 
   // One level of nodes further down. False: too many.

@@ -1,3 +1,8 @@
+// `Chooser` is one call of `Choose`. Its constructor sums up how each cell stands; `Run` picks the
+// rung (good cells, suspects, memory), a `Pool` of workers is built for it, and `Rank` pairs,
+// scores and takes the best. Nothing here asks, locks or remembers, so the same cells and view give
+// the same choice.
+
 #include "frontend/router/choose.h"
 
 #include <algorithm>
@@ -17,6 +22,7 @@ struct Pool {
   std::vector<ChosenWorker> decoders;
 };
 
+// `Standing` is ordered best first, so the minimum is the best.
 Standing BestStanding(const std::vector<ChosenWorker>& workers) {
   Standing best = Standing::kUnavailable;
   for (const ChosenWorker& worker : workers) best = std::min(best, worker.standing);
@@ -28,6 +34,7 @@ void LeaveTheBestStanding(std::vector<ChosenWorker>* workers) {
   std::erase_if(*workers, [&](const ChosenWorker& worker) { return worker.standing != best; });
 }
 
+// The role was read from the labels once, when the candidate was made.
 Role RoleOf(const ChosenWorker& worker) { return worker.cell->traits[worker.worker].role; }
 
 class Chooser {
@@ -38,6 +45,7 @@ class Chooser {
     for (size_t i = 0; i < cells.size(); ++i) {
       standings_.push_back(StandingOf(request, view, *cells[i], view.cells[i]));
       const CellStanding& standing = standings_.back();
+      // These counts are for the receipt and for the error of a route without a worker.
       choice_.not_allowed += standing.not_allowed;
       choice_.draining += standing.draining;
       choice_.overloaded += standing.overloaded;
@@ -49,6 +57,9 @@ class Chooser {
     }
   }
 
+  // The rungs of the header's table, top down. `kNeedsMemory` is an intermediate answer: the caller
+  // adds what is remembered to the view and calls again, so that routes with a good answer never
+  // copy the memory.
   Choice Run() && {
     Verdict verdict = !good_.empty()           ? Rank(OfCells(good_))
                       : choice_.overloaded > 0 ? Verdict::kOverloaded
@@ -63,7 +74,8 @@ class Chooser {
   }
 
  private:
-  // What the best worker for locality alone would have reused.
+  // The most blocks that any allowed worker could have reused, whatever its load: statistics
+  // compare it with what the chosen one reuses, to show what balancing costs.
   uint32_t BestBlocks() const {
     uint32_t best = choice_.overlap_blocks;
     for (const CandidateCellPtr& cell : cells_) {
@@ -75,7 +87,7 @@ class Chooser {
     return best;
   }
 
-  // The cells' workers, and those of all other cells that decode.
+  // The workers of `cells`, and the decoders of all cells: a decoder is useful wherever it is.
   Pool OfCells(const std::vector<size_t>& cells) const {
     Pool pool;
     for (size_t i = 0; i < cells_.size(); ++i) {
@@ -85,6 +97,8 @@ class Chooser {
     return pool;
   }
 
+  // Remembered workers prefill; the cells that answered have no good prefiller, but their decoders
+  // are current.
   Pool OfMemory() {
     Pool pool;
     for (size_t i = 0; i < view_.remembered.size(); ++i) {
@@ -98,6 +112,8 @@ class Chooser {
     return pool;
   }
 
+  // Adds the allowed workers below their thresholds. A remembered load may be long over, so
+  // thresholds do not apply to it.
   void Add(const CandidateCell& cell, const std::vector<WorkerNow>& now, bool prefills,
            bool decodes, Pool* pool) const {
     if (!prefills && !cell.has(Role::kDecode)) return;
@@ -135,6 +151,9 @@ class Chooser {
     return true;
   }
 
+  // Steps: decoders are found for pools with workers that only prefill; each such worker gets the
+  // cost of the way to its best decoder (`PairWithDecoders`); only prefillers of the best standing
+  // stay; the cheapest is taken (`TakeBest`).
   Verdict Rank(Pool pool) {
     const bool split = std::any_of(pool.prefillers.begin(), pool.prefillers.end(),
                                    [](const auto& w) { return RoleOf(w) == Role::kPrefill; });
@@ -160,6 +179,8 @@ class Chooser {
 
   // Every worker that only prefills gets the way to the best decoder into its cost, or is left out
   // when there is none.
+  // O(cells · decoders): the transfer cost depends on the prefiller only through its cell, so it is
+  // computed once a cell.
   void PairWithDecoders(Pool* pool) const {
     LeaveTheBestStanding(&pool->decoders);
     std::map<std::string, double> transfer;  // by the cell that prefills
@@ -174,11 +195,14 @@ class Chooser {
                   [](const ChosenWorker& worker) { return RoleOf(worker) == Role::kPrefill; });
   }
 
+  // Cells stand for network distance: two workers of one cell are near.
   double DecodeCost(const ChosenWorker& decoder, const ChosenWorker& prefiller) const {
     return DecodeElsewhereCost(decoder.input, /*far=*/decoder.cell->cell != prefiller.cell->cell,
                                request_.policy->weights());
   }
 
+  // The cheapest decoder; equals by cell and name, so that the choice does not depend on the order
+  // of answers. REQUIRES: `pool.decoders` is not empty.
   const ChosenWorker& BestDecoder(const Pool& pool, const ChosenWorker& prefiller) const {
     const ChosenWorker* best = nullptr;
     double least = 0;
@@ -193,16 +217,20 @@ class Chooser {
     return *best;
   }
 
-  // Ties are broken by the first block that no candidate has: requests that begin alike, and come
-  // through several frontends before any of them could hear of the others, meet at one worker.
+  // The key of the tie-break: the first block that no candidate has. Requests that begin alike, and
+  // come through several frontends before any of them could hear of the others, thus meet at one
+  // worker.
   uint64_t MissingKey(const std::vector<ChosenWorker>& workers) const {
     const std::span<const SequenceHash> sequence = request_.prompt->sequence();
     size_t had = 0;
     for (const ChosenWorker& worker : workers)
+      // Blocks of another reading are positions in another sequence.
       if (worker.reading() == 0) had = std::max<size_t>(had, worker.input.overlap_blocks);
     return PromptKey(sequence.first(std::min(sequence.size(), had + 1)));
   }
 
+  // Scores all, sorts the best `kReceiptCandidatesMax` for the receipt, and takes the first. The
+  // policy's cost decides, then the draw, then cell and name.
   void TakeBest(Pool pool) {
     const CostWeights& weights = request_.policy->weights();
     const uint64_t prompt_key = MissingKey(pool.prefillers);
@@ -210,7 +238,8 @@ class Chooser {
     scored.reserve(pool.prefillers.size());
     for (size_t i = 0; i < pool.prefillers.size(); ++i) {
       const ChosenWorker& worker = pool.prefillers[i];
-      // Equal workers that nothing is known of take turns.
+      // Equal remembered workers take turns: the one longest without a request is first, and a hash
+      // of names would always pick the same one.
       const uint64_t draw = worker.cell->remembered ? worker.input.turn
                                                     : TieBreak(worker.cell->cell, worker.id(),
                                                                weights.seed, prompt_key);
@@ -229,6 +258,8 @@ class Chooser {
       choice_.decoder = BestDecoder(pool, *choice_.worker);
   }
 
+  // The receipt says what may be promised (`OverlapOf`) and shows pending blocks apart: the cost's
+  // input has both in one figure.
   ReceiptCandidate ToReceipt(const Pool& pool, const Scored& scored) const {
     const ChosenWorker& worker = pool.prefillers[scored.candidate];
     const WorkerFound& found = worker.cell->answer->workers[worker.worker];

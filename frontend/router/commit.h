@@ -1,14 +1,13 @@
-// How does a choice come to count? Choosing and counting in flight as one step, of which only the
-// ends hold a lock.
+// Chooses a worker and counts the choice in flight as one step, of which only the ends hold a lock.
 //
 //   1. what is in flight to the candidates is copied           lock of the model
 //   2. `Choose` ranks them by the copy
 //   3. is it still so for the chosen ones? counted             lock of the model
 //      another route was faster: 1 again, and after `kTriesWithoutLock` all three under the lock
 //
-// *Truth*: what others count between 1 and 3 makes other candidates dearer, never cheaper; so a
-// choice whose own figures did not change is the one that would be made at 3. Of two siblings the
-// second sees the first.
+// *Truth*: choices that other routes count between 1 and 3 make other candidates dearer, never
+// cheaper; so a choice whose own figures did not change is the one that would be made at 3. The
+// second of two siblings sees the first.
 // *Threads*: any.
 
 #ifndef KVATLAS_FRONTEND_ROUTER_COMMIT_H_

@@ -1,3 +1,7 @@
+// The cost of one candidate (`CostOf`, `DecodeElsewhereCost`), and ranking by any cost: `Score`
+// gives a candidate its key and draw, `SortBest` orders. `choose.cc` calls these two itself;
+// `RankCandidates` is the same for tools that replay.
+
 #include "frontend/router/cost.h"
 
 #include <algorithm>
@@ -9,18 +13,25 @@
 namespace kvatlas {
 namespace {
 
-// Gumbel noise from 64 random bits: the cheapest after it is drawn is a softmax sample.
+// Gumbel noise from 64 random bits. Subtracting noise times T from every cost and taking the least
+// draws a candidate with probability proportional to exp(-cost / T): a softmax sample without a sum
+// over all. The upper 53 bits plus a half give a number strictly between 0 and 1, where both
+// logarithms are finite.
 double GumbelOf(uint64_t draw) {
   const double uniform = (static_cast<double>(draw >> 11) + 0.5) * 0x1.0p-53;
   return -std::log(-std::log(uniform));
 }
 
+// Scales the decode term by the answer's expected length, relative to a typical one; 1 when
+// unknown.
 double OutputFactor(uint32_t expected_output_tokens) {
   if (expected_output_tokens == 0) return 1;
   return std::clamp(expected_output_tokens / kTypicalOutputTokens, 1 / kOutputFactorMax,
                     kOutputFactorMax);
 }
 
+// Requests there, from all three sources: this frontend's in flight, other frontends', and the
+// worker's own report.
 double RequestsAt(const CostInput& input) {
   double requests =
       static_cast<double>(input.in_flight_requests) + static_cast<double>(input.others_requests);
@@ -29,11 +40,13 @@ double RequestsAt(const CostInput& input) {
   return requests;
 }
 
+// Blocks to prefill that no report shows.
 uint64_t BlocksOnTheirWay(const CostInput& input) {
   return input.in_flight_blocks + input.others_blocks;
 }
 
-// A worker that reports no pool has room.
+// Blocks of `wanted` that the pool has no room for, after those on their way. A worker that reports
+// no pool has room.
 double BlocksLacking(const CostInput& input, uint64_t wanted) {
   if (!input.load.has_value() || input.load->used_blocks + input.load->free_blocks == 0) return 0;
   const double free =
@@ -43,6 +56,9 @@ double BlocksLacking(const CostInput& input, uint64_t wanted) {
 
 }  // namespace
 
+// The terms are independent, and `total` is their sum. The parts of the overlap that have to be
+// fetched are clipped one after the other, so that together they never exceed the overlap, whatever
+// the leaf says.
 Cost CostOf(const CostInput& input, const CostWeights& weights) {
   const uint32_t overlap = std::min(input.overlap_blocks, input.prompt_blocks);
   const uint32_t host = std::min(input.fetched.host, overlap);
@@ -56,7 +72,7 @@ Cost CostOf(const CostInput& input, const CostWeights& weights) {
               weights.fetch_host * host + weights.fetch_disk * disk + weights.fetch_remote * remote,
           .queue = weights.queue * waiting,
           .decode = weights.decode * RequestsAt(input) * OutputFactor(input.expected_output_tokens),
-          // What is fetched needs room on the device as what is computed does.
+          // Fetched blocks need room on the device as computed ones do.
           .memory = weights.memory * BlocksLacking(input, missing + host + disk + remote),
           .distance = weights.distance * input.distance,
           .session = input.leaves_session ? weights.session : 0,
@@ -65,6 +81,8 @@ Cost CostOf(const CostInput& input, const CostWeights& weights) {
           .crowding = weights.crowding * missing * input.crowding};
 }
 
+// No prefill and no queue: the decoder computes no block of the prompt. Blocks that it holds need
+// not be sent.
 double DecodeElsewhereCost(const CostInput& input, bool far, const CostWeights& weights) {
   const uint32_t overlap = std::min(input.overlap_blocks, input.prompt_blocks);
   const uint32_t sent = input.prompt_blocks - overlap;
@@ -73,17 +91,21 @@ double DecodeElsewhereCost(const CostInput& input, bool far, const CostWeights& 
          weights.memory * BlocksLacking(input, sent) + weights.distance * input.distance;
 }
 
+// Hashes names, rank, seed and prompt; no address and no order of lists, so that all processes
+// agree.
 uint64_t TieBreak(const std::string& cell, const HolderId& worker, uint64_t seed,
                   uint64_t prompt_key) {
   return Xxh3(worker.name, Xxh3(cell, seed ^ prompt_key) + worker.rank);
 }
 
+// The draw decides between equal keys, and with a temperature is the noise too.
 Scored Score(size_t candidate, const Cost& cost, uint64_t draw, const CostWeights& weights) {
   Scored scored{.candidate = candidate, .cost = cost, .key = cost.total(), .draw = draw};
   if (weights.temperature > 0) scored.key -= weights.temperature * GumbelOf(draw);
   return scored;
 }
 
+// O(n log best).
 void SortBest(size_t best, std::vector<Scored>* scored,
               const std::function<bool(size_t, size_t)>& before) {
   const size_t kept = std::min(best, scored->size());

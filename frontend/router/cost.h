@@ -41,10 +41,10 @@
 
 namespace kvatlas {
 
-// What one unit of each term weighs, in blocks of prefill. `policy/README.md` tells how the
+// The weight of one unit of each term, in blocks of prefill. `policy/README.md` tells how the
 // defaults were found.
 struct CostWeights {
-  // A block to prefill; above 1, since it also takes room and time from those who come later.
+  // A block to prefill; above 1, since it also takes room and time from later requests.
   double prefill = 1.25;
   double fetch_host = 0.1;    // a block to fetch from the worker's host memory,
   double fetch_disk = 0.5;    // from its disk,
@@ -62,12 +62,11 @@ struct CostWeights {
   double transfer_far = 0.4;  // the same to another cell
   // 0: always the cheapest. T > 0: a worker that costs T more is chosen 1/e times as often.
   double temperature = 0;
-  // Of tie-breaks and of the temperature's draw.
+  // The seed of tie-breaks and of the temperature's draw.
   uint64_t seed = 0;
 };
 
-// Of the blocks that a worker holds, those that are not in its device tier, by the nearest tier
-// that they are in.
+// Blocks of a worker that are not in its device tier, by the nearest tier that they are in.
 struct FetchedBlocks {
   uint32_t host = 0;
   uint32_t disk = 0;
@@ -76,7 +75,7 @@ struct FetchedBlocks {
   friend bool operator==(const FetchedBlocks&, const FetchedBlocks&) = default;
 };
 
-// What is known of one candidate.
+// The figures of one candidate.
 struct CostInput {
   uint32_t prompt_blocks = 0;
   // In any tier, or on their way by a request before this one; at most `prompt_blocks` count.
@@ -98,8 +97,8 @@ struct CostInput {
   uint64_t turn = 0;                    // of the latest request that was sent there; 0: none
 };
 
-// Of the blocks in flight to a worker, the part that still waits: a request that no report shows
-// yet is anywhere between not begun and done. More sends requests away from caches whose engine has
+// The part of the blocks in flight to a worker that still waits: a request that no report shows yet
+// is anywhere between not begun and done. More sends requests away from caches whose engine has
 // long finished; with a half, chats find 2 % more of their tokens there (`policy/README.md`).
 // Engines that report their load are not affected.
 inline constexpr double kInFlightWaiting = 0.5;
@@ -129,7 +128,7 @@ struct Cost {
 
 Cost CostOf(const CostInput& input, const CostWeights& weights);
 
-// What a prefilled request waits for at a worker that only decodes it: the blocks sent there, the
+// The wait of a prefilled request at a worker that only decodes it: the blocks sent there, the
 // requests there, the room that it lacks. `far`: it is in another cell than the worker that
 // prefills.
 double DecodeElsewhereCost(const CostInput& input, bool far, const CostWeights& weights);
@@ -162,7 +161,8 @@ Scored Score(size_t candidate, const Cost& cost, uint64_t draw, const CostWeight
 void SortBest(size_t best, std::vector<Scored>* scored,
               const std::function<bool(size_t, size_t)>& before);
 
-// What tells one prompt's tie-breaks from another's: its last block, 0 for a prompt without blocks.
+// The key that makes tie-breaks differ between prompts: the prompt's last block, 0 for a prompt
+// without blocks.
 uint64_t PromptKey(std::span<const SequenceHash> sequence);
 
 // The `best` candidates (all, when there are fewer): cheapest first; equals in an order drawn from

@@ -219,8 +219,8 @@ TEST(CostTest, TheDrawWithATemperatureRepeatsWithTheSeedAndDiffersWithout) {
   EXPECT_GT(differ, 40);
 }
 
-// Of n equal workers each is drawn as often as any: chi-squared with 9 degrees of freedom, far
-// beyond its 99.9 %.
+// Each of n equal workers is drawn as often as the others: chi-squared with 9 degrees of freedom,
+// far beyond its 99.9 %.
 TEST(CostTest, EqualWorkersAreDrawnEquallyOften) {
   std::vector<CostCandidate> candidates;
   for (int i = 0; i < 10; ++i) candidates.push_back(Worker("w" + std::to_string(i), 10));

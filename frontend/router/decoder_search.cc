@@ -1,3 +1,8 @@
+// The two entry points, and one helper for each kind of cell that they take: `TakeDecodeCells` for
+// cells known to decode, `TakeCellsThatMayDecode` for cells (and nodes) of which it is not known.
+// Roles come from leaves' answers (`FleetMemory::SawRoles`). The model's lock is held while the
+// memory is read; targets are taken outside of it.
+
 #include "frontend/router/decoder_search.h"
 
 #include <algorithm>
@@ -21,13 +26,16 @@ constexpr Duration kExploreEvery = std::chrono::seconds(1);
 constexpr Duration kRolesKnown = std::chrono::seconds(10);
 constexpr size_t kExploredAtOnce = 2;
 
-// What a request waits for in a cell, by what is known of the cell alone.
+// The expected wait in a cell, by what is known of the cell alone: distance, and requests per
+// decoder.
 double CellDecodeCost(double requests, double workers, double distance,
                       const CostWeights& weights) {
   return weights.distance * distance + weights.decode * requests / std::max(workers, 1.0);
 }
 
-// At most so many cells that are known to decode and were not asked in this try, best first.
+// At most `cells_max` cells that are known to decode and were not asked in this try, the cheapest
+// first. A cell that the search does not hold is asked at the address where it last answered, with
+// no bound on its coverage.
 std::vector<Target> TakeDecodeCells(const RouteRequest& request, size_t cells_max,
                                     CellSearch* search) {
   std::vector<std::tuple<double, std::string, CellRoles>> cells;
@@ -35,8 +43,8 @@ std::vector<Target> TakeDecodeCells(const RouteRequest& request, size_t cells_ma
   {
     MutexLock lock(&model->mutex);
     for (CellRoles& roles : model->memory.DecodeCells(request.domain())) {
-      // What was heard longer ago says nothing any more; without this, a cell that once was busy
-      // would never be asked again.
+      // Older news says nothing any more; without this, a cell that once was busy would never be
+      // asked again.
       const bool fresh = roles.seen + kRolesFresh > request.Now();
       const double requests = (fresh ? static_cast<double>(roles.decoder_requests) : 0) +
                               model->memory.choices().To(roles.cell).requests;
@@ -58,15 +66,17 @@ std::vector<Target> TakeDecodeCells(const RouteRequest& request, size_t cells_ma
                                           .blocks_below = request.prompt->blocks() + 1},
                                 .distance = roles.distance});
     if (!target.has_value()) continue;
+    // The wave waits for this leaf until some decoder has answered (`LeafWave::IsWorthWaiting`).
     target->for_decoders = true;
     taken.push_back(*std::move(target));
   }
   return taken;
 }
 
-// Those that did not say within `fresh` that they do not; or nodes, when there are no such cells,
-// and nodes are wanted: so that the levels below are looked through only when the cells at hand
-// have none.
+// At most `cells_max` targets of the search whose leaves did not answer within `fresh`, cells whose
+// label says "decode" first, then by cost. Nodes (if `nodes`) are taken only when there is no such
+// cell, so that the levels below are looked through only when the cells at hand have none; cells
+// and nodes are never mixed.
 std::vector<Target> TakeCellsThatMayDecode(const RouteRequest& request, size_t cells_max,
                                            Duration fresh, bool nodes, CellSearch* search) {
   struct Ranked {
@@ -102,6 +112,8 @@ std::vector<Target> TakeCellsThatMayDecode(const RouteRequest& request, size_t c
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
     return std::tuple(a.is_node, !a.says_so, a.cost) < std::tuple(b.is_node, !b.says_so, b.cost);
   });
+  // `ranked` points into the search's targets, which `TakeCell` changes: so the chosen ones are
+  // copied first.
   std::vector<Target> chosen;
   for (const Ranked& rank : ranked) {
     if (chosen.size() == cells_max || rank.is_node != ranked.front().is_node) break;
@@ -120,6 +132,9 @@ std::vector<Target> TakeCellsThatMayDecode(const RouteRequest& request, size_t c
 
 }  // namespace
 
+// Called for every wave of leaves. Does nothing unless some cell of the wave is known to have
+// workers that only prefill, and none is known to have a decoder; so fleets without roles pay for a
+// look-up per leaf at most.
 void AddDecoders(const RouteRequest& request, const Answers& answers, CellSearch* search,
                  std::vector<Target>* leaves) {
   if (answers.has_decoder() || leaves->size() >= search->room()) return;
@@ -151,6 +166,8 @@ void AddDecoders(const RouteRequest& request, const Answers& answers, CellSearch
   for (Target& target : decode) leaves->push_back(std::move(target));
 }
 
+// Called after the search by cost, when a prefiller was found and no decoder. With a worker that
+// does both in hand only cells that are known to decode are worth a wave.
 std::vector<Target> TakeForDecoders(const RouteRequest& request, const Answers& answers,
                                     CellSearch* search) {
   const FrontendOptions& options = request.options();

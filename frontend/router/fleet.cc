@@ -1,3 +1,7 @@
+// The state that routes share. Sections: models and their memories, sessions and suspects, telling
+// leaves of choices, routes that wait. Each part has a lock of its own; none is held while a finder
+// or a callback of the caller runs, but `on_suspect_mutex_` (see `Suspect`).
+
 #include "frontend/router/fleet.h"
 
 #include <algorithm>
@@ -9,11 +13,14 @@
 namespace kvatlas {
 namespace {
 
+// A line a minute and node. Leaked, so that it outlives routes that end while the process does.
 LogLimiter& RefusalLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(60));
   return limiter;
 }
 
+// One policy for each model with weights of its own, and one under "" for all others. REQUIRES: the
+// policy's name is known (`FrontendOptions::policy`).
 std::map<std::string, std::shared_ptr<const Policy>> MakePolicies(
     const std::string& policy, const CostWeights& weights,
     const std::map<std::string, CostWeights>& model_weights) {
@@ -39,10 +46,13 @@ uint32_t EngineRankOf(const HolderId& worker, const Labels* labels) {
   if (labels == nullptr) return worker.rank;
   const auto label = labels->find(kFirstRankLabel);
   if (label == labels->end() || !absl::SimpleAtoi(label->second, &first)) return worker.rank;
+  // A label above the worker's rank is wrong; rank 0 of the engine is then as good a guess as any.
   return worker.rank - std::min(first, worker.rank);
 }
 
-// Ids of an earlier process must not name choices of this one: they begin anywhere.
+// Decision ids begin at a random multiple of `kModelFleetsMax`, so that reports about an earlier
+// process's decisions do not name choices of this one. `| 1` keeps the instance from being 0, which
+// means "tells nothing".
 FleetState::FleetState(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps,
                        const Clock* c, Timer* t)
     : options(std::move(o)),
@@ -78,6 +88,8 @@ void FleetState::SetWeights(const CostWeights& weights,
 
 // ---- Models ----
 
+// The read path of every route: a shared lock and a look-up. `used` is atomic so that marking the
+// use needs no more.
 std::shared_ptr<ModelFleet> FleetState::Model(const std::string& model) {
   ReaderLock lock(&models_mutex_);
   const auto known = places_by_model_.find(model);
@@ -86,6 +98,13 @@ std::shared_ptr<ModelFleet> FleetState::Model(const std::string& model) {
   return place.fleet;
 }
 
+// Gives the model a place of its own, once something was heard of it:
+//   1. It has one already: the read path is enough.
+//   2. Under the write lock it is looked up again, since another route may have been faster.
+//   3. With all places taken, the model that was used longest ago loses its place. Place 0, of the
+//      unknown models, stays.
+// Routes that hold the old `ModelFleet` go on with it; reports by ids of that place then reach the
+// new model's memory, which ignores them, as ids are never reused.
 std::shared_ptr<ModelFleet> FleetState::KnownModel(const std::string& model) {
   std::shared_ptr<ModelFleet> known = Model(model);
   if (known->place != 0) return known;
@@ -116,12 +135,20 @@ std::vector<std::shared_ptr<ModelFleet>> FleetState::Models() const {
   return models;
 }
 
+// An id is a multiple of `kModelFleetsMax` plus the model's place (`NewDecision`).
 std::shared_ptr<ModelFleet> FleetState::ModelOf(uint64_t decision_id) const {
   const size_t place = decision_id % kModelFleetsMax;
   ReaderLock lock(&models_mutex_);
   return place < places_.size() ? places_[place]->fleet : nullptr;
 }
 
+// Hashes the prompt and its other readings:
+//   1. An input that is prepared already is left as it is, and must bring no second prompt.
+//   2. The block size is the domain's as last heard, else the option's. A wrong guess costs a
+//      second hashing (`Route::BeginWith`).
+//   3. Readings without tokens become prompts without blocks; adapter, salt and the like are those
+//      of the input.
+// Tokens are moved out of the input, so a failure leaves it unusable.
 absl::Status FleetState::Prepare(RouteInput* input) {
   if (input->prepared != nullptr) {
     if (input->tokens.empty() && input->sequence_hashes.empty()) return absl::OkStatus();
@@ -170,6 +197,7 @@ absl::Status FleetState::Prepare(RouteInput* input) {
 
 // ---- Sessions, replicas, suspects ----
 
+// Copied under the lock: the pointer of `Sessions::Find` is valid only until the next call.
 std::optional<CellWorker> FleetState::SessionOf(const RouteInput& input) const {
   if (input.session_id.empty()) return std::nullopt;
   MutexLock lock(&sessions_mutex_);
@@ -200,6 +228,10 @@ void FleetState::Prefer(const std::string& shard, const std::string& replica) {
   if (preferred != replica) preferred = replica;
 }
 
+// Evidence for and against workers, from one report. Accepting clears the prefiller. An answer that
+// ended well clears the destination, unless another worker served it. Both flags of failure may be
+// set at once. `Has` spares the copy of `Snapshot::Update` where there is nothing to clear, which
+// is nearly always.
 void FleetState::JudgeReached(const CellWorker& worker, const CellWorker& destination,
                               const RouteReport& report) {
   const bool served = report.finished && report.error.empty() && !report.served_by.has_value();
@@ -212,6 +244,12 @@ void FleetState::JudgeReached(const CellWorker& worker, const CellWorker& destin
   if (report.decode_unreachable) Suspect(destination);
 }
 
+// Tells leaves and hierarchy of a choice:
+//   1. The leaves are noted under the decision, before any of them hears of it, so that `TellOver`
+//      finds them.
+//   2. Each leaf hears of the blocks; the finder answers nothing and may drop it.
+//   3. The nodes of the top level hear of the waypoints among these blocks, as if the cell were a
+//      worker, so that other frontends find the cell before its leaf has reported.
 void FleetState::TellOfChoice(const Domain& domain, const std::string& cell,
                               const std::shared_ptr<const std::vector<std::string>>& leaves,
                               const Routed& routed, std::span<const SequenceHash> waypoints) {
@@ -232,6 +270,7 @@ void FleetState::TellOfChoice(const Domain& domain, const std::string& cell,
   }
 }
 
+// `Take` removes the note: a second end of the same decision tells no leaf.
 void FleetState::TellOver(const RouteOver& over) {
   const std::shared_ptr<ModelFleet> model = ModelOf(over.decision);
   if (model == nullptr) return;
@@ -247,7 +286,9 @@ void FleetState::TellOver(const RouteOver& over) {
     cell_finder->EndCell(node, told->domain, instance, over);
 }
 
-// Many requests fail at once when a worker dies: they copy nothing.
+// Many requests fail at once when a worker dies. `Contains` comes first so that all but one of them
+// copy nothing. `on_suspect_` is called under its lock: once `OnSuspect` returned, the callback
+// before is not running any more. So the callback must not call `OnSuspect`.
 void FleetState::Suspect(const CellWorker& worker) {
   const Time now = clock->Now();
   if (suspects.Get()->Contains(worker, now)) return;
@@ -256,6 +297,7 @@ void FleetState::Suspect(const CellWorker& worker) {
   if (on_suspect_ != nullptr) on_suspect_();
 }
 
+// FAILED_PRECONDITION from a node: its waypoint schedule does not fit this frontend's.
 void FleetState::OnRefused(const std::string& node, const absl::Status& why) {
   LogEvery(RefusalLog(), node, LogLevel::kWarning, "a node refuses this frontend's questions",
            {{"node", node}, {"reason", why}});
@@ -264,6 +306,8 @@ void FleetState::OnRefused(const std::string& node, const absl::Status& why) {
 
 // ---- Waiting ----
 
+// `stopped_` is read and set under the lock, so that no route begins to wait after `Stop` has
+// emptied the list.
 FleetState::Waits FleetState::Wait(const std::shared_ptr<Route>& route) {
   MutexLock lock(&waiting_mutex_);
   if (stopped_) return Waits::kStopped;
@@ -272,6 +316,8 @@ FleetState::Waits FleetState::Wait(const std::shared_ptr<Route>& route) {
   return Waits::kWaits;
 }
 
+// The erasure decides which of the timer and `Stop` ends the route's waiting; the other one finds
+// nothing.
 bool FleetState::EndWait(const Route* route) {
   MutexLock lock(&waiting_mutex_);
   return waiting_.erase(route) > 0;

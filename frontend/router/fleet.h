@@ -1,5 +1,5 @@
-// What do the routes of one frontend share? Options, peers, and what was learnt of the fleet: a
-// memory for each model.
+// The state that the routes of one frontend share: options, peers, and what was learnt of the
+// fleet, in a memory for each model.
 //
 //   FleetState ── options, finders, clock, timer, policies      immutable
 //              ── hierarchies, leaves, draining, suspects       snapshots: a reader takes a pointer, a writer puts a new one
@@ -105,7 +105,8 @@ class FleetState {
 
   const FrontendOptions options;
   const uint64_t instance;  // drawn, not 0: leaves know by it whose telling is whose
-  // Who asks, to leaves and nodes; 0: they are told nothing, and what is pending is not wanted.
+  // The number by which this frontend asks leaves and nodes; 0: they hear of no choice, and pending
+  // requests are not wanted.
   uint64_t Asker() const { return options.tell_leaves ? instance : 0; }
   CellFinder* const cell_finder;
   OverlapFinder* const overlap_finder;
@@ -124,7 +125,7 @@ class FleetState {
   void SetWeights(const CostWeights& weights,
                   const std::map<std::string, CostWeights>& model_weights);
 
-  // Of a model: its own memory, or the one of all models of which nothing was heard.
+  // A model's own memory, or the one that all models share of which nothing was heard.
   std::shared_ptr<ModelFleet> Model(const std::string& model);
   // Something was heard of it: it has a memory of its own from now on.
   std::shared_ptr<ModelFleet> KnownModel(const std::string& model);
@@ -149,16 +150,16 @@ class FleetState {
   void SessionWent(const RouteInput& input, const CellWorker& worker);
   size_t sessions() const;
 
-  // Of each shard the replica that answered last: it is asked first.
+  // The replica of each shard that answered last: it is asked first.
   std::string PreferredReplica(const std::string& shard) const;
   void Prefer(const std::string& shard, const std::string& replica);
 
-  // What a report says of who was reached: `worker` prefills, the client's request was sent to
-  // `destination`.
+  // Judges by a report which workers were reached: `worker` prefills, the client's request was sent
+  // to `destination`.
   void JudgeReached(const CellWorker& worker, const CellWorker& destination,
                     const RouteReport& report);
   void Suspect(const CellWorker& worker);
-  // Is called after a worker became a suspect. Null: nothing is.
+  // `call` runs after a worker became a suspect. Null: nothing does.
   void OnSuspect(std::function<void()> call) {
     MutexLock lock(&on_suspect_mutex_);
     on_suspect_ = std::move(call);
@@ -185,7 +186,7 @@ class FleetState {
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   size_t waiting() const;
 
-  // What is counted for `FrontendStats`.
+  // The counters of `FrontendStats`.
   struct Counts {
     std::atomic<uint64_t> routes{0};
     std::atomic<uint64_t> failed{0};
@@ -208,7 +209,7 @@ class FleetState {
     mutable std::atomic<int64_t> used{0};
   };
 
-  // Of models that have weights of their own, and by "" of all others.
+  // By model, of those that have weights of their own; "": of all others.
   Snapshot<std::map<std::string, std::shared_ptr<const Policy>>> policies_;
   // Place 0 is of all models of which nothing was heard.
   mutable SharedMutex models_mutex_;

@@ -1,3 +1,8 @@
+// The fleet as last seen, by domain, and what was sent there since. All maps of a domain go when
+// the domain is the one touched longest ago (`Touch`). Turns and choices in flight are by cell and
+// not by domain, because tenants and adapters share workers. No method locks: the owner
+// (`ModelFleet`) does. Evictions search linearly; they happen only at a bound.
+
 #include "frontend/router/fleet_memory.h"
 
 #include <algorithm>
@@ -11,17 +16,20 @@
 namespace kvatlas {
 namespace {
 
-// Of a cell's last promises: how much the latest one counts, and below which share they are not
-// believed in full.
+// A cell's share of kept promises is an exponential average: the latest promise weighs
+// `kLatestPromise`, so half of the share is of the last five. Down to `kBelievedInFull` promises
+// are believed in full, since a rare miss is normal churn.
 constexpr double kLatestPromise = 1.0 / 8;
 constexpr double kBelievedInFull = 0.75;
 
+// A line a minute and cell.
 LogLimiter& PromiseLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(60));
   return limiter;
 }
 
 template <typename Map>
+// REQUIRES: the map is not empty.
 auto Oldest(Map& map) {
   return std::min_element(map.begin(), map.end(), [](const auto& a, const auto& b) {
     return a.second.seen < b.second.seen;
@@ -40,6 +48,8 @@ void SortPromises(size_t cells_max, std::vector<CellPromises>* cells) {
   cells->resize(shown);
 }
 
+// The domain's entry for writing, made if needed. Readers use `domains_.find`, so that a question
+// about an unknown domain neither makes an entry nor evicts one.
 FleetMemory::OfDomain& FleetMemory::Touch(const Domain& domain, Time now) {
   if (!domains_.contains(domain) && domains_.size() >= options_.domains_max) {
     domains_.erase(std::min_element(
@@ -51,6 +61,9 @@ FleetMemory::OfDomain& FleetMemory::Touch(const Domain& domain, Time now) {
   return of_domain;
 }
 
+// Takes cells that a hierarchy named. Strings and labels are assigned only where they differ: this
+// runs in every route, and cells rarely change. Labels are shared with candidates, so they are
+// replaced and never written to.
 void FleetMemory::SawCells(const Domain& domain, std::span<const CellFound> cells, Time now) {
   OfDomain& of_domain = Touch(domain, now);
   for (const CellFound& found : cells) {
@@ -76,6 +89,8 @@ void FleetMemory::SawWorkers(const Domain& domain, const std::string& cell,
   of_domain.worker_count += answer->workers.size();
   if (of_cell.answer != nullptr) of_domain.worker_count -= of_cell.answer->workers.size();
   of_cell = {.answer = std::move(answer), .seen = now};
+  // The answer just taken has the newest `seen`, and one entry always stays, so it is never the one
+  // that goes.
   while (of_domain.worker_count > options_.workers_max && of_domain.workers.size() > 1) {
     const auto oldest = Oldest(of_domain.workers);
     of_domain.worker_count -= oldest->second.answer->workers.size();
@@ -83,6 +98,8 @@ void FleetMemory::SawWorkers(const Domain& domain, const std::string& cell,
   }
 }
 
+// Answers are immutable and shared with routes: one that names such a worker is replaced by a copy
+// without it.
 void FleetMemory::Forget(const std::set<std::string>& names) {
   const auto is_one = [&](const WorkerFound& found) { return names.contains(found.worker.name); };
   for (auto& [domain, of_domain] : domains_) {
@@ -96,6 +113,8 @@ void FleetMemory::Forget(const std::set<std::string>& names) {
   }
 }
 
+// A cell without roles has no entry, so that `has_roles` is false in a fleet without any, and its
+// routes look no further.
 void FleetMemory::SawRoles(const Domain& domain, CellRoles roles, Time now) {
   auto& known = Touch(domain, now).roles;
   if (!roles.prefills && roles.decoders == 0) {
@@ -130,6 +149,7 @@ bool FleetMemory::has_roles(const Domain& domain) const {
   return of != domains_.end() && !of->second.roles.empty();
 }
 
+// Test and set in one call, under the owner's lock: of routes at the same time one gets true.
 bool FleetMemory::IsDue(const Domain& domain, Errand errand, Duration every, Time now) {
   if (!has_roles(domain)) return false;
   OfDomain& of = Touch(domain, now);
@@ -170,6 +190,8 @@ std::vector<KnownWorker> FleetMemory::Workers(const Domain& domain) const {
   return workers;
 }
 
+// Cells and workers are kept apart: a leaf may be configured that no hierarchy names, and then has
+// no labels here.
 std::vector<KnownAnswer> FleetMemory::Answers(const Domain& domain) const {
   std::vector<KnownAnswer> answers;
   const auto found = domains_.find(domain);
@@ -182,6 +204,8 @@ std::vector<KnownAnswer> FleetMemory::Answers(const Domain& domain) const {
   return answers;
 }
 
+// Runs for each candidate cell under the model's lock, so it looks up the cell once in each map,
+// and returns an empty list where nothing was sent to the cell.
 std::vector<WorkerNow> FleetMemory::Now(const Domain& domain, const std::string& cell,
                                         std::span<const WorkerFound> workers, bool turns) const {
   const std::vector<InFlight> in_flight = choices_.To(cell, workers);
@@ -233,6 +257,7 @@ const Labels* FleetMemory::LabelsOf(const Domain& domain, const std::string& cel
   return found == of->second.workers.end() ? nullptr : found->second.answer->LabelsOf(worker);
 }
 
+// `knows` spares the look-up per worker while nothing is in flight to the cell.
 size_t FleetMemory::ShownBy(const std::string& cell, const WorkersAnswer& answer,
                             std::span<const SequenceHash> sequence, Time now) {
   size_t shown = 0;
@@ -241,12 +266,15 @@ size_t FleetMemory::ShownBy(const std::string& cell, const WorkersAnswer& answer
   return shown;
 }
 
+// At least 1: it divides.
 size_t FleetMemory::FleetWorkers(const Domain& domain) const {
   const auto found = domains_.find(domain);
   const size_t known = found == domains_.end() ? 0 : found->second.worker_count;
   return std::max({known, turns_count_, size_t{1}});
 }
 
+// Beyond the bound all turns are forgotten together with the sums that fade against each other;
+// every worker then counts as one that was sent nothing.
 void FleetMemory::TookTurn(const Domain& domain, const std::string& cell, const HolderId& worker,
                            uint64_t turn, uint64_t blocks) {
   if (turns_count_ >= options_.workers_max) {
@@ -267,6 +295,8 @@ uint64_t FleetMemory::TurnOf(const std::string& cell, const HolderId& worker) co
   return found == of_cell->second.end() ? 0 : found->second.turn;
 }
 
+// A waypoint that was sent before takes the new place but keeps its age in `sent_by_age`, so the
+// two containers always have the same keys and each waypoint is in the queue once.
 void FleetMemory::Sent(const Domain& domain, std::span<const SequenceHash> waypoints,
                        const std::string& cell, const HolderId& worker, Time now) {
   if (waypoints.empty()) return;
@@ -282,6 +312,8 @@ void FleetMemory::Sent(const Domain& domain, std::span<const SequenceHash> waypo
   }
 }
 
+// Only the worker is cleared: the cell stays a hint until `sent_ttl`, because the hierarchy hears
+// of it later than the leaf.
 void FleetMemory::SentIsShown(const Domain& domain, std::span<const SequenceHash> waypoints,
                               const HolderId& worker) {
   const auto of = domains_.find(domain);
@@ -292,6 +324,7 @@ void FleetMemory::SentIsShown(const Domain& domain, std::span<const SequenceHash
   }
 }
 
+// Deepest first, so that the first hit is the answer: O(waypoints) look-ups.
 SentTo FleetMemory::LastSentTo(const Domain& domain, std::span<const SequenceHash> waypoints,
                                Time now) const {
   const auto of = domains_.find(domain);
@@ -308,6 +341,7 @@ SentTo FleetMemory::LastSentTo(const Domain& domain, std::span<const SequenceHas
   return {};
 }
 
+// The share as of now: the doubt (1 - share) halves every `doubt_half_life` since the last promise.
 double FleetMemory::ShareOf(const Kept& kept, Time now) const {
   if (options_.doubt_half_life <= Duration(0)) return 1;
   const double half_lives = std::chrono::duration<double>(now - kept.seen) /
@@ -315,6 +349,8 @@ double FleetMemory::ShareOf(const Kept& kept, Time now) const {
   return 1 - (1 - kept.share) * std::exp2(-std::max(half_lives, 0.0));
 }
 
+// Takes one promise into the average. Delivering more than promised counts as all of it. Crossing
+// the line downwards is logged.
 void FleetMemory::Promised(const Domain& domain, const std::string& cell, uint32_t promised,
                            uint32_t had, Time now) {
   if (promised == 0) return;

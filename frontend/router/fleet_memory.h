@@ -1,5 +1,5 @@
-// What did the frontend last know of the fleet, and what has it sent there since? Cells and workers
-// as last seen, and the choices in flight.
+// The frontend's memory of the fleet: cells and workers as last seen, and what was sent there
+// since.
 //
 // *Place*: written by every route's answers; read when no peer answers, and to count choices that
 // no load report shows yet.
@@ -7,8 +7,8 @@
 // forgotten; a cell is kept, oldest dropped first, because a hierarchy that has just restarted does
 // not know all of them yet.
 // *Promises*: a cell whose leaf has less than the hierarchy said is a wrong cell; churn makes one
-// answer in a hundred such. Of its last promises (the older ones count half after five more) a cell
-// has delivered a share. Down to three quarters its promises are believed in full; below that they
+// answer in a hundred such. A cell has delivered a share of its last promises (older ones count
+// half after five more). Down to three quarters its promises are believed in full; below that they
 // count for the share. Doubt halves every `doubt_half_life` without another promise, so that a cell
 // that mended itself is asked again.
 // *Threads*: none; the owner serialises.
@@ -68,7 +68,7 @@ struct KnownWorker {
   Time seen{0};
 };
 
-// What a cell's leaf last answered.
+// The last answer of a cell's leaf.
 struct KnownAnswer {
   std::string cell;
   std::shared_ptr<const WorkersAnswer> answer;
@@ -76,7 +76,7 @@ struct KnownAnswer {
   std::shared_ptr<const Labels> labels = {};  // the cell's; null: none
 };
 
-// What this frontend knows of a worker beside its leaf's answer.
+// This frontend's own knowledge of a worker, beside its leaf's answer.
 struct WorkerNow {
   InFlight in_flight = {};
   uint64_t turn = 0;    // of the latest request that was sent there; 0: none
@@ -92,7 +92,7 @@ struct SentTo {
   size_t reading = 0;  // of which `waypoints` are, where the prompt has several (`readings.h`)
 };
 
-// What the workers of a cell do, where some of them only prefill or only decode, as its leaf last
+// The roles of a cell's workers, where some of them only prefill or only decode, as its leaf last
 // said.
 struct CellRoles {
   std::string cell;
@@ -130,9 +130,9 @@ class FleetMemory {
   // As if no leaf had ever told of these workers.
   void Forget(const std::set<std::string>& names);
 
-  // Of a cell where everybody does both nothing is kept.
+  // A cell where all workers do both has no entry.
   void SawRoles(const Domain& domain, CellRoles roles, Time now);
-  // Null: everybody there does both, or it never answered. Valid until the next call that is not
+  // Null: all workers there do both, or it never answered. Valid until the next call that is not
   // const.
   const CellRoles* RolesOf(const Domain& domain, const std::string& cell) const;
   // Cells with a worker that only decodes; by name.
@@ -154,15 +154,14 @@ class FleetMemory {
   std::vector<KnownWorker> Workers(const Domain& domain) const;
   // The same as they were answered; not copied.
   std::vector<KnownAnswer> Answers(const Domain& domain) const;
-  // Of each of these workers, in their order; empty: nothing was sent to any of them. Turns only
-  // where they are wanted.
+  // The knowledge of each of these workers, in their order; empty: nothing was sent to any of them.
+  // Turns only where they are wanted.
   std::vector<WorkerNow> Now(const Domain& domain, const std::string& cell,
                              std::span<const WorkerFound> workers, bool turns) const;
-  // What a worker says of itself, as last seen; null: nothing. Valid until the next call that is
-  // not const.
+  // A worker's labels, as last seen; null: none. Valid until the next call that is not const.
   const Labels* LabelsOf(const Domain& domain, const std::string& cell,
                          const HolderId& worker) const;
-  // Of one cell, if it was ever seen.
+  // One cell; null: it was never seen.
   const KnownCell* FindCell(const Domain& domain, const std::string& cell) const;
 
   // Tokens per block, 0 while unknown.
@@ -175,19 +174,19 @@ class FleetMemory {
   size_t ShownBy(const std::string& cell, const WorkersAnswer& answer,
                  std::span<const SequenceHash> sequence, Time now);
 
-  // The latest choice of each worker: of whose turn it is, and the blocks that it is to store. 0:
-  // none, or forgotten.
+  // Notes the latest choice of each worker: its turn, and the blocks that it is to store. A turn of
+  // 0: none, or forgotten.
   void TookTurn(const Domain& domain, const std::string& cell, const HolderId& worker,
                 uint64_t turn, uint64_t blocks);
   uint64_t TurnOf(const std::string& cell, const HolderId& worker) const;
 
   // Where a prompt with these waypoints was sent. A hint which cell to ask, ahead of the coverage
-  // that the cell will report, and who will have it, ahead of the worker's events; never an
+  // that the cell will report, and which worker will have the blocks, ahead of its events; never an
   // overlap.
   void Sent(const Domain& domain, std::span<const SequenceHash> waypoints, const std::string& cell,
             const HolderId& worker, Time now);
-  // The worker's leaf says that it has these now: from here on what the leaf says counts, and that
-  // it was sent there no more.
+  // The worker's leaf shows these blocks now: from here on the leaf's word counts, and no longer
+  // that they were sent there.
   void SentIsShown(const Domain& domain, std::span<const SequenceHash> waypoints,
                    const HolderId& worker);
   // The latest cell that was sent the deepest of these waypoints that any was sent within
@@ -198,10 +197,10 @@ class FleetMemory {
   // had `had`.
   void Promised(const Domain& domain, const std::string& cell, uint32_t promised, uint32_t had,
                 Time now);
-  // What to expect of such a promise: all of it, or less of a cell that broke many lately.
+  // The part of such a promise to be expected: all of it, or less of a cell that broke many lately.
   uint32_t Believed(const Domain& domain, const std::string& cell, uint32_t promised,
                     Time now) const;
-  // Of at most so many cells, as `SortPromises`.
+  // At most so many cells, as `SortPromises` orders them.
   std::vector<CellPromises> Promises(size_t cells_max, Time now) const;
 
   size_t cells(const Domain& domain) const;
@@ -217,7 +216,7 @@ class FleetMemory {
     uint64_t turn = 0;
     RecentlyStored::Sum stored;
   };
-  // Those that were answered for the domain, or sent to, whichever are more.
+  // Number of workers that were answered for the domain, or sent to, whichever are more.
   size_t FleetWorkers(const Domain& domain) const;
 
   struct Kept {

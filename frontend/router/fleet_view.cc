@@ -1,3 +1,7 @@
+// Reading the model's memory into a `FleetView`, and writing a leaf's answer into it. Both hold the
+// model's lock for copies and look-ups alone; candidates, standings and costs are computed outside
+// of it.
+
 #include "frontend/router/fleet_view.h"
 
 #include <algorithm>
@@ -9,12 +13,14 @@
 namespace kvatlas {
 namespace {
 
-// A policy that asks every cell may go by turns; and so do equals by load alone.
+// Turns cost a look-up per worker; only policies that ask every cell, and choices by load alone,
+// look at them.
 bool WantsTurns(const RouteRequest& request, const CandidateCell& cell) {
   return cell.remembered || !request.policy->bounded_by_coverage();
 }
 
-// Workers of no cell, of which nothing is known but where their engines are.
+// The configured engines as workers of the cell "": nothing is known of them but their address and,
+// if the options say so, the load that the engines report themselves.
 void AddEngines(const RouteRequest& request, FleetView* view) {
   if (request.engines->empty()) return;
   auto answer = std::make_shared<WorkersAnswer>();
@@ -32,7 +38,8 @@ void AddEngines(const RouteRequest& request, FleetView* view) {
                                                 .answer = std::move(answer)}));
 }
 
-// By their labels alone.
+// Counts the cell's roles from the labels, whether or not this request may use the workers: the
+// memory is for all requests.
 CellRoles RolesIn(const CandidateCell& cell, const std::string& address) {
   CellRoles roles{.cell = cell.cell, .address = address, .distance = cell.distance};
   for (size_t i = 0; i < cell.traits.size(); ++i) {
@@ -48,7 +55,9 @@ CellRoles RolesIn(const CandidateCell& cell, const std::string& address) {
   return roles;
 }
 
-// To the choices in flight at the cell, each by what its worker holds of its own reading.
+// Shows the answer to the choices in flight at the cell. With several readings each worker is
+// compared by the sequence of its own, since positions and hashes of another one mean nothing to
+// it.
 void ShowChoices(const RouteRequest& request, const CandidateCell& cell, Time at,
                  FleetMemory* memory) {
   if (request.readings == nullptr) {
@@ -65,6 +74,7 @@ void ShowChoices(const RouteRequest& request, const CandidateCell& cell, Time at
 
 }  // namespace
 
+// A place without a worker's name was shown by its leaf since: then the leaf's answer counts.
 SentTo SiblingOf(const RouteRequest& request, const FleetMemory& memory) {
   if (!request.options().siblings_together) return {};
   const SentTo sent = request.LastSent(memory);
@@ -77,6 +87,7 @@ FleetView BeginView(const RouteRequest& request) {
   return {.at = request.Now(), .suspects = request.fleet->suspects.Get()};
 }
 
+// The engines of the options are a last resort, when no leaf ever answered for the domain.
 void AddRemembered(const RouteRequest& request, bool engines, FleetView* view) {
   std::vector<KnownAnswer> answers;
   const std::shared_ptr<ModelFleet> model = request.Model();
@@ -98,6 +109,8 @@ void AddRemembered(const RouteRequest& request, bool engines, FleetView* view) {
   view->with_memory = true;
 }
 
+// Fills all of the view that changes with the memory; called again with the same view, it starts
+// afresh.
 void LookAt(const RouteRequest& request, const ModelFleet& model,
             const std::vector<CandidateCellPtr>& cells, FleetView* view) {
   const auto look =
@@ -115,6 +128,7 @@ void LookAt(const RouteRequest& request, const ModelFleet& model,
     for (size_t i = 0; i < cell->traits.size(); ++i) {
       const uint32_t depth = PendingOf(request, *cell, i);
       view->session_told = view->session_told || cell->answer->workers[i].pending.session;
+      // Blocks on their way to a worker that may not be chosen attract no request.
       if (depth == 0 || !cell->traits[i].allowed) continue;
       view->pending_depths.resize(request.readings_count());
       uint32_t& deepest = view->pending_depths[cell->traits[i].reading];
@@ -125,6 +139,14 @@ void LookAt(const RouteRequest& request, const ModelFleet& model,
   look(view->remembered, &view->remembered_now);
 }
 
+// One answer of a leaf, in two holds of the lock:
+//   1. The cell's labels are read, and the candidate is made without the lock: a filter per worker.
+//   2. Under the lock the memory learns: choices that the answer shows, the sibling if its blocks
+//      have come, workers, roles, and whether the cell kept its promise. Then the view is read, so
+//      that it includes all of this.
+//   3. Standing and best cost are computed from the view, without the lock.
+// The order in 2 matters: a choice that this answer shows must not count as in flight beside the
+// load that counts it.
 Answered Learn(const RouteRequest& request, CandidateCell cell, const std::string& address,
                uint32_t promised) {
   const std::shared_ptr<ModelFleet> model = request.KnownModel();

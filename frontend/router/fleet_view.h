@@ -1,6 +1,6 @@
-// What does a frontend know of candidates beside their leaves' answers, and what does it learn from
-// these? The only doors between the stages that rank candidates and the model's memory: each takes
-// its lock for a look-up per worker.
+// Reads from the model's memory what it knows of candidates beside their leaves' answers, and
+// writes into it what these answers tell. Stages that rank candidates reach the memory by these
+// functions alone; each takes its lock for a look-up per worker.
 
 #ifndef KVATLAS_FRONTEND_ROUTER_FLEET_VIEW_H_
 #define KVATLAS_FRONTEND_ROUTER_FLEET_VIEW_H_
@@ -15,12 +15,12 @@
 
 namespace kvatlas {
 
-// What needs no lock of the model's memory.
+// The part of a view that needs no lock of the model's memory.
 FleetView BeginView(const RouteRequest& request);
-// Of the domain's workers as they were last seen; when there are none, and `engines`, the engines
+// Adds the domain's workers as they were last seen; when there are none, and `engines`, the engines
 // of the options.
 void AddRemembered(const RouteRequest& request, bool engines, FleetView* view);
-// What is known now of these cells, and of the remembered ones of `view`.
+// Fills in what is known now of these cells, and of the remembered ones of `view`.
 void LookAt(const RouteRequest& request, const ModelFleet& model,
             const std::vector<CandidateCellPtr>& cells, FleetView* view)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(model.mutex);

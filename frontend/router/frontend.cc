@@ -1,3 +1,7 @@
+// The class that callers see: each method goes to `FleetState` or makes a `Route`. Methods that
+// list what is known take one model's lock after the other, never two at once, so a list is no
+// snapshot of one moment.
+
 #include "frontend/router/frontend.h"
 
 #include <optional>
@@ -26,9 +30,11 @@ void Frontend::Stop() {
 
 // ---- Routes ----
 
+// `Route` is also a method here, so the class needs its namespace.
 namespace {
 
-// A span of the route, whose children its questions are.
+// Puts a span around the route: questions to peers become its children by `input->trace`. Where the
+// trace is not recorded the callback is returned as it is, which costs nothing.
 Frontend::Callback Traced(const char* name, RouteInput* input, Frontend::Callback callback) {
   Span begun = Tracer::OfProcess()->BeginChild(name, SpanKind::kInternal, input->trace);
   if (!begun.recorded()) return callback;
@@ -55,6 +61,7 @@ void Frontend::RouteAsync(RouteInput input, Callback callback) {
   std::make_shared<kvatlas::Route>(fleet_, std::move(input), std::move(callback))->Start();
 }
 
+// Blocks the calling thread; a thread that delivers the finders' answers would wait for itself.
 absl::StatusOr<RouteResult> Frontend::Route(RouteInput input) {
   // Shared with the callback, which may still be returning from `Signal` when the waiter is gone.
   struct Waiter {
@@ -75,6 +82,7 @@ absl::StatusOr<RouteResult> Frontend::Route(RouteInput input) {
 
 absl::Status Frontend::Prepare(RouteInput* input) const { return fleet_->Prepare(input); }
 
+// `routed->input` has the prepared prompt in the place of tokens, so the copy is small.
 void Frontend::RouteAgain(std::shared_ptr<const RoutedPrompt> routed, std::vector<CellWorker> tried,
                           Duration deadline, Callback callback) {
   RouteInput input = routed->input;
@@ -86,6 +94,14 @@ void Frontend::RouteAgain(std::shared_ptr<const RoutedPrompt> routed, std::vecto
 
 // ---- What became of them ----
 
+// A report ends a choice (`over`), or says that the worker has it (`accepted`):
+//   1. Under the model's lock the workers are looked up before the release, which forgets them.
+//   2. The workers reached or not reached are judged (`JudgeReached`), for a choice that was still
+//      known.
+//   3. At the end, leaves and hierarchy hear of it, with the engine's figure where there is one.
+//   4. The observer hears every report, also of unknown ids: it keeps decisions longer than the
+//      memory does.
+// No lock is held in 2 to 4.
 void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
   const bool over = report.finished || report.abandoned || report.unreachable ||
                     report.decode_unreachable || !report.error.empty();
@@ -114,6 +130,8 @@ void Frontend::Avoid(const std::string& cell, const HolderId& worker) {
   fleet_->Suspect({cell, worker});
 }
 
+// A suspect is a cell and a worker, without a domain; its address is looked for in all models,
+// since an engine's workers may be known under any of them.
 std::vector<KnownEngine> Frontend::SuspectEngines() const {
   const std::vector<CellWorker> all = fleet_->suspects.Get()->All(fleet_->clock->Now());
   if (all.empty()) return {};
@@ -148,6 +166,8 @@ void Frontend::OnSuspect(std::function<void()> call) { fleet_->OnSuspect(std::mo
 
 // ---- What is known ----
 
+// Workers with an address, the suspects last, cut after both were gathered: which ones fall away
+// when there are more than `engines_max` depends on the order of models and domains alone.
 std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
   const Time now = fleet_->clock->Now();
   const std::shared_ptr<const OutlierEjection> suspects = fleet_->suspects.Get();
@@ -173,7 +193,7 @@ std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
       }
     }
   }
-  // Of models that were not asked for yet.
+  // Engines of the options that no leaf has named: of models that were not asked for yet.
   for (const auto& [name, url] : given) {
     if (seen.contains(name)) continue;
     const HolderId worker = {name, 0, ""};
@@ -186,6 +206,7 @@ std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
   return engines;
 }
 
+// A cell may be listed once for each domain.
 std::vector<SeenCell> Frontend::Cells(size_t cells_max) const {
   const Time now = fleet_->clock->Now();
   std::vector<SeenCell> seen;
@@ -246,6 +267,7 @@ FrontendStats Frontend::stats() const {
   return stats;
 }
 
+// The worst `cells_max` of each model contain the worst of all.
 std::vector<CellPromises> Frontend::promises(size_t cells_max) const {
   std::vector<CellPromises> all;
   for (const std::shared_ptr<ModelFleet>& model : fleet_->Models()) {

@@ -131,14 +131,13 @@ struct FrontendOptions {
   SuspectsOptions suspects = {};
   // Where engines take requests, by worker name, for workers that have no label `url`.
   std::map<std::string, std::string> engines = {};
-  // Of their workers, while no leaf knows any: what their engines say themselves. Any thread,
-  // without waiting; may be null.
+  // The load of configured engines, as these say themselves, while no leaf knows their workers.
+  // Called from any thread, must not wait; may be null.
   std::function<std::optional<Load>(const HolderId& worker)> engine_load = nullptr;
   HashContract contract = {};
   const WaypointSchedule* schedule =
       &WaypointSchedule::Standard();  // the leaves', and so the finest
-  // Of a top level that is split: its own schedule, which may be a part of the leaves'. Null: the
-  // same.
+  // The schedule of a top level that is split; it may be a part of the leaves'. Null: the same.
   const WaypointSchedule* hierarchy_schedule = nullptr;
   uint32_t ask_shards = 2;            // asked at once
   RouteObserver* observer = nullptr;  // `route_observer.h`
@@ -175,8 +174,8 @@ struct RouteInput {
   std::string cache_salt = {};
   bool eagle = false;
   std::vector<SequenceHash> sequence_hashes = {};
-  // Of the whole prompt, with `sequence_hashes`; 0: the hashes' blocks and no token more. An engine
-  // always computes the last token, so its block is never promised.
+  // Length of the whole prompt, with `sequence_hashes`; 0: the hashes' blocks and no token more. An
+  // engine always computes the last token, so its block is never promised.
   uint32_t prompt_tokens = 0;
   // In the place of tokens and hashes: what the prompt is could not be found out. A worker by load;
   // nothing is promised of it.
@@ -194,27 +193,27 @@ struct RouteInput {
   std::string tokenizer =
       {};  // what made the tokens, as `PromptTokens::source` has it; empty: the caller had them
   std::string no_tokens = {};  // why the prompt is unknown, where its tokens were wanted
-  // What of the request engines may read in different ways, a word or two each: "tools",
+  // Features of the request that engines may read in different ways, a word or two each: "tools",
   // "reasoning_effort". At most `kTraitsMax` are kept.
   std::vector<std::string> traits = {};
   std::optional<TokenId> bos = {};  // the tokenizer's, where it is known
   // Requests of one session go where the last one went, unless another worker is clearly cheaper.
   // Empty: none.
   std::string session_id = {};
-  // Whose request it is, where engines of another tenant's domain serve it; empty: the domain's.
+  // The request's tenant, where engines of another tenant's domain serve it; empty: the domain's.
   // Changes no choice.
   std::string tenant = {};
   uint32_t expected_output_tokens = 0;  // 0: not known
-  // Who may be chosen. A worker's labels are those of its hello, and its cell's where it has none
-  // of that name.
+  // Which workers may be chosen. A worker's labels are those of its hello, and its cell's where it
+  // has none of that name.
   std::vector<std::string> allowed_workers = {};   // names; empty: all
   std::vector<std::string> excluded_workers = {};  // names
   std::map<std::string, std::string> required_labels = {};
   // The data-parallel rank that will serve it, whatever is chosen, as the client has said; where no
   // worker of a cell has it, and of workers that only prefill, any.
   std::optional<uint32_t> rank = {};
-  // That failed to take this very request: they come last, after suspects that it has not been sent
-  // to.
+  // Workers that failed to take this very request: they come last, after suspects that it has not
+  // been sent to.
   std::vector<CellWorker> tried = {};
   // How long the route may wait for a worker below the thresholds; nothing: the frontend's
   // `queue_wait`.
@@ -270,24 +269,24 @@ struct RouteResult {
   const std::string& destination_url() const { return decode.has_value() ? decode->url : url; }
 };
 
-// In a request that goes to who decodes: HOST:PORT of the engine that is to prefill it, as the
+// In a request that goes to the decoder: HOST:PORT of the engine that is to prefill it, as the
 // Kubernetes inference gateway's sidecars beside such engines read it.
 inline constexpr char kPrefillerHeader[] = "x-prefiller-host-port";
 // Which rank takes the request, as vLLM and SGLang read it.
 inline constexpr char kDataParallelRankHeader[] = "x-data-parallel-rank";
 
-// What became of a choice; what is not known is left out. The engine's figures come with the end of
-// an answer (OpenAI's `usage`): a report that has them should say `finished` too.
+// The outcome of a choice; fields that are not known are left out. The engine's figures come with
+// the end of an answer (OpenAI's `usage`): a report that has them should say `finished` too.
 struct RouteReport {
   bool accepted = false;  // its worker's own load counts it from now on
   bool finished = false;
   std::optional<uint32_t> cached_tokens = {};  // of `prompt_tokens_details`; absent is not 0
   std::optional<uint32_t> prompt_tokens = {};  // as the engine counted
-  std::optional<HolderId> served_by = {};      // who really had it; no name: another rank of it
+  std::optional<HolderId> served_by = {};      // the one that had it; no name: another rank of it
   std::string error = {};                      // of a request that failed there
   bool abandoned = false;                      // not sent there, or given up before it was taken
-  // The worker did not take it, as one that is gone (`suspects.h`): the one that prefills; and the
-  // one that decodes, which is the same unless the choice named two.
+  // The worker did not take it, as if it were gone (`outlier_ejection.h`): the one that prefills;
+  // and the one that decodes, which is the same unless the choice named two.
   bool unreachable = false;
   bool decode_unreachable = false;
 };
@@ -330,14 +329,14 @@ struct FrontendStats {
   size_t suspects = 0;
 };
 
-// Of what may be asked again: every worker is over its thresholds, or too many prompts wait
-// (RESOURCE_EXHAUSTED); what would know of workers did not answer (UNAVAILABLE): when to come
-// again. Nothing: refused for something else.
+// When to come again, of a route that may be asked again: every worker is over its thresholds, or
+// too many prompts wait (RESOURCE_EXHAUSTED); or no peer that would know of workers answered
+// (UNAVAILABLE). Nothing: refused for something else.
 std::optional<Duration> RetryAfter(const absl::Status& refused);
 absl::Status WithRetryAfter(absl::Status refused, Duration retry_after);
 
-// NOT_FOUND in vLLM's words (`openai/models/serving.py`, check_model): those who answered know no
-// such model.
+// NOT_FOUND in vLLM's words (`openai/models/serving.py`, check_model): the peers that answered know
+// no such model.
 absl::Status UnknownModelError(std::string_view model);
 bool IsUnknownModel(const absl::Status& why);
 
@@ -356,7 +355,7 @@ class Frontend {
   // Calls `callback` exactly once, possibly before it returns. INVALID_ARGUMENT: no prompt, two
   // prompts, or no model. RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks, or more than
   // 1,024 while memory is critical, or every worker is over its thresholds (`RetryAfter`).
-  // NOT_FOUND: those who answered know no worker of the domain, or none that is allowed.
+  // NOT_FOUND: the peers that answered know no worker of the domain, or none that is allowed.
   // UNAVAILABLE: nothing that would know of workers answered (`RetryAfter`), or the frontend stops.
   void RouteAsync(RouteInput input, Callback callback);
 
@@ -379,13 +378,14 @@ class Frontend {
                   Duration deadline, Callback callback);
 
   // Routes that wait for a worker below its thresholds end UNAVAILABLE, and so do those that come
-  // from now on; who has asked a route goes on, as far as the finders deliver. Idempotent.
+  // from now on; routes that have asked their peers go on, as far as the finders deliver.
+  // Idempotent.
   void Stop();
 
-  // Whatever became of it: the choice is no longer counted; accepted, it still counts for the
+  // In any case the choice is no longer counted; if it was only accepted, it still counts for the
   // worker that is to decode it, where that is another. Unknown ids are ignored. An unreachable
   // worker is avoided for a while, until it accepts a request, or until one that it took from its
-  // client ends well (`suspects.h`).
+  // client ends well (`outlier_ejection.h`).
   void Report(uint64_t decision_id, const RouteReport& report);
 
   // The caller has seen that the worker is gone, after it had accepted.
@@ -402,7 +402,7 @@ class Frontend {
   std::vector<KnownEngine> Engines(size_t engines_max) const;
   // At most so many, those seen last first within a domain.
   std::vector<SeenCell> Cells(size_t cells_max) const;
-  // Those that answers were given about, by model and tenant.
+  // The domains that answers were given about, by model and tenant.
   std::vector<Domain> Domains() const;
 
   // The top level, for routes that start from now on.
@@ -433,7 +433,7 @@ class Frontend {
   void Forget(const std::set<std::string>& workers);
 
   FrontendStats stats() const;
-  // Of at most so many cells, the least believed first.
+  // At most so many cells, the least believed first.
   std::vector<CellPromises> promises(size_t cells_max) const;
   // As it was made.
   const FrontendOptions& options() const;

@@ -1,4 +1,4 @@
-// What a route does when hierarchies, nodes or leaves are away, late, or wrong.
+// Routes when hierarchies, nodes or leaves are away, late, or wrong.
 
 #include <map>
 #include <string>

@@ -1,5 +1,4 @@
-// What a frontend tells the leaves of its choices, and what it makes of what they were told by
-// others.
+// Choices that a frontend tells leaves, and its use of those that other frontends told them.
 
 #include <memory>
 #include <string>
@@ -152,7 +151,7 @@ TEST_F(FrontendPendingTest, ASessionStaysWhereItsLastRequestWentThroughAnotherFr
   const RouteResult route = RouteOf("s");
   EXPECT_EQ(route.worker.name, "w1");
   EXPECT_NE(fleet_.told.back().routed.session, 0u);
-  // What the leaf says is newer than what this frontend remembers.
+  // The leaf's word is newer than this frontend's memory.
   for (const size_t other : {2, 0}) {
     for (size_t i = 0; i < 3; ++i) fleet_.workers["a:1"].workers[i].pending.session = i == other;
     EXPECT_EQ(RouteOf("s").worker.name, "w" + std::to_string(other));

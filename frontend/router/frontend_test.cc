@@ -219,7 +219,7 @@ TEST_F(FrontendTest, WhereHybridsReuseLessThanTheyHoldMoreCellsAreAsked) {
   const RouteResult route = Route();
   EXPECT_EQ(route.worker, Id("c0"));
   EXPECT_EQ(route.overlap_blocks, 64u);
-  // What a main class holds is what its cell promised: no cell is doubted for the others.
+  // The main class holds what its cell promised: no cell is doubted for the other classes.
   EXPECT_THAT(fleet_.leaves_asked, testing::Contains("c:1"));
   for (const CellPromises& cell : frontend().promises(8)) EXPECT_EQ(cell.broken, 0u) << cell.cell;
   // Coverage that holds what it says is believed: two leaves are enough.
@@ -229,7 +229,7 @@ TEST_F(FrontendTest, WhereHybridsReuseLessThanTheyHoldMoreCellsAreAsked) {
   EXPECT_THAT(fleet_.leaves_asked, testing::Not(testing::Contains("c:1")));
 }
 
-// What was sent to a worker, and is not shown yet, counts no more than what it could show.
+// Blocks that were sent to a worker, and are not shown yet, count no more than it could show.
 TEST_F(FrontendTest, TheBlockOfTheLastTokenIsNotExpectedOfASiblingEither) {
   options_.block_size = 16;
   fleet_.AddCell("a", 0, {Worker("w0", 0)});

@@ -1,4 +1,4 @@
-// A fleet whose nodes say what they are told to, and a frontend in front of it: for tests.
+// A fleet with scripted answers, and a frontend in front of it: for tests.
 
 #ifndef KVATLAS_FRONTEND_ROUTER_FRONTEND_TEST_UTIL_H_
 #define KVATLAS_FRONTEND_ROUTER_FRONTEND_TEST_UTIL_H_
@@ -31,7 +31,7 @@ inline HolderId Id(const std::string& name) { return {.name = name, .rank = 0, .
 
 inline const Domain kDomain = {"m", ""};
 
-// Hierarchies and leaves that answer at once with what they are told, or are down.
+// Hierarchies and leaves that answer at once from tables, or are down.
 class FakeFleet : public CellFinder, public OverlapFinder {
  public:
   explicit FakeFleet(ManualClock* clock) : clock_(clock) {}
@@ -125,7 +125,7 @@ class FakeFleet : public CellFinder, public OverlapFinder {
   SequenceHash first_asked{0};
   uint64_t frontend_asked = 0;
 
-  // What leaves heard; `routed.blocks` is not valid any more.
+  // A choice as a leaf heard it; `routed.blocks` is not valid any more.
   struct Told {
     std::string leaf;
     Domain domain;

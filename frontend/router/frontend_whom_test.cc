@@ -208,7 +208,7 @@ TEST_F(FrontendTest, WithEverythingDownSinceTheStartTheGivenEnginesServeByLoad) 
   fleet_.cells["h"] = {};
   fleet_.workers["own:1"] = {};
   EXPECT_EQ(Route().worker.name, "e0");
-  // One that fails is left for another.
+  // An engine that fails is left for another one.
   options_.engines["e1"] = "http://e1:1";
   frontend_ = nullptr;
   const RouteResult first = Route();

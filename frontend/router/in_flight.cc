@@ -1,3 +1,13 @@
+// The book-keeping of choices. A choice counts in two sums at once, its worker's and its cell's,
+// and every change goes through `Add`, `Subtract` or `LeavePrefill`, which keep these invariants:
+// * `OfCell::sum` is the sum of its workers' `sum`, but for `ended`, which is kept per worker
+//   alone.
+// * `OfWorker::ids` are the choices with `prefilling` at the worker, oldest first.
+// * `running` of worker, cell and all counts the choices with `running_since`.
+// * A cell is in `to_cell_` as long as it has a request or a running choice (`ForgetIfIdle`).
+// Life of a choice: prefilling → (with `end_follows`) running → gone; or prefilling → gone. One
+// with a decoder counts there until `Release`.
+
 #include "frontend/router/in_flight.h"
 
 #include <algorithm>
@@ -17,6 +27,8 @@ std::optional<Load> LoadNow(std::optional<Load> load, const InFlight& in_flight)
   return load;
 }
 
+// Makes room, counts the choice at its worker, and as a request at its decoder, and files it by
+// age.
 void InFlightChoices::Choose(uint64_t id, NewChoice choice, Time now) {
   // Released choices at the old end cost nothing but their place: drop them as they are met.
   while (!by_age_.empty() &&
@@ -28,6 +40,7 @@ void InFlightChoices::Choose(uint64_t id, NewChoice choice, Time now) {
   Add(worker, choice.blocks);
   OfWorker& of_worker = *Find(worker.first, worker.second);
   of_worker.ids.push_back(id);
+  // The load that the worker was chosen by is what a later rise is compared with.
   if (!of_worker.requests.has_value() && choice.load.has_value())
     of_worker.requests = RequestsOf(*choice.load);
   if (choice.decode.has_value()) {
@@ -44,6 +57,7 @@ void InFlightChoices::Choose(uint64_t id, NewChoice choice, Time now) {
   by_age_.emplace_back(now, id);
 }
 
+// Null: nothing is in flight to the worker.
 const InFlightChoices::OfWorker* InFlightChoices::Find(const std::string& cell,
                                                        const HolderId& worker) const {
   const auto of_cell = to_cell_.find(cell);
@@ -67,6 +81,7 @@ void InFlightChoices::Add(const CellWorker& worker, uint64_t blocks) {
   }
 }
 
+// REQUIRES: so much was added before; the sums are unsigned.
 void InFlightChoices::Subtract(const CellWorker& worker, uint64_t blocks, uint32_t requests) {
   OfCell& cell = to_cell_.at(worker.first);
   for (InFlight* from : {&cell.sum, &cell.workers.at(worker.second).sum}) {
@@ -75,6 +90,8 @@ void InFlightChoices::Subtract(const CellWorker& worker, uint64_t blocks, uint32
   }
 }
 
+// Must follow every `Subtract`. It may erase the worker and the cell: references into them are dead
+// afterwards.
 void InFlightChoices::ForgetIfIdle(const CellWorker& worker) {
   const auto cell = to_cell_.find(worker.first);
   if (cell == to_cell_.end()) return;
@@ -84,6 +101,15 @@ void InFlightChoices::ForgetIfIdle(const CellWorker& worker) {
   if (cell->second.sum.requests == 0 && cell->second.running == 0) to_cell_.erase(cell);
 }
 
+// The choice stops counting its blocks at the prefiller. `how` says why, and what remains:
+//   * kTold: the worker has it. Its load will rise by one, which must not release another choice
+//     too (`accepted`).
+//   * kShownByLoad: the load has risen by it and counts the request already.
+//   * kOver: the request is over; `Release` forgets the choice itself.
+// With `end_follows` the choice runs on as a request. It counts in `sum.requests` until the load
+// shows it; one that the load shows already leaves the sum at once. `running_since` is the number
+// of the load since which it is not shown; one less marks it as shown, so that `EndRunning` can
+// tell.
 bool InFlightChoices::LeavePrefill(uint64_t id, Left how) {
   const auto found = choices_.find(id);
   if (found == choices_.end() || !found->second.prefilling) return false;
@@ -108,6 +134,9 @@ bool InFlightChoices::LeavePrefill(uint64_t id, Left how) {
   return true;
 }
 
+// The end of a running request. If no load was seen since it began to run, it still counts in the
+// sum and is subtracted. Otherwise the worker's last load counts it, and will until the next one:
+// `ended` takes it off (`LoadNow`).
 void InFlightChoices::EndRunning(const Choice& choice) {
   OfCell& cell = to_cell_.at(choice.prefill.first);
   OfWorker& of_worker = cell.workers.at(choice.prefill.second);
@@ -125,6 +154,8 @@ void InFlightChoices::EndRunning(const Choice& choice) {
 
 bool InFlightChoices::ReleasePrefill(uint64_t id) { return LeavePrefill(id, Left::kTold); }
 
+// `kOver` keeps the choice in the map, so that what it still counts (running, decoder) can be taken
+// off here. It is moved out before the erasure, since the map's entry is needed no more.
 bool InFlightChoices::Release(uint64_t id) {
   LeavePrefill(id, Left::kOver);
   const auto found = choices_.find(id);
@@ -151,6 +182,8 @@ std::optional<InFlightChoices::CellWorker> InFlightChoices::DestinationOf(uint64
   return found->second.decode.has_value() ? found->second.decode : found->second.prefill;
 }
 
+// `by_age_` is in the order of `made`, so this looks at the expired ones alone. A choice whose end
+// follows is only taken as prefilled: it counts as a request until its caller ends it.
 size_t InFlightChoices::Expire(Time now) {
   size_t expired = 0;
   while (!by_age_.empty() && by_age_.front().first + ttl_ <= now) {
@@ -163,6 +196,9 @@ size_t InFlightChoices::Expire(Time now) {
   return expired;
 }
 
+// Two ways in which an answer shows choices, in this order: blocks that the worker now holds tell
+// which choice it is; a risen load only tells how many. The worker is looked up again in between,
+// since the first may have forgotten it.
 size_t InFlightChoices::Saw(const std::string& cell, const WorkerFound& found,
                             std::span<const SequenceHash> sequence, Time now) {
   OfWorker* const worker = Find(cell, found.worker);
@@ -171,7 +207,9 @@ size_t InFlightChoices::Saw(const std::string& cell, const WorkerFound& found,
   return held + ReleaseRisen(cell, found, now);
 }
 
-// Equal hashes at a place mean equal prompts up to there, so one comparison tells.
+// Releases choices whose first missing block the worker now holds. Equal hashes at a position mean
+// equal prompts up to there, so one comparison tells. The ids are gathered first because
+// `ReleasePrefill` erases from `ids`.
 size_t InFlightChoices::ReleaseHeld(OfWorker* of_worker, const WorkerFound& found,
                                     std::span<const SequenceHash> sequence) {
   std::vector<uint64_t> held;
@@ -186,6 +224,13 @@ size_t InFlightChoices::ReleaseHeld(OfWorker* of_worker, const WorkerFound& foun
   return held.size();
 }
 
+// The worker reports its load. An unchanged number of requests says nothing: it may be the same
+// report again. Another one is newer and counts all that runs there:
+//   1. Running requests that were counted beside the older load are in this one: they leave the
+//      sum; `ended` is cleared.
+//   2. A rise is first explained by requests whose acceptance was reported (`accepted`).
+//   3. The rest of the rise releases the oldest choices made before the load was heard; later ones
+//      cannot be in it.
 size_t InFlightChoices::ReleaseRisen(const std::string& cell, const WorkerFound& found, Time now) {
   OfWorker* const worker = Find(cell, found.worker);
   if (worker == nullptr || !found.load.has_value()) return 0;
@@ -193,7 +238,7 @@ size_t InFlightChoices::ReleaseRisen(const std::string& cell, const WorkerFound&
   const uint64_t requests = RequestsOf(*found.load);
   const uint64_t before = std::exchange(of_worker.requests, requests).value_or(requests);
   if (requests == before) return 0;
-  // It is of later than the one before, and counts all that runs there.
+  // A new load: it is later than the one before, and counts all that runs there.
   ++of_worker.loads_seen;
   Subtract({cell, found.worker}, 0, std::exchange(of_worker.since_load, 0));
   of_worker.sum.ended = 0;
@@ -201,6 +246,7 @@ size_t InFlightChoices::ReleaseRisen(const std::string& cell, const WorkerFound&
   const uint64_t told = std::min(risen, of_worker.accepted);
   of_worker.accepted -= told;
   risen -= told;
+  // When the leaf heard the load.
   const Time heard = now - std::chrono::milliseconds(found.age_ms);
   std::vector<uint64_t> shown;
   for (uint64_t id : of_worker.ids) {
@@ -217,6 +263,7 @@ InFlight InFlightChoices::To(const std::string& cell, const HolderId& worker) co
   return found == nullptr ? InFlight{} : found->sum;
 }
 
+// One look-up of the cell, then one per worker; an empty list costs the caller nothing to store.
 std::vector<InFlight> InFlightChoices::To(const std::string& cell,
                                           std::span<const WorkerFound> workers) const {
   const auto of_cell = to_cell_.find(cell);

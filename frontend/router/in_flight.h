@@ -1,4 +1,4 @@
-// What is on its way to each worker that no report of the worker's own shows yet?
+// Counts what is on its way to each worker and is not in the worker's own load yet.
 //
 // A choice counts from the moment it is made, so that of two siblings the second sees the first. It
 // counts no longer when
@@ -19,7 +19,7 @@
 // by what was heard of before it was made.
 // *Threads*: none; the owner serialises. *Cost*: constant, and per answer one look-up for each
 // worker of it while anything is in flight.
-// *Bounds*: `choices_max`; the oldest is no longer counted beyond. Those that only count as
+// *Bounds*: `choices_max`; the oldest is no longer counted beyond. Choices that only count as
 // requests come on top: as many as the caller has under way.
 
 #ifndef KVATLAS_FRONTEND_ROUTER_IN_FLIGHT_H_
@@ -62,7 +62,7 @@ struct NewChoice {
   Position missing_position = 0;
   std::optional<SequenceHash> missing_block = {};
   std::optional<Load> load = {};  // of the worker as it was chosen by
-  // Who decodes, where that is another.
+  // The worker that decodes, where that is another.
   std::optional<std::pair<std::string, HolderId>> decode = {};
   bool end_follows = false;  // `Release` will be called when the request is over
 };
@@ -86,14 +86,13 @@ class InFlightChoices {
   // Forgets what is older than the time to live; returns how many.
   size_t Expire(Time now);
 
-  // What a worker said of itself, in an answer for the prompt `sequence`; returns how many choices
-  // it shows.
+  // Takes a worker's row of an answer for the prompt `sequence`; returns how many choices it shows.
   size_t Saw(const std::string& cell, const WorkerFound& found,
              std::span<const SequenceHash> sequence, Time now);
 
   InFlight To(const std::string& cell, const HolderId& worker) const;
-  // Of each of these workers, in their order; empty: nothing is in flight to any worker of the
-  // cell.
+  // In flight to each of these workers, in their order; empty: nothing is in flight to any worker
+  // of the cell.
   std::vector<InFlight> To(const std::string& cell, std::span<const WorkerFound> workers) const;
   InFlight To(const std::string& cell) const;
   // Something is, or was a moment ago, in flight to the cell.

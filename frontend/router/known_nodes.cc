@@ -1,3 +1,6 @@
+// Nodes with what they last said, and for each cell or node the node that named it last. `above`
+// makes a forest that is walked upwards by `IsAbove`.
+
 #include "frontend/router/known_nodes.h"
 
 #include <algorithm>
@@ -5,12 +8,14 @@
 namespace kvatlas {
 namespace {
 
+// Bounds the walk: two nodes that named each other make a circle.
 constexpr int kLevelsMax = 8;
 
 }  // namespace
 
 void KnownNodes::Saw(const Domain& domain, std::span<const CellFound> cells, const std::string& by,
                      Time now) {
+  // A flat fleet, where the top names leaves alone, keeps nothing here.
   const bool of_use =
       !by.empty() ||
       std::any_of(cells.begin(), cells.end(), [](const CellFound& cell) { return cell.is_node; });
@@ -20,6 +25,8 @@ void KnownNodes::Saw(const Domain& domain, std::span<const CellFound> cells, con
   for (const CellFound& cell : cells) {
     if (cell.is_node) known.nodes[cell.cell] = {.node = cell, .seen = now};
     if (by.empty()) continue;
+    // At the bound all is forgotten, and learnt again from the next answers: cheaper than an age
+    // per cell.
     if (known.above.size() >= kKnownBelowMax) known.above.clear();
     known.above[cell.cell] = by;
   }
@@ -40,6 +47,7 @@ std::vector<KnownNode> KnownNodes::Nodes(const Domain& domain) const {
   return nodes;
 }
 
+// O(levels) look-ups.
 bool KnownNodes::IsAbove(const Domain& domain, const std::string& node,
                          const std::string& cell) const {
   const auto found = domains_.find(domain);

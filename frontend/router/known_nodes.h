@@ -1,5 +1,5 @@
-// Which hierarchy nodes are there below the top, and which cells did they name? What was last seen,
-// for when the top is away, and to know in whose region a cell is.
+// The hierarchy nodes below the top, and the cells that they named, as last seen: for when the top
+// is away, and to know below which node a cell is.
 //
 // *Place*: beside `FleetMemory`, which remembers leaves.
 // *Truth*: as old as the last answer. *Threads*: none; the owner serialises.
@@ -46,7 +46,7 @@ class KnownNodes {
  private:
   struct OfDomain {
     std::map<std::string, KnownNode> nodes;
-    absl::flat_hash_map<std::string, std::string> above;  // of a cell or node: who named it
+    absl::flat_hash_map<std::string, std::string> above;  // cell or node → the node that named it
   };
   absl::flat_hash_map<Domain, OfDomain> domains_;
 };

@@ -1,3 +1,8 @@
+// `LeafWave` is one wave: it asks every leaf at once and decides after each answer whether to go on
+// waiting. Questions keep the wave alive; answers after its end are still learnt (`Learn` runs
+// before `closed_` is looked at) but change nothing. `mutex_` is held for the bookkeeping alone,
+// never while a finder, the memory or `done_` runs.
+
 #include "frontend/router/leaf_wave.h"
 
 #include <algorithm>
@@ -15,6 +20,7 @@ namespace {
 
 using WorkersOutcome = FirstAnswer<WorkersAnswer>::Outcome;
 
+// A replica that knows no worker of the domain is of no use: the next one is asked.
 absl::Status CheckWorkers(const WorkersAnswer& answer) {
   return answer.workers.empty() ? absl::NotFoundError("no workers") : absl::OkStatus();
 }
@@ -32,6 +38,9 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
     for (size_t i = 0; i < targets_.size(); ++i) leaves_[i].target = targets_[i];
   }
 
+  // Leaves may answer before `AskLeaf` returns, and such an answer may close the wave:
+  // `IsWorthWaiting` counts the leaves that are not asked yet among the late ones, so none of these
+  // could win.
   void Ask() {
     for (size_t i = 0; i < targets_.size() && !closed(); ++i) AskLeaf(i);
   }
@@ -60,6 +69,8 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
         });
   }
 
+  // An answer that was asked for ahead arrives by its own deadline, which
+  // `SpeculativeLookup::Guess` sets before that of any wave; each is taken once.
   void AskReplica(const std::string& address, Duration deadline,
                   FirstAnswer<WorkersAnswer>::Reply reply) {
     if (options_.ahead != nullptr && options_.ahead->Take(address, reply)) {
@@ -69,6 +80,12 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
     request_->FindOverlaps(address, deadline, std::move(reply));
   }
 
+  // One leaf is done, in the thread of its answer:
+  //   1. The answer is learnt and becomes a candidate (`Learn`); a failure becomes the leaf's error
+  //      in the receipt.
+  //   2. It is put in its place, unless the wave has closed.
+  //   3. `IsWorthWaiting` decides. The answer that ends the waiting closes the wave, marks the late
+  //      leaves (`Close`) and calls `done_`, outside of the lock. `closed_` makes that happen once.
   void OnOutcome(size_t leaf, WorkersOutcome outcome) {
     AskedLeaf asked{.target = targets_[leaf], .answered = true};
     CellAsked& row = asked.target.asked;
@@ -102,7 +119,8 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
     std::exchange(done_, nullptr)(std::move(leaves));
   }
 
-  // The one that answered is the first to hear of a choice.
+  // The replicas that will hear of a choice of this cell. The one that answered is first, since its
+  // index made the choice. Null: leaves are not told.
   std::shared_ptr<const std::vector<std::string>> LeavesOf(size_t leaf,
                                                            const std::string& answered) const {
     if (!request_->options().tell_leaves) return nullptr;
@@ -112,14 +130,18 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
     return std::make_shared<const std::vector<std::string>>(std::move(leaves));
   }
 
-  // It did not answer: it is not asked for decoders ahead of others before it has.
+  // A cell that failed to answer for its decoders is forgotten as one that has some: it is not
+  // asked ahead of other cells before it has answered again. `SawRoles` with no roles erases the
+  // entry.
   void ForgetRoles(const std::string& cell) {
     const std::shared_ptr<ModelFleet> model = request_->Model();
     MutexLock lock(&model->mutex);
     model->memory.SawRoles(request_->domain(), {.cell = cell, .address = ""}, request_->Now());
   }
 
-  // A leaf that has not answered could still win over those that have.
+  // Whether a late leaf could change the choice. A late leaf asked for prefixes could, if nothing
+  // good was found or if its best possible cost is below the cheapest found. A late leaf asked for
+  // decoders could, until any decoder has answered.
   bool IsWorthWaiting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double none = std::numeric_limits<double>::infinity();
     double best_of_late = none, cheapest = none;
@@ -140,6 +162,8 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
     return late && (!found || best_of_late < cheapest);
   }
 
+  // Late leaves stay `answered == false`: the route counts them as unanswered but names them in no
+  // reason.
   void Close() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (AskedLeaf& leaf : leaves_) {
       if (leaf.answered) continue;

@@ -87,7 +87,8 @@ struct OverlapQuestion {
   std::span<const SequenceHash> sequence;
   TraceContext trace = {};
   uint64_t session = 0;  // of the prompt, as `Routed` has it
-  // Who asks, as it tells (`OverlapFinder::Tell`); 0: what is pending is not wanted.
+  // The number of the frontend that asks, as in `OverlapFinder::Tell`; 0: pending requests are not
+  // wanted.
   uint64_t frontend = 0;
 };
 
@@ -98,16 +99,17 @@ struct WorkerFound {
   uint32_t age_ms = 0;
   std::optional<Load> load = {};
   FetchedBlocks fetched = {};  // of `blocks`
-  // Of hybrid models the prefix that the main class holds, which coverage reports; more than
+  // For hybrid models the prefix that the main class holds, which coverage reports; more than
   // `blocks` when another class ended the prefix. 0: not said.
   uint32_t held = 0;
   uint32_t stored =
       0;  // of `blocks`, in a store that it shares with other workers; among `fetched.remote`
-  // What is on its way there by what frontends told; of other frontends alone but for the depth.
+  // Requests on their way there, as frontends told the leaf: the depth of all frontends, the other
+  // figures of other frontends alone.
   Pending pending = {};
 
-  // What it can load of such a store counts as what it has itself, at the cost of fetching and as
-  // sure as the store is.
+  // Blocks that it can load from such a store count as its own, at the cost of fetching and with
+  // the trust of the store.
   void AddLoadable(uint32_t loadable, Trust sure) {
     if (loadable <= blocks) return;
     stored = loadable - blocks;
@@ -117,8 +119,8 @@ struct WorkerFound {
   }
 };
 
-// What workers say of themselves, such as {"url", "http://10.0.0.7:8000"}: where the engine takes
-// requests.
+// Labels that workers give themselves, such as {"url", "http://10.0.0.7:8000"}: where the engine
+// takes requests.
 using Labels = std::map<std::string, std::string>;
 using LabelsByWorker = absl::flat_hash_map<HolderId, Labels>;
 inline constexpr char kUrlLabel[] = "url";
@@ -129,8 +131,8 @@ inline constexpr char kFirstRankLabel[] = "first_rank";
 struct WorkersAnswer {
   std::vector<WorkerFound> workers;
   uint32_t block_size = 0;  // 0: not said
-  // Of those of `workers` that have any; null: none has. Shared by the answers of a leaf until a
-  // label changes.
+  // Labels of those of `workers` that have any; null: none has. Shared by the answers of a leaf
+  // until a label changes.
   std::shared_ptr<const LabelsByWorker> labels = nullptr;
 
   const Labels* LabelsOf(const HolderId& worker) const {
@@ -147,15 +149,15 @@ class OverlapFinder {
   virtual void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                             Duration deadline, Callback callback) = 0;
 
-  // What was sent to a worker of the leaf, and that it is over; without an answer, and at once or
-  // never. Without an implementation nothing is told.
+  // Tells the leaf that a prompt was sent to one of its workers, and that the request is over;
+  // there is no answer, and it is told at once or never. Without an implementation nothing happens.
   virtual void Tell(const std::string& /*leaf_address*/, const Domain& /*domain*/,
                     uint64_t /*frontend*/, const Routed& /*routed*/) {}
   virtual void End(const std::string& /*leaf_address*/, const Domain& /*domain*/,
                    uint64_t /*frontend*/, const RouteOver& /*over*/) {}
 };
 
-// A finder in front of another one, which hears all that is told.
+// A finder in front of another one, to which it passes on all that is told.
 class OverlapFinderInFront : public OverlapFinder {
  public:
   void Tell(const std::string& leaf_address, const Domain& domain, uint64_t frontend,

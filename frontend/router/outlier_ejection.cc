@@ -1,3 +1,6 @@
+// One map from worker to the end of its suspicion. Entries whose time is over stay until they are
+// cleared or forgotten for room, because they carry the length of the next suspicion.
+
 #include "frontend/router/outlier_ejection.h"
 
 #include <algorithm>
@@ -15,6 +18,7 @@ void OutlierEjection::Suspect(const CellWorker& worker, Time now) {
   entry.ttl = std::min(ttl * 2, options_.ttl_max);
 }
 
+// Never shortens, and does not double: it is the same failure that lasts.
 void OutlierEjection::Keep(const CellWorker& worker, Time now) {
   const auto found = until_.find(worker);
   if (found == until_.end() || now >= found->second.until) return;
@@ -42,8 +46,8 @@ std::vector<CellWorker> OutlierEjection::All(Time now) const {
   return all;
 }
 
-// Those whose time is over, kept so far for what a renewal would cost them; if there are none, the
-// next to pass.
+// Makes room: entries whose time is over go first, all at once; if there are none, the one that
+// passes next. O(suspects), at the bound alone.
 void OutlierEjection::ForgetPassed(Time now) {
   const size_t before = until_.size();
   absl::erase_if(until_, [now](const auto& entry) { return now >= entry.second.until; });

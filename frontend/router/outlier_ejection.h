@@ -1,10 +1,10 @@
-// Which workers are better left alone for a moment? Those that a request lately failed to reach: a
-// dead engine's holdings stay in its leaf's answers until its lease runs out.
+// Workers that a request lately failed to reach, to be avoided for a while: a dead engine's
+// holdings stay in its leaf's answers until its lease runs out.
 //
 // *Truth*: a suspicion is evidence of one caller, and passes: after `ttl`, which doubles with each
 // renewal up to `ttl_max`, or at once when the worker takes a request. While a connection to its
-// engine fails (`peers/suspect_probe.h`), it stays. A suspect is chosen only when no other worker
-// is left, and first one that the same request has not been sent to (`RouteInput::tried`).
+// engine fails (`engine_client/suspect_probe.h`), it stays. A suspect is chosen only when no other
+// worker is left, and first one that the same request has not been sent to (`RouteInput::tried`).
 // *Threads*: none; the owner serialises.
 // *Cost*: constant; nothing while there are no suspects.
 // *Bounds*: `suspects_max`; beyond, the one that passes first is forgotten.

@@ -68,7 +68,7 @@ TEST(SuspectsTest, BeyondTheBoundTheNextToPassIsForgotten) {
   EXPECT_FALSE(suspects.Contains(Worker(0), kNow + seconds(1)));
   for (int i = 1; i < 4; ++i) EXPECT_TRUE(suspects.Contains(Worker(i), kNow + seconds(1)));
   EXPECT_EQ(suspects.Count(kNow + seconds(1)), 3u);
-  // Those that have passed go first, all at once.
+  // Suspicions that have passed go first, all at once.
   suspects.Suspect(Worker(4), kNow + std::chrono::milliseconds(2900));
   EXPECT_EQ(suspects.Count(kNow + std::chrono::milliseconds(2900)), 3u);
 }

@@ -1,3 +1,6 @@
+// `Make` checks the source, `Hash` computes all that routes need of it. The source is shared by the
+// prompts of several block sizes, so hashing again copies no token.
+
 #include "frontend/router/prepared_prompt.h"
 
 #include <algorithm>
@@ -22,6 +25,14 @@ absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::Make(PromptSource source, ui
               schedule);
 }
 
+// Hashes the prompt:
+//   1. Blocks are counted and bounded before anything is hashed.
+//   2. Tokens: local hashes with the seed of adapter and salt, and with the items (images, audio)
+//      of each block; then the sequence hashes. Given hashes are used as they are.
+//   3. `cache_not_read`: no reusable blocks and no waypoints, so that nothing is looked for or
+//      promised.
+//   4. The last token is always computed: with a known length that is (length - 1) / block_size
+//      blocks; with hashes alone one block less; a beginning of a longer prompt loses none.
 absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::Hash(std::shared_ptr<const PromptSource> source,
                                                          uint32_t block_size,
                                                          const HashContract& contract,
@@ -46,7 +57,7 @@ absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::Hash(std::shared_ptr<const P
         SequenceHashes(LocalHashes(prompt->tokens(), blocking, seed, items), contract);
   }
   if (prompt->cache_not_read()) return prompt;
-  // Of a prompt of whole blocks and no token more.
+  // Of a prompt of whole blocks the last block has the last token.
   const size_t computed = blocks == 0 || prompt->source_->is_beginning ? 0 : 1;
   const size_t length = prompt->prompt_tokens();
   const size_t reusable = length == 0 ? blocks - computed : (length - 1) / block_size;
@@ -55,6 +66,7 @@ absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::Hash(std::shared_ptr<const P
   return prompt;
 }
 
+// Hashes without a length cannot be made anew, and are the same for any block size.
 bool PreparedPrompt::DiffersIn(uint32_t block_size) const {
   const bool hashes_alone = source_->tokens.empty() && source_->prompt_tokens == 0;
   return block_size != block_size_ && !hashes_alone;

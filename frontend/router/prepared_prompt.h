@@ -1,4 +1,4 @@
-// What is a prompt to a route? Its sequence hashes, the part of them that an engine can reuse, and
+// A prompt as routes see it: its sequence hashes, the part of them that an engine can reuse, and
 // the waypoints that a hierarchy is asked about. Made once, shared by every stage of a route, by
 // its retries, and by callers that ask more than once.
 //
@@ -74,7 +74,7 @@ class PreparedPrompt {
   uint32_t block_size() const { return block_size_; }
   const std::vector<TokenId>& tokens() const { return source_->tokens; }  // empty: of hashes
   const std::vector<PromptItem>& items() const { return source_->items; }
-  // Of the whole prompt; 0: not known.
+  // Length of the whole prompt; 0: not known.
   uint32_t prompt_tokens() const;
 
  private:

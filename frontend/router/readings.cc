@@ -1,3 +1,6 @@
+// Which reading a worker has (`OfWorker`), and a leaf's answers about all readings as one
+// (`FindOverlaps`, `Merge`).
+
 #include "frontend/router/readings.h"
 
 #include <algorithm>
@@ -10,7 +13,8 @@
 namespace kvatlas {
 namespace {
 
-// The answers of one leaf; the last one goes on.
+// The answers of one leaf, by reading. `done` is emptied by the thread that ends the question: by
+// the first failure, or by the last answer.
 struct Gathered {
   Mutex mutex;
   std::vector<WorkersAnswer> answers ABSL_GUARDED_BY(mutex);  // by reading
@@ -18,7 +22,8 @@ struct Gathered {
   OverlapFinder::Callback done ABSL_GUARDED_BY(mutex);
 };
 
-// Nothing is known of what it holds.
+// The leaf said nothing of the worker's own reading, so nothing is known of what it holds; its load
+// stays.
 void ForgetBlocks(WorkerFound* found) {
   found->blocks = 0;
   found->held = 0;
@@ -49,11 +54,15 @@ const std::string& Readings::name(size_t reading) const {
   return reading == 0 ? input_->reading : input_->other_readings[reading - 1].name;
 }
 
+// A number out of range is taken for the input's own reading.
 size_t Readings::OfWorker(const Labels* labels, const HolderId& worker) const {
   const size_t reading = input_->reading_of(UrlOf(labels, *engines_, worker));
   return reading < size() ? reading : 0;
 }
 
+// Asks the leaf about reading 0, which brings loads and labels even when it has no blocks, and
+// about each other known reading, at once. One failure fails the question: a partial answer would
+// make the workers of the other readings look empty.
 void Readings::FindOverlaps(const Ptr& readings, OverlapFinder* finder,
                             const std::string& leaf_address, const OverlapQuestion& question,
                             Duration deadline, OverlapFinder::Callback callback) {
@@ -88,6 +97,8 @@ void Readings::FindOverlaps(const Ptr& readings, OverlapFinder* finder,
   }
 }
 
+// The rows are those of answer 0; each worker of another reading has its row replaced by that of
+// its own answer. Workers that only another answer names are left out: they came in between.
 WorkersAnswer Readings::Merge(std::vector<WorkersAnswer> answers) const {
   std::vector<absl::flat_hash_map<HolderId, const WorkerFound*>> found(answers.size());
   for (size_t i = 1; i < answers.size(); ++i)

@@ -41,7 +41,7 @@ class Readings {
   const PreparedPrompt::Ptr& prompt(size_t reading) const { return prompts_[reading]; }
   std::vector<PreparedPrompt::Ptr> others() const { return {prompts_.begin() + 1, prompts_.end()}; }
   bool known(size_t reading) const { return prompts_[reading]->blocks() > 0; }
-  // Of the prompt as it is read so; of a reading that is not known, those of the longest.
+  // Blocks of the prompt in this reading; of a reading that is not known, those of the longest.
   uint32_t blocks(size_t reading) const {
     return known(reading) ? prompts_[reading]->blocks() : longest_;
   }

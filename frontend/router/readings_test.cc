@@ -155,7 +155,7 @@ TEST_F(ReadingsTest, EachEngineIsFoundByItsOwnTokens) {
   EXPECT_EQ(observer_.sequence, HashesOf(vllm_));
 }
 
-// What an engine holds of the other's tokens is of no use to it.
+// Blocks of the other reading's tokens are of no use to an engine.
 TEST_F(ReadingsTest, TokensThatAnEngineDoesNotReadCountForNothing) {
   Of("s").sequence = HashesOf(vllm_);
   std::vector<SequenceHash> some = HashesOf(vllm_);

@@ -1,5 +1,5 @@
-// Why this worker? The record of one route: who was asked, what they said, what each candidate
-// would have cost, and why the path was shorter than it should be.
+// Why this worker? The record of one route: the peers that were asked, their answers, the cost of
+// each candidate, and the reasons for a fallback.
 
 #ifndef KVATLAS_FRONTEND_ROUTER_RECEIPT_H_
 #define KVATLAS_FRONTEND_ROUTER_RECEIPT_H_

@@ -33,7 +33,7 @@ class RecentlyStored {
   static constexpr double kRoomBlocks = 2048;
   static constexpr double kSpareRooms = 1.0 / 16;
 
-  // Of one worker. Zero: nothing was stored there.
+  // The sum of one worker. Zero: nothing was stored there.
   struct Sum {
     double blocks = 0;
     double at = 0;  // as of when the fleet had stored so many blocks in all

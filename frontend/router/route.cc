@@ -1,3 +1,10 @@
+// The steps of one route. A try runs Begin → AskHierarchy → AskNext → AskLeaves → Conclude →
+// Decide; each step ends by asking peers or by calling the next one, so exactly one step is under
+// way at any time and no member needs a lock. `try_` holds all that belongs to one try. `MakeTry`
+// replaces it; callbacks of the old try cannot arrive then, since a try is replaced only in the
+// step that handles its last outstanding answer. Late answers end in the stages (`FirstAnswer`,
+// `LeafWave`), never here.
+
 #include "frontend/router/route.h"
 
 #include <algorithm>
@@ -16,18 +23,21 @@ namespace {
 // often, not its best alone.
 constexpr Duration kListCellsEvery = std::chrono::seconds(10);
 
+// The prompts of the other readings: of the input as `FleetState::Prepare` left it,
 std::vector<PreparedPrompt::Ptr> OthersOf(const RouteInput& input) {
   std::vector<PreparedPrompt::Ptr> others;
   for (const Reading& reading : input.other_readings) others.push_back(reading.prepared);
   return others;
 }
 
+// and of a try, whose block size may differ from the input's.
 std::vector<PreparedPrompt::Ptr> OthersOf(const RouteRequest& request) {
   return request.readings == nullptr ? std::vector<PreparedPrompt::Ptr>()
                                      : request.readings->others();
 }
 
-// What was said of another reading is said of the prompt.
+// The input as the observer gets it: tokenizer and reason are those of the reading that the chosen
+// worker's engine uses. The copy has no tokens, since `Prepare` has moved them into the prompt.
 std::shared_ptr<const RouteInput> AsRead(const std::shared_ptr<const RouteInput>& input,
                                          size_t reading) {
   if (reading == 0) return input;
@@ -39,7 +49,7 @@ std::shared_ptr<const RouteInput> AsRead(const std::shared_ptr<const RouteInput>
 
 }  // namespace
 
-// Names are looked up for every worker: they are sorted here.
+// Names are sorted here, because `WorkerFit` looks them up for every worker by binary search.
 Route::Route(std::shared_ptr<FleetState> fleet, RouteInput input, Frontend::Callback callback)
     : fleet_(std::move(fleet)), began_(fleet_->clock->Now()), callback_(std::move(callback)) {
   std::sort(input.allowed_workers.begin(), input.allowed_workers.end());
@@ -49,6 +59,9 @@ Route::Route(std::shared_ptr<FleetState> fleet, RouteInput input, Frontend::Call
 
 // ---- A try ----
 
+// Checks in the order of their cost, and before any peer is asked: names, hashing of the prompt
+// (`Prepare` moves the tokens out of the input), whether the frontend stops, and memory for the
+// answers. A failure calls back from here, in the caller's thread.
 void Route::Start() {
   RouteInput input = *input_;
   if (absl::Status bad = CheckNames(input.domain, input.session_id); !bad.ok())
@@ -62,9 +75,12 @@ void Route::Start() {
   Begin(input_->prepared, OthersOf(*input_));
 }
 
-// What the first route found is good for `route_again_ttl`: within it the choice is made among
-// those candidates as they stand now. Only a good one is taken so; anything less is looked for
-// afresh.
+// Chooses among the candidates of an earlier route, within `route_again_ttl` of it:
+//   1. A try is made without asking anything; it exists for its request and its receipt.
+//   2. `ChooseAndCount` with `only_good`: only a worker that stands well and that a leaf answered
+//      for.
+//   3. No such worker, or the route is too old: a whole route (`Start`), which reuses the hashed
+//      prompt.
 void Route::Again(const RoutedPrompt& routed) {
   if (fleet_->stopped()) return Fail(StoppedError());
   if (routed.at + fleet_->options.route_again_ttl > began_) {
@@ -78,9 +94,9 @@ void Route::Again(const RoutedPrompt& routed) {
   Start();
 }
 
-// A try takes its own pointers to whatever may be set while it runs (policy, thresholds, engines),
-// so that all of its steps see the same. Its deadline begins here: one that waited for room has it
-// whole.
+// A try takes its own pointers to all that may be set while it runs (policy, thresholds, engines),
+// so that all of its steps see the same. The deadline begins here and not at the route's start: a
+// try after a wait for room has the whole of it.
 void Route::MakeTry(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others) {
   tried_since_ = fleet_->clock->Now();
   const FrontendOptions& options = fleet_->options;
@@ -102,6 +118,8 @@ void Route::MakeTry(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr>
   try_->receipt.blocks = request->prompt->blocks();
 }
 
+// The first try, and every later one. Without a hierarchy the configured leaves are the first
+// source of the search.
 void Route::Begin(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others) {
   MakeTry(std::move(prompt), std::move(others));
   if (fleet_->hierarchies.Get()->empty()) return AskNext();
@@ -112,8 +130,9 @@ void Route::Begin(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> o
 // an answer names another one:
 //   1. The fleet's memory takes it, for the next prompts.
 //   2. If this prompt differs in it, all readings are hashed again, and a new try begins.
-//   3. That happens once a route: peers that contradict each other could keep it going for ever.
+//   3. It happens once a route: peers that contradict each other could keep it going for ever.
 bool Route::BeginWith(uint32_t block_size) {
+  // The peer did not say.
   if (block_size == 0) return false;
   const PreparedPrompt::Ptr prompt = try_->request->prompt;
   const std::shared_ptr<ModelFleet> model = try_->request->KnownModel();
@@ -145,8 +164,10 @@ bool Route::BeginWith(uint32_t block_size) {
 
 // ---- The hierarchy ----
 
-// Beside the hierarchy those leaves are asked that it will probably name (`SpeculativeLookup`):
-// their answers are taken by `AskLeaves` when they turn out to be wanted, and dropped when not.
+// Asks the hierarchy, and at the same time the leaves that it will probably name
+// (`SpeculativeLookup`): `AskLeaves` takes their answers when they turn out to be wanted; the
+// others are dropped. Too little time for a hop is no failure: the search goes on with its sources,
+// and the receipt says so.
 void Route::AskHierarchy() {
   const RequestPtr request = try_->request;
   const Duration budget = Share(request->Left(), kHierarchyShare);
@@ -154,6 +175,8 @@ void Route::AskHierarchy() {
     AddReason("no time left for a hierarchy");
     return AskNext();
   }
+  // 0 asks for all cells. `ListsCells` is true only in a domain where some workers only prefill or
+  // only decode: its cells with decoders hold few prefixes and would never be among the best.
   try_->cells_wanted = ListsCells(kListCellsEvery) ? 0 : fleet_->options.cells_best;
   try_->ahead = SpeculativeLookup::Guess(request);
   AskTop(request, try_->cells_wanted, budget,
@@ -167,11 +190,15 @@ bool Route::ListsCells(Duration every) {
                              fleet_->clock->Now());
 }
 
+// The failures of some replicas or shards go to the receipt even if others answered; `OnTop` clears
+// them again then.
 void Route::Note(const TopAnswer& top) {
   try_->receipt.find_cells_us += top.us;
   for (const CellsOutcome& failure : top.failures) AddFailure("hierarchy", failure);
 }
 
+// No answer: the search was not started, so `AskNext` finds no target and goes to the first source
+// behind the hierarchy.
 void Route::OnTop(TopAnswer top) {
   Note(top);
   if (!top.answer.has_value()) return AskNext();
@@ -180,6 +207,7 @@ void Route::OnTop(TopAnswer top) {
   // Another replica or shard answered: what was missing is coverage at most.
   try_->receipt.reason.clear();
   const std::vector<CellFound>& cells = top.answer->cells;
+  // As many cells as were asked for: the node may know more.
   try_->cells_left_out = try_->cells_wanted > 0 && cells.size() >= try_->cells_wanted;
   try_->search.Start(TargetsOf(*try_->request, cells));
   AskNext();
@@ -187,6 +215,14 @@ void Route::OnTop(TopAnswer top) {
 
 // ---- Nodes and leaves ----
 
+// One round of the search:
+//   1. `CellSearch::Take` names the next targets; sources are opened while it names none and
+//      nothing was found.
+//   2. No target: the search is over (`Conclude`).
+//   3. Nodes among them are asked alone. The leaves of this round go back to the search unasked,
+//      since a cell below a node may turn out to be better.
+//   4. Otherwise all are leaves; `AddDecoders` may put cells with decoders beside them, in the same
+//      wave.
 void Route::AskNext() {
   const Answers& answers = try_->answers;
   std::vector<Target> targets = try_->search.Take(answers);
@@ -206,6 +242,9 @@ void Route::AskNext() {
   AskLeaves(std::move(leaves));
 }
 
+// `leaves` are not asked here; they travel through the question so that `OnNodes` can put them
+// back. The number of levels is bounded because nodes name nodes: two that name each other would
+// otherwise be asked until the deadline.
 void Route::AskNodes(std::vector<Target> nodes, std::vector<Target> leaves) {
   const RequestPtr request = try_->request;
   const bool too_many = !try_->search.GoDown();
@@ -226,7 +265,8 @@ void Route::AskNodes(std::vector<Target> nodes, std::vector<Target> leaves) {
 }
 
 // The cells that the nodes named take the nodes' places in the search. `leaves` were taken with the
-// nodes and are not asked yet: they go back with these cells, since one of these may be better.
+// nodes and are not asked yet: they go back with these cells, since one of these may be better. A
+// node that failed is dropped; its cells may still come from a later source.
 void Route::OnNodes(std::vector<Target> nodes, std::vector<Target> leaves, Time began,
                     std::vector<CellsOutcome> outcomes) {
   const uint64_t us = Microseconds(fleet_->clock->Now() - began);
@@ -254,6 +294,9 @@ void Route::OnNodes(std::vector<Target> nodes, std::vector<Target> leaves, Time 
   AskNext();
 }
 
+// A wave may use all of the time that is left only if the search has nothing behind it; otherwise a
+// share, so that another wave can follow. Without time the choice is made among the answers at
+// hand.
 void Route::AskLeaves(std::vector<Target> leaves) {
   const Duration left = try_->request->Left();
   const Duration budget = try_->search.more() ? Share(left, kWaveShare) : left;
@@ -270,9 +313,13 @@ void Route::AskLeaves(std::vector<Target> leaves) {
                      });
 }
 
-// After each wave: another block size begins a new try. With no good worker, or while a cell that
-// was not asked has a bound above the best worker's blocks, the next cells are asked; else the
-// search is over.
+// After each wave:
+//   1. Answers go to the candidates, failures to the receipt and to `said`. A leaf that was merely
+//      not waited for is no reason for a fallback, but counts as unanswered.
+//   2. An answer with another block size begins a new try (`BeginWith`).
+//   3. Without a good worker, or while a cell that was not asked could still cost less than the
+//      cheapest worker found (`CellSearch::NextCanWin`), the next cells are asked.
+//   4. Otherwise the search is over.
 void Route::OnLeaves(Time began, std::vector<AskedLeaf> leaves) {
   try_->receipt.find_overlaps_us += Microseconds(fleet_->clock->Now() - began);
   uint32_t block_size = 0;
@@ -300,6 +347,8 @@ void Route::OnLeaves(Time began, std::vector<AskedLeaf> leaves) {
 
 // ---- Decoders ----
 
+// The end of the search by cost. A decoder is looked for only here, so that no cell is asked for
+// one in vain while a worker that does both may still turn up.
 void Route::Conclude() {
   if (try_->answers.lacks_decoder() && AskForDecoders()) return;
   Decide();
@@ -315,6 +364,7 @@ bool Route::AskForDecoders() {
   std::vector<Target> targets = TakeForDecoders(*request, try_->answers, &try_->search);
   if (targets.empty()) {
     const Duration budget = Share(request->Left(), kHierarchyShare);
+    // `exchange` makes this once a try: the whole list cannot become longer by asking again.
     const bool all = !try_->answers.any_alone() && std::exchange(try_->cells_left_out, false) &&
                      !fleet_->hierarchies.Get()->empty() && try_->search.room() > 0 &&
                      budget >= kHopMin;
@@ -330,6 +380,9 @@ bool Route::AskForDecoders() {
   return true;
 }
 
+// The whole list replaces the targets: the cells that were asked already are known to the search by
+// address and name, so `TakeForDecoders` skips them. An answer that fails leaves the targets as
+// they are.
 void Route::OnAllCells(TopAnswer top) {
   Note(top);
   if (top.answer.has_value()) {
@@ -341,6 +394,9 @@ void Route::OnAllCells(TopAnswer top) {
 
 // ---- The choice ----
 
+// The only step that chooses. It may be reached with no answer at all; `ChooseAndCount` then looks
+// at remembered workers and the engines of the options. Routes that only learn stop before any
+// worker is counted.
 void Route::Decide() {
   if (input_->only_learns) return FinishLearning();
   // The fleet answered, has told of other models, and knows none of this name: no engine is tried
@@ -361,6 +417,13 @@ void Route::Decide() {
   }
 }
 
+// A worker is chosen and counted in flight already. Order of what follows:
+//   1. The session's place is noted, for the session's next request.
+//   2. `RoutedPrompt` keeps the candidates, with all readings hashed, for `Again`. `cells` are
+//      shared, not copied.
+//   3. The leaves hear of the choice (`Tell`).
+//   4. The observer hears of it, so that it knows the decision before any report on it.
+//   5. The callback, last: it may report, or destroy whatever holds the frontend.
 void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cells) {
   const RouteRequest& request = *try_->request;
   const Time now = request.Now();
@@ -372,6 +435,7 @@ void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cel
     input.other_readings[i - 1].prepared = request.readings->prompt(i);
   const PreparedPrompt::Ptr prompt =
       request.readings == nullptr ? request.prompt : request.readings->prompt(worker.reading());
+  // The receipt is copied here, before the choice's candidates are added to it.
   auto routed = std::make_shared<const RoutedPrompt>(std::move(input), cells, try_->receipt, now);
   Tell(committed, *prompt);
   RouteResult result = ResultOf(request, std::move(committed), std::move(try_->receipt));
@@ -389,7 +453,11 @@ void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cel
   std::exchange(callback_, nullptr)(std::move(result));
 }
 
-// Before the caller has the choice: it may say at once that the request is over.
+// Tells the chosen cell's leaves, and the hierarchy, which blocks the worker is about to compute.
+// Called before the caller has the choice, since the caller may report the end at once, and an end
+// must not overtake its beginning. The blocks begin behind what the worker has or already has on
+// its way (`CostInput::overlap_blocks`), and are at most `kRoutedBlocksMax`; `parent` joins them to
+// the prefix. Null `leaves`: the choice came from memory, or `tell_leaves` is off.
 void Route::Tell(const Committed& committed, const PreparedPrompt& prompt) {
   const ChosenWorker& worker = *committed.choice.worker;
   if (worker.cell->leaves == nullptr) return;
@@ -406,14 +474,21 @@ void Route::Tell(const Committed& committed, const PreparedPrompt& prompt) {
                        prompt.waypoints());
 }
 
+// A route with `only_learns`: a single cell that answered is success, and the result is empty.
 void Route::FinishLearning() {
   if (try_->answers.cells().empty())
     return Fail(NoWorkerError(input_->domain, {}, /*lacks_decoder=*/false, try_->said));
   std::exchange(callback_, nullptr)(RouteResult());
 }
 
+// Called by `Frontend::Stop` for routes that it took out of the waiting ones; the timer's callback
+// then finds the route gone (`EndWait` is false) and does nothing, so the caller hears once.
 void Route::EndWaiting() { Fail(StoppedError()); }
 
+// Every worker that may be chosen is over its thresholds. While the time to wait has room for
+// another poll, the route waits `queue_poll` and begins a whole new try, with the prompt as it is
+// hashed now; there is no queue order among waiting routes. Otherwise, without a timer, or with
+// `queue_max` routes waiting: RESOURCE_EXHAUSTED with a time to come again.
 void Route::WaitOrReject(const Choice& choice) {
   const FrontendOptions& options = fleet_->options;
   const Duration wait = input_->queue_wait.value_or(options.queue_wait);
@@ -436,6 +511,7 @@ void Route::WaitOrReject(const Choice& choice) {
 
 // ---- Failures ----
 
+// The reasons of a try, joined; `ResultOf` drops them when the choice was made without a fallback.
 void Route::AddReason(const std::string& why) {
   std::string& reason = try_->receipt.reason;
   reason += (reason.empty() ? "" : "; ") + why;
@@ -446,6 +522,8 @@ void Route::AddFailure(const std::string& what, const CellsOutcome& outcome) {
   try_->said.CountFailure(outcome.answer.status());
 }
 
+// The end without a worker. `exchange` leaves an empty callback behind: a second end would crash
+// instead of calling twice.
 void Route::Fail(absl::Status status) {
   if (!input_->only_learns) ++fleet_->counts.failed;
   std::exchange(callback_, nullptr)(std::move(status));

@@ -9,7 +9,7 @@
 //   Decide         `ChooseAndCount`; Finish, Wait for room, or Fail
 //
 // Another block size than the prompt was hashed with, and a wait for room, begin another try with
-// new stages; `Again` begins one at `Decide`, with the candidates of an earlier route.
+// new stages; `Again` chooses at once, among the candidates of an earlier route.
 // *Threads*: one step at a time, in the thread of the answer that completes the step before it.
 // *Lifetime*: kept alive by the callbacks it has given out.
 
@@ -36,7 +36,7 @@
 
 namespace kvatlas {
 
-// What a route found, for another choice among it.
+// The candidates that a route found, for another choice among them.
 class RoutedPrompt {
  public:
   RoutedPrompt(RouteInput input, std::vector<CandidateCellPtr> cells, Receipt receipt, Time at)
@@ -54,7 +54,7 @@ class Route : public std::enable_shared_from_this<Route> {
 
   void Start();
   void Again(const RoutedPrompt& routed);
-  // Of a route that waits, and does so no more.
+  // Ends a route that waited (`FleetState::Wait`) and was taken off the list by `Stop`.
   void EndWaiting();
 
  private:
@@ -74,8 +74,8 @@ class Route : public std::enable_shared_from_this<Route> {
   void MakeTry(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others);
   void Begin(PreparedPrompt::Ptr prompt, std::vector<PreparedPrompt::Ptr> others);
   void AskHierarchy();
-  // Whether the hierarchy was last asked for all of its cells so long ago; then it counts as asked
-  // now.
+  // Whether the hierarchy was last asked for all of its cells `every` ago or longer; then it counts
+  // as asked now.
   bool ListsCells(Duration every);
   void Note(const TopAnswer& top);
   void OnTop(TopAnswer top);
@@ -99,7 +99,7 @@ class Route : public std::enable_shared_from_this<Route> {
   // Remembers the size; begins another try, once, when the prompt would be another one in it. True
   // when it did.
   bool BeginWith(uint32_t block_size);
-  // To the receipt: why the choice may be made without the full path.
+  // Adds to the receipt why the choice may be made without the full path.
   void AddReason(const std::string& why);
   void AddFailure(const std::string& what, const CellsOutcome& outcome);
 

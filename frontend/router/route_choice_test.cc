@@ -1,5 +1,4 @@
-// What the choice of a frontend goes by beside overlap and load: siblings, sessions, filters,
-// policies.
+// The choice of a frontend beside overlap and load: siblings, sessions, filters, policies.
 
 #include <chrono>
 #include <map>

@@ -122,7 +122,7 @@ TEST_F(DecodersTest, ACellThatOnlyDecodedIsAskedAgainForWhatItCovers) {
   for (const auto& [cell, worker] :
        std::map<std::string, std::string>{{"p0", "w0"}, {"p1", "w1"}, {"d0", "w2"}, {"d1", "w3"}})
     SetRole(cell, worker, "both");
-  RouteAndFinish();  // it is the other cell's turn to be asked who decodes
+  RouteAndFinish();  // it is the other cell's turn to be asked for decoders
   fleet_.leaves_asked.clear();
   EXPECT_EQ(RouteAndFinish().worker.name, "w0");
   EXPECT_THAT(fleet_.leaves_asked, Not(Contains("d0:1")));
@@ -191,9 +191,9 @@ TEST_F(DecodersTest, WhatAnswersAfterTheChoiceIsRememberedForTheNext) {
   const auto answer = [&] {
     for (const auto& held : std::exchange(fleet_.held, {})) held();
   };
-  answer();  // who prefills
+  answer();  // the cell that prefills
   EXPECT_FALSE(routed.has_value());
-  answer();  // both who decode: the first is enough
+  answer();  // both cells that decode: the first is enough
   ASSERT_TRUE(routed.has_value() && routed->ok());
   EXPECT_EQ((*routed)->decode->worker.name, "w2");
   // The next one asks it, and not the busy one, in whatever order they answer.

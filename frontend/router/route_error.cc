@@ -1,3 +1,5 @@
+// Which status says best why there is no worker, and when to come again.
+
 #include "frontend/router/route_error.h"
 
 #include <algorithm>
@@ -8,16 +10,20 @@
 namespace kvatlas {
 namespace {
 
-// When nothing says how long a queue is.
+// The times after which clients may come again: the default where nothing says how long a queue is,
+// and the limits.
 constexpr Duration kRetryAfterDefault = std::chrono::seconds(1);
 constexpr Duration kRetryAfterMin = std::chrono::milliseconds(100);
 constexpr Duration kRetryAfterMax = std::chrono::seconds(30);
 
+// A line per ten seconds and domain; it has the addresses that the status must not show to clients.
 LogLimiter& NoWorkerLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
   return limiter;
 }
 
+// How long the least overloaded worker needs for the blocks above its threshold. Clipped as a
+// double first: the product may exceed what a duration holds.
 Duration RetryAfterOf(const Choice& choice, const FrontendOptions& options) {
   if (choice.least_excess == 0 || choice.least_excess == UINT64_MAX) return kRetryAfterDefault;
   const double ns = static_cast<double>(choice.least_excess) *
@@ -28,6 +34,7 @@ Duration RetryAfterOf(const Choice& choice, const FrontendOptions& options) {
 
 }  // namespace
 
+// NOT_FOUND is an answer: the peer knows no such worker.
 void FleetSaid::CountFailure(const absl::Status& why) {
   if (absl::IsNotFound(why)) {
     some_answered = true;
@@ -38,6 +45,9 @@ void FleetSaid::CountFailure(const absl::Status& why) {
 
 absl::Status StoppedError() { return absl::UnavailableError("the frontend is stopping"); }
 
+// From "not known" to "known not to be": UNAVAILABLE if anything did not answer or nothing was
+// there to ask; no decoder; draining, which passes; not allowed; at last the model is unknown. Only
+// the last means that the name is wrong.
 absl::Status NoWorkerError(const Domain& domain, const Choice& choice, bool lacks_decoder,
                            const FleetSaid& said) {
   const std::string name = ToString(domain);

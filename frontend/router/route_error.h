@@ -1,4 +1,4 @@
-// Why has a route no worker? The statuses that a route ends with when it chose none.
+// The statuses that a route ends with when it chose no worker.
 
 #ifndef KVATLAS_FRONTEND_ROUTER_ROUTE_ERROR_H_
 #define KVATLAS_FRONTEND_ROUTER_ROUTE_ERROR_H_
@@ -12,7 +12,7 @@
 
 namespace kvatlas {
 
-// What the fleet said while a try asked.
+// How the fleet answered one try.
 struct FleetSaid {
   uint32_t unanswered = 0;  // questions that failed, but for "I know no such worker"
   bool some_answered = false;

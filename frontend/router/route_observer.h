@@ -1,8 +1,7 @@
-// Who wants to know what was decided, and what became of it? Told of every route that ended in a
-// worker, and of every report.
+// An observer hears of every route that ended in a worker, and of every report.
 //
-// *Threads*: any, side by side; never with a lock of the frontend held. What an observer does, the
-// route waits for.
+// *Threads*: any, side by side; never with a lock of the frontend held. The route waits while an
+// observer runs.
 // *Lifetime*: outlives the frontend and its routes.
 
 #ifndef KVATLAS_FRONTEND_ROUTER_ROUTE_OBSERVER_H_

@@ -1,4 +1,4 @@
-// Workers over their thresholds: who is passed over, who waits, and who is refused.
+// Workers over their thresholds are passed over; routes wait, or are refused.
 
 #include <chrono>
 #include <optional>
@@ -25,7 +25,7 @@ TEST_F(RouteChoiceTest, AnOverloadedWorkerIsPassedOverHoweverDeepItReaches) {
   const RouteResult route = Route();
   EXPECT_EQ(route.worker.name, "w1");
   EXPECT_EQ(route.receipt.overloaded, 1u);
-  // What its depth was worth is in the figures.
+  // The figures show what its depth was worth.
   const FrontendStats stats = frontend().stats();
   EXPECT_EQ(stats.prompt_blocks, 100u);
   EXPECT_EQ(stats.chosen_blocks, route.overlap_blocks);
@@ -50,7 +50,7 @@ TEST_F(RouteChoiceTest, EnginesMayChangeWhileItRuns) {
   EXPECT_EQ(Route().url, "http://after:1");
 }
 
-// Those of a model without a request so far, too.
+// Engines of a model without a request so far, too.
 TEST_F(RouteChoiceTest, EveryEngineThatIsGivenIsKnown) {
   options_.engines = {{"w0", "http://given:1"}, {"w1", "http://given:2"}};
   fleet_.Add("a", "w0");
@@ -177,7 +177,7 @@ TEST_F(RouteChoiceTest, WhoeverWaitsWhenTheFrontendStopsIsTold) {
       EXPECT_EQ(answer.code(), absl::StatusCode::kUnavailable);
       EXPECT_THAT(std::string(answer.message()), HasSubstr("stopping"));
     }
-    // What they waited for comes too late to say anything.
+    // Room comes too late for them.
     fleet_.At("a", 0).load = Load();
     fleet_.Pass(seconds(1));
     EXPECT_EQ(answers.size(), 3u);

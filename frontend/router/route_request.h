@@ -1,5 +1,5 @@
-// What does one try of a route go by? Set when it begins, and the same for all of its stages:
-// another block size, a wait for room and another worker for the same request begin new tries.
+// The input of one try of a route, set when it begins and the same for all of its stages: another
+// block size, a wait for room and another worker for the same request begin new tries.
 
 #ifndef KVATLAS_FRONTEND_ROUTER_ROUTE_REQUEST_H_
 #define KVATLAS_FRONTEND_ROUTER_ROUTE_REQUEST_H_
@@ -25,8 +25,8 @@
 
 namespace kvatlas {
 
-// Of what is left, the part that one level of hierarchies may use, and a wave of
-// leaves when others could follow it.
+// The shares of the time that is left which one level of hierarchies may use, and a wave of leaves
+// when others could follow it.
 inline constexpr double kHierarchyShare = 0.4;
 inline constexpr double kWaveShare = 0.6;
 
@@ -74,7 +74,8 @@ struct RouteRequest {
   const std::string& NameOf(size_t reading) const {
     return readings == nullptr ? input->reading : readings->name(reading);
   }
-  // Of the reading that was sent deepest: the head that readings have in common is of all of them.
+  // Where the reading that was sent deepest went: the head that readings have in common belongs to
+  // all of them.
   SentTo LastSent(const FleetMemory& memory) const {
     SentTo sent = memory.LastSentTo(domain(), prompt->waypoints(), Now());
     for (size_t reading = 1; reading < readings_count(); ++reading) {

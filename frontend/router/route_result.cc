@@ -1,3 +1,5 @@
+// From a counted choice to the caller's result: addresses, rank and receipt.
+
 #include "frontend/router/route_result.h"
 
 #include <algorithm>
@@ -12,8 +14,9 @@ std::string UrlOf(const RouteRequest& request, const ChosenWorker& worker) {
   return UrlOf(worker.cell->answer->LabelsOf(worker.id()), *request.engines, worker.id());
 }
 
-// Nothing: its engine need not be told, since no other rank of the worker answers at its url, or is
-// known. vLLM refuses a rank that a server does not manage (0.33 v1/engine/input_processor.py,
+// The rank that the engine has to be told. That is so when another rank of the worker answers at
+// the same url, or when the chosen rank is not 0 and no other one is known. Nothing otherwise: vLLM
+// refuses a rank that a server does not manage (0.33 v1/engine/input_processor.py,
 // `local_engines_only`).
 std::optional<uint32_t> EngineRank(const RouteRequest& request, const ChosenWorker& worker) {
   const HolderId& chosen = worker.id();
@@ -31,6 +34,7 @@ std::optional<uint32_t> EngineRank(const RouteRequest& request, const ChosenWork
 
 }  // namespace
 
+// `choice` refers into `committed`, of which only `ranked` is moved out, at the end.
 RouteResult ResultOf(const RouteRequest& request, Committed committed, Receipt receipt) {
   const Choice& choice = committed.choice;
   RouteResult result{.decision_id = committed.decision_id,

@@ -1,5 +1,4 @@
-// What is the caller of a route told about its choice? The worker, where its engine is, and the
-// receipt.
+// The result of a route for its caller: the worker, where its engine is, and the receipt.
 //
 // *Threads*: pure, but for the look at which engines are given.
 

@@ -1,4 +1,5 @@
-// What callers of a frontend read of its statuses, and what is checked before any other work.
+// The payloads that callers of a frontend read from its statuses, and the check of names before any
+// other work.
 
 #include <chrono>
 #include <optional>
@@ -15,6 +16,7 @@
 namespace kvatlas {
 namespace {
 
+// Statuses carry what callers need beside code and message as payloads, under these names.
 constexpr char kRetryAfterUrl[] = "kvatlas.io/retry_after_ms";
 constexpr char kUnknownModelUrl[] = "kvatlas/unknown-model";
 

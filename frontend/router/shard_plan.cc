@@ -1,3 +1,6 @@
+// `PlanShards` says which shard is asked about which waypoints, `MergeAnswers` makes bounds for the
+// whole prompt of bounds that each hold only for the waypoints of one question.
+
 #include "frontend/router/shard_plan.h"
 
 #include <algorithm>
@@ -8,14 +11,17 @@
 namespace kvatlas {
 namespace {
 
-// What is known of one cell so far: what each question says, and all of it together.
+// One cell while answers are merged: the lower bound that each question gave, and the smallest
+// upper bound of all.
 struct Merged {
   CellFound cell;
   uint32_t first_missing = 0;  // blocks before it, plus 1: `CellFound::blocks_below`
   std::vector<std::pair<const ShardQuestion*, uint32_t>> at_least;
 };
 
-// The last waypoint that the question names and the cell covers, before what is missing.
+// The blocks up to the last waypoint of the question that the cell covers, ahead of the first
+// missing one. A shard that was not asked about a waypoint cannot say that it is missing, so its
+// lower bound counts only up to what another shard says is missing.
 uint32_t CoveredBefore(const ShardQuestion& question, uint32_t at_least, uint32_t first_missing) {
   uint32_t covered = 0;
   for (Position position : question.positions) {
@@ -25,6 +31,7 @@ uint32_t CoveredBefore(const ShardQuestion& question, uint32_t at_least, uint32_
   return covered;
 }
 
+// Address, load and labels are of the freshest answer; trust and age are the worst of all.
 void Add(const ShardQuestion* question, CellFound found, Merged* merged) {
   merged->at_least.emplace_back(question, found.blocks_at_least);
   if (merged->at_least.size() == 1) {
@@ -40,6 +47,8 @@ void Add(const ShardQuestion* question, CellFound found, Merged* merged) {
   merged->cell.age_ms = age_ms;
 }
 
+// Upper bound: the least of all. Lower bound: the deepest covered waypoint below it, over all
+// questions.
 CellFound Result(Merged merged) {
   CellFound cell = std::move(merged.cell);
   cell.blocks_below = merged.first_missing;
@@ -53,6 +62,14 @@ CellFound Result(Merged merged) {
 
 }  // namespace
 
+// Plans the questions to the top level:
+//   1. A level that is not split has one question with all waypoints.
+//   2. A prompt with shallow waypoints only, which all shards have, goes to one shard, drawn by
+//      `key`.
+//   3. Otherwise from the deepest waypoint up: its owner is asked, until `shards_max` shards are.
+//      The deepest tell most.
+//   4. Each asked shard gets the shallow waypoints and those it owns, in ascending order as
+//      `CoveredBefore` needs them.
 std::vector<ShardQuestion> PlanShards(const ShardMap& map, const WaypointSchedule& schedule,
                                       std::span<const SequenceHash> waypoints, uint64_t key,
                                       size_t shards_max) {
@@ -94,6 +111,7 @@ ShardQuestion ShallowQuestion(const ShardMap& map, const WaypointSchedule& sched
   return question;
 }
 
+// A cell that one shard names and another does not is merged from the answers that name it.
 CellsAnswer MergeAnswers(std::vector<ShardAnswer> answers) {
   if (answers.size() == 1) return std::move(answers[0].answer);
   CellsAnswer together;

@@ -29,7 +29,7 @@
 
 namespace kvatlas {
 
-// What one shard is asked.
+// The question to one shard.
 struct ShardQuestion {
   size_t shard = 0;  // its place in the map
   std::vector<SequenceHash> waypoints;

@@ -1,3 +1,7 @@
+// A question is in `asked_` from `Ask` until both its answer and its taker have come; the second of
+// the two erases it, and the taker is called without the lock. Answers that are never taken stay as
+// long as the object.
+
 #include "frontend/router/speculative_lookup.h"
 
 #include <utility>
@@ -8,6 +12,9 @@
 namespace kvatlas {
 namespace {
 
+// At most `ask_ahead` addresses: of all known cells, if these are so few; otherwise of the cell
+// that was lately sent at least half of the prompt (or all of its waypoints), and of the session's
+// cell.
 std::vector<std::string> GuessLeaves(const RouteRequest& request) {
   const FrontendOptions& options = request.options();
   std::vector<std::string> leaves;
@@ -36,6 +43,8 @@ std::vector<std::string> GuessLeaves(const RouteRequest& request) {
 
 }  // namespace
 
+// Nothing is asked ahead under a policy that asks every cell anyway. `asked_ahead` and
+// `asked_ahead_used` count how good the guesses are.
 std::shared_ptr<SpeculativeLookup> SpeculativeLookup::Guess(const RequestPtr& request) {
   const Duration deadline =
       Share(request->Left(), kWaveShare);  // before that of any wave that follows
@@ -53,6 +62,7 @@ std::shared_ptr<SpeculativeLookup> SpeculativeLookup::Guess(const RequestPtr& re
   return ahead;
 }
 
+// The entry exists before the question goes out: the answer may come before the call returns.
 void SpeculativeLookup::Ask(const std::string& leaf_address, Duration deadline) {
   {
     MutexLock lock(&mutex_);
@@ -64,6 +74,7 @@ void SpeculativeLookup::Ask(const std::string& leaf_address, Duration deadline) 
             });
 }
 
+// The entry is there: only `Take` of an answer that has come, or this call, erases it.
 void SpeculativeLookup::OnAnswer(const std::string& leaf_address,
                                  absl::StatusOr<WorkersAnswer> answer) {
   OverlapFinder::Callback callback;

@@ -26,7 +26,7 @@ WorkersAnswer Answer(const std::string& worker) {
 
 class AskedAheadTest : public testing::Test {
  protected:
-  // Leaves answer when they are told to.
+  // Leaves answer when the test calls their callbacks.
   int asked_ = 0;
   std::map<std::string, OverlapFinder::Callback> held_;
   SpeculativeLookup::Question question_ = [this](const std::string& leaf_address, Duration,

@@ -1,3 +1,7 @@
+// Two things: a cell as a `Target` with its expected and its best possible cost (`TargetOf`), and
+// the sources of cells behind the hierarchy. `TargetsOf` reads the memory for all cells in one hold
+// of the lock, then costs them without it.
+
 #include "frontend/router/target.h"
 
 #include <algorithm>
@@ -11,26 +15,27 @@
 namespace kvatlas {
 namespace {
 
-// So long a cell where all workers only decode comes last among those that are to prefill; then it
-// is asked again.
+// A cell where all workers only decode comes last among those that are to prefill for so long after
+// its leaf said so; then it is asked again, since roles change.
 constexpr Duration kOnlyDecodesFor = std::chrono::seconds(10);
 
-// What this frontend knows of a cell beside what the hierarchy says.
+// This frontend's own knowledge of a cell, beside what the hierarchy says of it.
 struct CellKnown {
   InFlight in_flight;
   uint32_t expected_blocks = 0;
   bool only_decodes = false;
 };
 
-// Its leaf said so lately; what it covers is of no use for a prefill.
+// Its leaf said so lately; a decoder's blocks are of no use for a prefill.
 bool OnlyDecodes(const RouteRequest& request, const FleetMemory& memory, const CellFound& cell) {
   if (cell.is_node || !request.policy->bounded_by_coverage()) return false;
   const CellRoles* roles = memory.RolesOf(request.domain(), cell.cell);
   return roles != nullptr && roles->only_decodes() && roles->seen + kOnlyDecodesFor > request.Now();
 }
 
-// At least what is reported: what this frontend lately sent to the cell, or below the node, counts
-// too.
+// The coverage to expect: the reported one, or more where this frontend or others have sent the
+// prompt's beginning to the cell (or below the node) and no report shows it yet; then what past
+// promises of the cell let one believe of it.
 CellKnown KnownOf(const RouteRequest& request, const ModelFleet& model, const SentTo& sent,
                   const CellFound& cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(model.mutex) {
   uint32_t reported = cell.blocks_at_least;
@@ -47,7 +52,9 @@ CellKnown KnownOf(const RouteRequest& request, const ModelFleet& model, const Se
           .only_decodes = OnlyDecodes(request, model.memory, cell)};
 }
 
-// As the average worker of the cell would cost; the cell's figures are sums.
+// The cost at the cell's average worker. A cell's figures are sums over its workers; queue and
+// decode are the terms that grow linearly with them, so these two are divided by the number of
+// workers.
 double ExpectedCost(const RouteRequest& request, const CellFound& cell, const CellKnown& known,
                     double distance) {
   const double workers = cell.load.has_value() ? std::max<uint32_t>(cell.load->workers, 1) : 1;
@@ -62,6 +69,9 @@ double ExpectedCost(const RouteRequest& request, const CellFound& cell, const Ce
   return sum.total() - (sum.queue + sum.decode) * (1 - 1 / workers);
 }
 
+// A lower bound of what any worker of the cell can cost: the upper bound of its coverage, on an
+// idle worker, for the shortest reading. The search leaves out cells by it, so it must never be too
+// high. Minus infinity under a policy whose costs coverage does not bound.
 double BestCost(const RouteRequest& request, uint32_t blocks_below, double distance) {
   if (!request.policy->bounded_by_coverage()) return -std::numeric_limits<double>::infinity();
   const uint32_t blocks = blocks_below == 0 ? 0 : blocks_below - 1;
@@ -72,6 +82,8 @@ double BestCost(const RouteRequest& request, uint32_t blocks_below, double dista
       .total();
 }
 
+// A cell of decoders alone gets the highest cost, so that it is taken only when nothing else is
+// left.
 Target TargetOf(const RouteRequest& request, const CellFound& cell, const CellKnown& known) {
   Target target{.asked = {.cell = cell.cell,
                           .address = cell.address,
@@ -87,7 +99,8 @@ Target TargetOf(const RouteRequest& request, const CellFound& cell, const CellKn
   }
   target.expected_blocks = known.expected_blocks;
   target.cost = ExpectedCost(request, cell, known, target.distance);
-  // An upper bound that is none bounds nothing.
+  // An upper bound that is not above the lower one is missing or wrong: it bounds nothing. Blocks
+  // that were lately sent there raise the bound too, since the report is older.
   const uint32_t below = cell.blocks_below > cell.blocks_at_least ? cell.blocks_below : UINT32_MAX;
   target.best_cost =
       BestCost(request, std::max(below, target.expected_blocks + 1), target.distance);
@@ -102,6 +115,8 @@ std::vector<Target> CheapestFirst(std::vector<Target> targets) {
 
 // ---- Sources ----
 
+// Nodes below the top, for when the top is away. Their old bounds are for another prompt:
+// `blocks_below` is past the end.
 std::vector<Target> RememberedNodes(const RouteRequest& request) {
   std::vector<CellFound> cells;
   const std::shared_ptr<ModelFleet> model = request.Model();
@@ -117,6 +132,7 @@ std::vector<Target> RememberedNodes(const RouteRequest& request) {
   return CheapestFirst(TargetsOf(request, cells));
 }
 
+// Leaves that a hierarchy named before, by their last loads.
 std::vector<Target> RememberedCells(const RouteRequest& request) {
   std::vector<CellFound> cells;
   const std::shared_ptr<ModelFleet> model = request.Model();
@@ -134,6 +150,7 @@ std::vector<Target> RememberedCells(const RouteRequest& request) {
   return CheapestFirst(TargetsOf(request, cells));
 }
 
+// All cost 0 and keep the order of the configuration.
 std::vector<Target> ConfiguredLeaves(const RouteRequest& request) {
   std::vector<Target> targets;
   for (const ConfiguredLeaf& leaf : *request.fleet->leaves.Get()) {
@@ -168,6 +185,9 @@ std::vector<Target> TargetsOf(const RouteRequest& request, const std::vector<Cel
   return targets;
 }
 
+// Sorts by cost; then moves up to two cells into the first `at_once` places, behind the cheapest:
+// the session's cell to the last place but one, the deepest to the last. So with `at_once` 2 the
+// session's cell may become the first. With 1 only cost counts.
 void RankTargets(const RouteRequest& request, size_t at_once, std::vector<Target>* targets) {
   std::stable_sort(targets->begin(), targets->end(), [](const Target& a, const Target& b) {
     return std::tie(a.cost, a.asked.cell) < std::tie(b.cost, b.asked.cell);
@@ -188,6 +208,7 @@ void RankTargets(const RouteRequest& request, size_t at_once, std::vector<Target
     std::rotate(targets->begin() + first - 1, deepest, deepest + 1);
 }
 
+// Nodes first: they can still say what their cells cover.
 std::span<const CellSource> SourcesAfterHierarchy() {
   static constexpr CellSource kSources[] = {{Fallback::kLastGoodCells, RememberedNodes},
                                             {Fallback::kLastGoodCells, RememberedCells},

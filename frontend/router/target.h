@@ -1,6 +1,6 @@
-// Which cells and nodes are worth asking, and in what order? What a hierarchy says of a cell, what
-// is remembered of it and what is in flight to it, as an expected cost; and the sources that cells
-// come from when the hierarchy does not help.
+// Which cells and nodes are worth asking, and in what order? The hierarchy's word on a cell, what
+// is remembered of it and what is in flight to it become an expected cost; and the sources that
+// cells come from when the hierarchy does not help.
 //
 // *Truth*: an order in which to ask; never an overlap. *Cost*: one lock of the model's memory a
 // list; a cost per cell.
@@ -34,7 +34,7 @@ struct Target {
   std::vector<std::string> Addresses() const;
 };
 
-// Those that have an address, in the order given.
+// Targets of the cells that have an address, in the order given.
 std::vector<Target> TargetsOf(const RouteRequest& request, const std::vector<CellFound>& cells);
 
 // Cheapest first, but the deepest cell is among the first `at_once`, and the session's, if these

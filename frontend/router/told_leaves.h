@@ -1,4 +1,4 @@
-// Which leaves were told of a choice, so that they are told when it is over?
+// The leaves that heard of a choice, so that they can hear of its end.
 //
 // *Threads*: none; the owner serialises. *Bounds*: `kToldMax`, and `kRoutedTtl`: a leaf expects no
 // longer itself.

@@ -1,3 +1,7 @@
+// In front of the leaf's own answer: engines of the view that the leaf does not name are added as
+// workers, with what was sent to them as pending blocks. A name that is no model of the leaf is
+// asked as the model behind it.
+
 #include "frontend/serve/engine_finder.h"
 
 #include <algorithm>
@@ -7,6 +11,7 @@
 namespace kvatlas {
 namespace {
 
+// Domains of which labels and silent engines are kept; beyond, all are forgotten and made again.
 constexpr size_t kDomainsMax = 1024;
 
 const Load* LoadOf(const EngineView::Engine& engine, uint32_t rank) {
@@ -21,6 +26,12 @@ EngineFinder::EngineFinder(std::string own, OverlapFinder* finder,
                            const GuessOptions& guess)
     : own_(std::move(own)), finder_(finder), view_(std::move(view)), guess_(guess) {}
 
+// Asks the leaf, and adds engines to the answer of the own one:
+//   1. Another cell's leaf, or no view: passed on as it is.
+//   2. The model's further names are replaced by its own.
+//   3. NOT_FOUND of the own leaf is no error where engines serve the model: no event of it was
+//      heard yet.
+//   4. `AddEngines` adds loads and engines to the answer.
 void EngineFinder::FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                                 Duration deadline, Callback callback) {
   const std::shared_ptr<const EngineView> view = leaf_address == own_ ? view_() : nullptr;
@@ -31,7 +42,7 @@ void EngineFinder::FindOverlaps(const std::string& leaf_address, const OverlapQu
   OverlapQuestion asked = question;
   asked.domain = &domain;
   finder_->FindOverlaps(leaf_address, asked, deadline,
-                        // Of the own leaf: within the call, as long as the question lives.
+                        // The own leaf calls back within the call, while the question lives.
                         [this, domain, view, sequence = question.sequence,
                          callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
                           const EngineView::Engines* engines = view->EnginesOf(domain.model);
@@ -43,12 +54,14 @@ void EngineFinder::FindOverlaps(const std::string& leaf_address, const OverlapQu
                         });
 }
 
+// Tellings must name the domain as the question did.
 Domain EngineFinder::AsAsked(const std::string& leaf_address, Domain domain) const {
   const std::shared_ptr<const EngineView> view = leaf_address == own_ ? view_() : nullptr;
   if (view != nullptr) domain.model = view->ModelOf(domain.model);
   return domain;
 }
 
+// Only of silent engines anything is guessed: what the others cache they say themselves.
 void EngineFinder::Tell(const std::string& leaf_address, const Domain& domain, uint64_t frontend,
                         const Routed& routed) {
   const Domain asked = AsAsked(leaf_address, domain);
@@ -66,6 +79,8 @@ void EngineFinder::Tell(const std::string& leaf_address, const Domain& domain, u
   finder_->Tell(leaf_address, asked, frontend, routed);
 }
 
+// The engine's own figure corrects the guess: fewer cached tokens than blocks guessed means that it
+// evicted some.
 void EngineFinder::End(const std::string& leaf_address, const Domain& domain, uint64_t frontend,
                        const RouteOver& over) {
   const Domain asked = AsAsked(leaf_address, domain);
@@ -82,7 +97,8 @@ void EngineFinder::End(const std::string& leaf_address, const Domain& domain, ui
   finder_->End(leaf_address, asked, frontend, over);
 }
 
-// Of an engine that is heard now, or is gone, nothing is guessed any more.
+// Keeps which engines are silent. Guesses about an engine that is heard now, or is gone, are
+// forgotten.
 size_t EngineFinder::NoteSilent(const Domain& domain, Silent silent) {
   if (!silent.names.empty()) any_silent_.store(true, std::memory_order_relaxed);
   if (silent_.size() >= kDomainsMax && !silent_.contains(domain)) silent_.clear();
@@ -93,6 +109,7 @@ size_t EngineFinder::NoteSilent(const Domain& domain, Silent silent) {
   return known.names.size();
 }
 
+// The option's size where the metrics say none.
 size_t EngineFinder::PoolOf(const Domain& domain, const HolderId& worker) const {
   const std::shared_ptr<const EngineView> view = view_();
   const EngineView::Engines* engines = view == nullptr ? nullptr : view->EnginesOf(domain.model);
@@ -102,6 +119,12 @@ size_t EngineFinder::PoolOf(const Domain& domain, const HolderId& worker) const 
   return pool == 0 ? guess_.pool_blocks : pool;
 }
 
+// Joins the engines of the view with the workers of the answer:
+//   1. Engines that the leaf names are heard; they only get their metrics' load where the leaf has
+//      none.
+//   2. Each other engine is added at rank 0, without a block, `kGuessed`.
+//   3. Their labels are joined to the leaf's, so that their urls are known.
+// A fleet where every engine was always heard takes no lock here (`any_silent_`).
 void EngineFinder::AddEngines(const Domain& domain, const EngineView::Engines& engines,
                               const std::shared_ptr<const EngineView>& view,
                               std::span<const SequenceHash> sequence, WorkersAnswer* answer) {
@@ -132,6 +155,8 @@ void EngineFinder::AddEngines(const Domain& domain, const EngineView::Engines& e
   answer->labels = Join(domain, engines, view, answer->labels);
 }
 
+// Made again only when the leaf's labels or the view are other objects than before. `emplace`: a
+// leaf's own url counts.
 std::shared_ptr<const LabelsByWorker> EngineFinder::Join(
     const Domain& domain, const EngineView::Engines& engines,
     const std::shared_ptr<const EngineView>& view,

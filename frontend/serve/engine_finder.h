@@ -1,12 +1,12 @@
-// Overlaps of the leaf in this process, and beside what it knows every engine of which it heard
-// nothing.
+// Overlaps of the leaf in this process, and beside the workers that it knows every engine of which
+// it heard nothing.
 //
-// *Truth*: the leaf's answer (`finders/in_process_finders.h`), with the load from an engine's
-// metrics where its events say none; and every engine of the model that answers over HTTP and of
-// which no event was heard: without a block, `kGuessed`. What it may have by what was sent there
-// (`guessed_blocks.h`) is said as pending: it counts for the choice, and nothing is promised. That
-// ends with the first event that is heard of the engine. Further names of a model are asked as the
-// model.
+// *Truth*: the leaf's answer (`lookup_clients/in_process_lookup_clients.h`), with the load from an
+// engine's metrics where its events say none; and every engine of the model that answers over HTTP
+// and of which no event was heard: without a block, `kGuessed`. The blocks that it may have, by
+// what was sent there (`guessed_blocks.h`), are pending blocks: they count for the choice, and
+// nothing is promised. The guess ends with the first event of the engine. Further names of a model
+// are asked as the model.
 // *Threads*: as `OverlapFinder`; of the own leaf the callback runs before the call returns.
 // *Cost*: the leaf's answer; labels are joined again when the leaf's or the engines change.
 
@@ -36,8 +36,8 @@
 namespace kvatlas {
 
 struct GuessOptions {
-  // That an engine without events is taken to have room for, where its metrics do not say; 0:
-  // nothing is guessed.
+  // Blocks that an engine without events is taken to have room for, where its metrics do not say;
+  // 0: nothing is guessed.
   uint32_t pool_blocks = 16384;
   uint32_t block_size = 16;  // of prompts, where the leaf does not say
 };

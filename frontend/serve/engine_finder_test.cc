@@ -69,7 +69,7 @@ class EngineFinderTest : public ::testing::Test {
     return *std::move(answer);
   }
 
-  // What the engine may have of the prompt, beyond what is promised of it.
+  // Blocks of the prompt that the engine may have, beyond those promised of it.
   uint32_t GuessedOf(const std::string& engine, const std::vector<SequenceHash>& prompt) {
     const auto answer = Ask("m", "own", prompt);
     for (const WorkerFound& worker : answer->workers) {
@@ -128,7 +128,7 @@ TEST_F(EngineFinderTest, WhatWasSentToAnEngineWithoutEventsIsGuessedThere) {
   Send("silent", 1, prompt);
   EXPECT_EQ(GuessedOf("silent", prompt), 40u);
   EXPECT_EQ(GuessedOf("silent", Prompt(100, 50)), 40u);
-  // Of one that is heard its events tell.
+  // Nothing is guessed about an engine whose events are heard.
   Send("heard", 2, prompt);
   EXPECT_EQ(GuessedOf("heard", prompt), 0u);
 }

@@ -1,3 +1,7 @@
+// Asking engines (`Probe`, in threads) and registering them (`Tick` → `Look` → `Register`). The two
+// meet in `State::Engine` under `mutex`: probes write facts, `Tick` compares them with what is
+// registered. The lines for people are in engine_fleet_lines.cc.
+
 #include "frontend/serve/engine_fleet.h"
 
 #include <algorithm>
@@ -19,13 +23,13 @@ namespace {
 constexpr Duration kAskAgainAfter = std::chrono::milliseconds(200);
 constexpr Duration kLookAtStreamsEvery = std::chrono::milliseconds(500);
 
-// Whether both say the same of themselves, loads aside.
+// Whether both answers describe the same engine, loads aside: only a difference makes a new line.
 bool SaysTheSame(const EngineFacts& a, const EngineFacts& b) {
   return a.kind == b.kind && a.version == b.version && a.models == b.models && a.ranks == b.ranks;
 }
 
-// Whether a listener may be one of the list's: where the list does not say the port, the engine
-// does, on the same host.
+// Whether a listener that a checkpoint brought back may be one of the list's. Where the list does
+// not say the port, the engine does, on the same host.
 bool IsAt(const std::string& listed, bool is_said, const std::string& endpoint) {
   if (is_said || listed == endpoint) return listed == endpoint;
   return endpoint.empty() ||
@@ -33,6 +37,7 @@ bool IsAt(const std::string& listed, bool is_said, const std::string& endpoint) 
           endpoint.substr(0, endpoint.rfind(':')) == listed.substr(0, listed.rfind(':')));
 }
 
+// Whether the list would give the engine this rank.
 bool HasRank(const EngineSpec& spec, const EngineEntry& entry, uint32_t rank) {
   const uint32_t first = spec.first_rank.value_or(entry.first_rank);
   if (first != entry.first_rank || rank < first) return false;
@@ -46,11 +51,15 @@ const EngineView::Engines* EngineView::EnginesOf(const std::string& model) const
   return found == engines.end() ? nullptr : &found->second;
 }
 
+// Adapters stay what they are: their blocks are under their own names, in the domain that the leaf
+// has for them.
 const std::string& EngineView::ModelOf(const std::string& model) const {
   const auto found = names.find(model);
   return found == names.end() || found->second.adapter ? model : found->second.model;
 }
 
+// Every option of the list that changes how events are read must agree; a stream that differs in
+// one is not taken over from a checkpoint.
 NamedByFlags NamedBy(std::vector<EngineSpec> specs) {
   return [specs = std::move(specs)](const EngineEntry& entry, const EngineListener& listener) {
     return std::any_of(specs.begin(), specs.end(), [&](const EngineSpec& spec) {
@@ -72,6 +81,7 @@ NamedByFlags NamedBy(std::vector<EngineSpec> specs) {
 
 // ---- Probes ----
 
+// The engine that is due longest, and not being asked.
 std::shared_ptr<EngineFleet::State::Engine> EngineFleet::State::NextDue() {
   std::shared_ptr<Engine> next;
   for (const auto& [url, engine] : engines) {
@@ -81,6 +91,8 @@ std::shared_ptr<EngineFleet::State::Engine> EngineFleet::State::NextDue() {
   return next;
 }
 
+// `probing` is set under the same lock, so no engine is asked by two threads. The wait is short
+// because what is due changes with time alone.
 std::shared_ptr<EngineFleet::State::Engine> EngineFleet::State::WaitForDue() {
   MutexLock lock(&mutex);
   while (!stopping) {
@@ -93,6 +105,9 @@ std::shared_ptr<EngineFleet::State::Engine> EngineFleet::State::WaitForDue() {
   return nullptr;
 }
 
+// A probe thread: takes an engine that is due, asks it without the lock, and puts the answer in. An
+// engine that was taken off the list meanwhile is kept by the pointer, and its answer is lost with
+// it.
 void EngineFleet::State::Probe() {
   while (const std::shared_ptr<Engine> engine = WaitForDue()) {
     // Its spec never changes.
@@ -130,6 +145,11 @@ void EngineFleet::State::Probe() {
 
 // ---- Registration ----
 
+// Where a rank publishes, by the first that says it:
+//   1. An engine that dials in: the shared socket, once its topic was seen there.
+//   2. The list, if it names the endpoint.
+//   3. The engine itself, on the host of its url: the address it says may be a wildcard.
+//   4. The default port of the list.
 KvEventSource EngineFleet::State::Engine::SourceOf(uint32_t rank) const {
   if (spec.dials_in()) {
     const std::optional<std::string> topic =
@@ -152,6 +172,8 @@ KvEventSource EngineFleet::State::Engine::SourceOf(uint32_t rank) const {
   return source;
 }
 
+// The ranks that are to be heard, never none: as many as the list says, where it does; else those
+// that the engine says; else those that it had.
 KvEventSources EngineFleet::State::Engine::WantedRanks() const {
   std::set<uint32_t> wanted = facts.has_value() ? facts->ranks : std::set<uint32_t>();
   if (wanted.empty())
@@ -168,6 +190,7 @@ KvEventSources EngineFleet::State::Engine::WantedRanks() const {
   return sources;
 }
 
+// REQUIRES: `facts`. Metrics that count from 0 are moved to the deployment's numbers.
 std::map<uint32_t, Load> EngineFleet::State::Engine::Loads() const {
   const uint32_t first = FirstRank();
   if (facts->loads.empty() || facts->loads.begin()->first >= first) return facts->loads;
@@ -176,6 +199,7 @@ std::map<uint32_t, Load> EngineFleet::State::Engine::Loads() const {
   return loads;
 }
 
+// The directory forgets the engine's blocks with its registration.
 void EngineFleet::State::Unregister(Engine* engine) {
   if (engine->model.empty()) return;
   (void)directory->Unregister(engine->spec.name, engine->model, std::nullopt, std::nullopt);
@@ -194,6 +218,9 @@ void EngineFleet::State::UnregisterRestored(
     (void)directory->Unregister(name, entry->domain.model, std::nullopt, std::nullopt);
 }
 
+// Whether what a checkpoint brought back can go on: the same model, ranks, endpoints and options.
+// Then these ranks are not registered again, so that their blocks stay. Otherwise all of it is
+// unregistered.
 std::set<uint32_t> EngineFleet::State::Restored(const Engine& engine) {
   const std::optional<EngineEntry> entry = directory->Find(engine.spec.name);
   if (!entry.has_value()) return {};
@@ -216,6 +243,8 @@ std::set<uint32_t> EngineFleet::State::Restored(const Engine& engine) {
   return {};
 }
 
+// Two engines heard at one endpoint would each have what the other caches. Topics separate them,
+// unless one topic is a prefix of the other, since subscriptions match prefixes.
 std::string EngineFleet::State::ClashOf(const Engine& engine) const {
   const auto meet = [](const KvEventSource& a, const KvEventSource& b) {
     return !a.endpoint.empty() && a.endpoint == b.endpoint &&
@@ -231,6 +260,8 @@ std::string EngineFleet::State::ClashOf(const Engine& engine) const {
   return "";
 }
 
+// Registers each rank that has an endpoint and was not restored. An engine with a clash counts as
+// registered without events: `Look` tries again when the clash is over.
 absl::Status EngineFleet::State::Register(Engine* engine) {
   const std::string& model = engine->facts->models.front().id;
   engine->clash = ClashOf(*engine);
@@ -279,6 +310,9 @@ void EngineFleet::State::TellLoads() {
   }
 }
 
+// One engine, from `Tick`: says that it came back, and registers it anew when its model, its ranks
+// or their endpoints changed, or when a clash is over. An engine that does not answer stays
+// registered: it may come back with its blocks.
 void EngineFleet::State::Look(Engine* engine) {
   if (!engine->answers()) {
     engine->gone = engine->facts.has_value();
@@ -313,6 +347,9 @@ void EngineFleet::State::Look(Engine* engine) {
   if (!bad.ok()) Say(engine, true, absl::StrCat("its events cannot be read: ", bad.message()));
 }
 
+// Engines that answer, or all of them if none does: then a request's own failure tells more than
+// this could. `names` has adapters and further names; a name counts for the engines of one model
+// only, the first that has it.
 std::shared_ptr<const EngineView> EngineFleet::State::MakeView() const {
   auto made = std::make_shared<EngineView>();
   const bool any = std::any_of(engines.begin(), engines.end(),
@@ -334,13 +371,14 @@ std::shared_ptr<const EngineView> EngineFleet::State::MakeView() const {
                      .index = of.size(), .url = engine->spec.url, .loads = engine->Loads()});
     }
   }
-  // What is an engine's own model is no further name of another's.
+  // The own model of one engine is no further name of another's.
   std::erase_if(made->names, [&](const auto& named) {
     return !named.second.adapter && made->engines.contains(named.first);
   });
   return made;
 }
 
+// Also engines that do not answer at the moment: what they are does not change with that.
 void EngineFleet::State::TellConventions() const {
   if (options.conventions == nullptr) return;
   std::vector<EngineConventions::Engine> told;
@@ -361,6 +399,7 @@ EngineFleet::EngineFleet(EngineFleetOptions options, EngineDirectory* directory)
     state_->threads.emplace_back([state = state_.get()] { state->Probe(); });
 }
 
+// Waits for the probes under way, at most their timeouts.
 EngineFleet::~EngineFleet() {
   {
     MutexLock lock(&state_->mutex);
@@ -370,6 +409,8 @@ EngineFleet::~EngineFleet() {
   for (std::thread& thread : state_->threads) thread.join();
 }
 
+// An entry that is the same keeps its `Engine` and all that is known; one that changed begins anew,
+// after its old registration has ended.
 void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
   MutexLock lock(&state_->mutex);
   std::map<std::string, std::shared_ptr<State::Engine>> now;
@@ -395,8 +436,13 @@ void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
   state_->due.SignalAll();
 }
 
+// Takes what the probes found since the last call:
+//   1. Twice a second the directory's list is copied, before the lock: it is the costly part.
+//   2. Each engine is looked at, and lines are said.
+//   3. If probes brought something new: loads, conventions and a new view. Readers of the view
+//      never wait for `mutex`.
 void EngineFleet::Tick() {
-  // What engines' streams say is the costly part, and changes seldom.
+  // The states of engines' streams are the costly part, and change seldom.
   std::map<std::string, EngineEntry> entries;
   const bool look = state_->streams_due.exchange(false) || state_->Now() >= state_->streams_at;
   if (look) {
@@ -457,6 +503,7 @@ size_t EngineFleet::size() const {
   return state_->engines.size();
 }
 
+// False only once every engine has missed often enough to be taken for gone.
 std::optional<bool> EngineFleet::ready() const {
   MutexLock lock(&state_->mutex);
   bool none_answers = true;

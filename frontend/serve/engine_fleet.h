@@ -1,5 +1,5 @@
-// The engines in front of which this process stands: what is known of each, and what of that is
-// worth telling.
+// The engines behind this process: asks each what it is, registers its events with the leaf, and
+// says what changed.
 //
 //   EngineList ─▶ EngineFleet ─▶ probes over HTTP (threads of its own) ─▶ what each engine is
 //                   ├────▶ EngineDirectory::Register: events of each of its ranks
@@ -9,8 +9,8 @@
 // *Truth*: an engine whose events do not arrive is routed to by load, and its line says which of
 // its own flags is missing. A model is what `/v1/models` says; when that changes, the engine's
 // blocks are forgotten with its old registration. Ranks are what its metrics say; an answer without
-// them changes nothing. An engine that holds blocks and none under the cache salt and adapter of a
-// prompt that it finished is told of.
+// them changes nothing. A line names an engine that holds blocks, and none under the cache salt and
+// adapter of a prompt that it finished.
 // *Threads*: `Tick` and `SetEngines` from one; `View` from any; `EngineFleetOptions::say` from the
 // thread of `Tick`.
 // *Bounds*: an engine is asked once a second, by at most `probe_threads` at a time, each question
@@ -81,14 +81,14 @@ struct EngineFleetOptions {
   // busy.
   Duration blocks_within = std::chrono::milliseconds(900);
   const Clock* clock = &Clock::Real();
-  // Of requests to the engine of this url; empty: none.
+  // The authorization of requests to the engine of this url; empty: none.
   std::function<std::string(const std::string& url)> authorization = {};
   // A line for a person; `wrong`: something has to be done.
   std::function<void(bool wrong, const std::string& line)> say;
   // How prompts of this model are tokenized, in words: a path, or the engine's own /tokenize.
   // Called after each probe, by its thread and without a lock; may read files.
   std::function<std::string(const ServedModel& model)> tokenizer = {};
-  // How engines read requests, as they say; outlives the fleet. Null: nothing is told.
+  // Gets how engines read requests, as they say; outlives the fleet. Null: not wanted.
   EngineConventions* conventions = nullptr;
   // The topic of an engine that dials in, by what it may be called in it (`EngineSpec::pods`);
   // nothing: it said nothing yet.
@@ -102,8 +102,8 @@ struct EngineFleetOptions {
   std::function<std::vector<ServedNamespace>(Time until)> served = {};
 };
 
-// Of a leaf that starts from a checkpoint (`LeafEngineOptions::named`): a stream of an engine of
-// the list, where the list says it is.
+// For a leaf that starts from a checkpoint (`LeafEngineOptions::named`): whether a stream belongs
+// to an engine of the list, and is where the list says.
 NamedByFlags NamedBy(std::vector<EngineSpec> specs);
 
 class EngineFleet {
@@ -120,7 +120,7 @@ class EngineFleet {
   std::shared_ptr<const EngineView> View() const;
   // Where engines take requests, by name: those that answer, or all where none does.
   std::map<std::string, std::string> Urls() const;
-  // It is one of those that are given, whether it answers or not.
+  // Whether an engine of this name is in the list, whether it answers or not.
   bool Has(const std::string& name) const;
   // Engines that answered lately, and all.
   size_t answering() const;

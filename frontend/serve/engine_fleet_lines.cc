@@ -1,4 +1,7 @@
-// What a fleet of engines says: a line per change, and again what is still wrong.
+// The lines that a fleet of engines says: one per change, and again what is still wrong. Each
+// engine has one condition at a time (`ConditionOf`), identified by a key; a line is written when
+// the key changes, or every `repeat_every` while it is wrong. Events in between (a restart,
+// refusals) have lines of their own.
 
 #include <algorithm>
 #include <functional>
@@ -15,6 +18,7 @@
 namespace kvatlas {
 namespace {
 
+// Any block, in any tier.
 bool HoldsBlocks(const EngineEntry& entry) {
   return std::any_of(entry.worker.ranks.begin(), entry.worker.ranks.end(),
                      [](const EngineRankStats& rank) {
@@ -33,12 +37,14 @@ std::string WhyNot(const EngineListener& listener) {
 
 }  // namespace
 
+// Padded, so that the lines of several engines align.
 std::string EngineFleet::State::Head(const Engine& engine) const {
   std::string name = engine.spec.name;
   name.resize(std::max<size_t>(name.size(), 20), ' ');
   return "engine " + name + "  ";
 }
 
+// REQUIRES: `facts`.
 std::string EngineFleet::State::About(const Engine& engine) const {
   const EngineFacts& facts = *engine.facts;
   std::string text = absl::StrCat(facts.Title(), ", model ", facts.models.front().id);
@@ -48,8 +54,8 @@ std::string EngineFleet::State::About(const Engine& engine) const {
   return text;
 }
 
-// Of an engine that was started again with another size the leaf has the old one until its first
-// block is announced.
+// The size that is said is the engine's own after it was started again with another one: the leaf
+// has the old size until the first block of the new one is announced.
 std::string EngineFleet::State::Blocks(const Engine& engine, const EngineEntry& entry) const {
   if (entry.block_size == 0 || entry.block_size == kBlockSizeAuto) return "no block announced yet";
   const uint32_t now = engine.facts->block_size, before = engine.said_block_size;
@@ -68,6 +74,10 @@ EngineFleet::State::Condition EngineFleet::State::Unreachable(const Engine& engi
           .wrong = true};
 }
 
+// In this order: not answering; without events as told; a clash of endpoints; all streams
+// connected; not connected yet (no line within `events_within`); no events, with what the engine
+// needs. Texts are functions: they are made only when the line is written. They refer to `engine`,
+// and are called before the lock is let go.
 EngineFleet::State::Condition EngineFleet::State::ConditionOf(Engine& engine,
                                                               const EngineEntry* entry) const {
   if (!engine.answers()) return Unreachable(engine);
@@ -129,6 +139,7 @@ EngineFleet::State::Condition EngineFleet::State::ConditionOf(Engine& engine,
           .wrong = true};
 }
 
+// Any line counts as the last time something was said, so a repeated one comes no sooner after it.
 void EngineFleet::State::Say(Engine* engine, bool wrong, const std::string& text) const {
   engine->said_at = Now();
   options.say(wrong, Head(*engine) + text);
@@ -143,6 +154,9 @@ void EngineFleet::State::SayCondition(Engine* engine, const EngineEntry* entry) 
   Say(engine, now.wrong, now.text());
 }
 
+// Counters of the streams, compared with those of the last look. Refusals for the block size have
+// two meanings: an engine that is alone with its model was restarted with another size, and begins
+// anew; one beside others cannot be used with them and is routed to by load.
 void EngineFleet::State::SayEvents(Engine* engine, const EngineEntry& entry) {
   uint64_t restarts = 0;
   for (const EngineListener& listener : entry.listeners) {
@@ -179,6 +193,9 @@ void EngineFleet::State::SayEvents(Engine* engine, const EngineEntry& entry) {
                    entry.block_size));
 }
 
+// Prompts that were finished long enough ago for their blocks to be announced. Said only where the
+// engine holds blocks, none of them under the prompt's namespace, and its stream has stood since;
+// at most once in `repeat_every`.
 void EngineFleet::State::SayNamespaces(const std::map<std::string, EngineEntry>& entries) {
   if (!options.served) return;
   for (const ServedNamespace& served : options.served(Now() - options.blocks_within)) {

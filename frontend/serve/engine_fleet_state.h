@@ -1,5 +1,5 @@
-// What an `EngineFleet` holds of its engines, for its own sources: `engine_fleet.cc` asks and
-// registers them, `engine_fleet_lines.cc` says what changed.
+// The state of an `EngineFleet`, for its own sources: `engine_fleet.cc` asks and registers engines,
+// `engine_fleet_lines.cc` says what changed.
 
 #ifndef KVATLAS_FRONTEND_SERVE_ENGINE_FLEET_STATE_H_
 #define KVATLAS_FRONTEND_SERVE_ENGINE_FLEET_STATE_H_
@@ -37,7 +37,7 @@ struct EngineFleet::State {
 
     const EngineFleetOptions* const options;
     EngineSpec spec;
-    // Of the probes.
+    // Written by the probe threads.
     bool probing = false;
     Time next_probe{0};
     uint64_t probes = 0;
@@ -47,7 +47,7 @@ struct EngineFleet::State {
     std::optional<EngineFacts> facts;  // of the last one that was answered
     std::string tokenizer;             // of its model, in words
     uint64_t revision = 0;             // grows when what `About` says does
-    // Of `Tick`.
+    // Written by `Tick`.
     std::string model;     // as registered; empty: it is not
     KvEventSources ranks;  // registered, each with where it was listened to
     // As its metrics had it first since then; 0: they do not say. Not the leaf's, which of some
@@ -66,7 +66,7 @@ struct EngineFleet::State {
     Time said_at{0};
 
     bool answers() const { return facts.has_value() && misses < kMissesToGo; }
-    // What does not say its ranks, now, has those that it had.
+    // An engine that does not say its ranks now has those that it had.
     KvEventSources WantedRanks() const;
     // As requests to it number its ranks: from 0.
     uint32_t FirstRank() const { return spec.first_rank.value_or(WantedRanks().begin()->first); }
@@ -77,8 +77,8 @@ struct EngineFleet::State {
     KvEventSource SourceOf(uint32_t rank) const;
   };
 
-  // What there is to say of an engine. It is said when `key` changes, and again while it is wrong;
-  // only then its text is made.
+  // The condition of an engine. It is said when `key` changes, and again while it is wrong; only
+  // then its text is made.
   struct Condition {
     std::string key;
     std::function<std::string()> text;
@@ -137,9 +137,10 @@ struct EngineFleet::State {
   Condition ConditionOf(Engine& engine, const EngineEntry* entry) const;
   void Say(Engine* engine, bool wrong, const std::string& text) const;
   void SayCondition(Engine* engine, const EngineEntry* entry) const;
-  // What happened to an engine's stream since it was last looked at.
+  // Says what happened to an engine's stream since it was last looked at.
   void SayEvents(Engine* engine, const EngineEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // What an engine caches of a prompt it announces under the prompt's adapter and salt.
+  // Says which engines announce none of the blocks that they cache under the adapter and salt of
+  // the prompts they finished.
   void SayNamespaces(const std::map<std::string, EngineEntry>& entries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool AloneWithModel(const Engine& engine) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What of an engine is asked for over HTTP.
+// The part of an engine that is asked over HTTP.
 class FakeEngine {
  public:
   FakeEngine() : server_({.listen = {"127.0.0.1", 0}}) {

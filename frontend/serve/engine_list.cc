@@ -1,3 +1,6 @@
+// The text form of an engine (`EngineSpec::Parse`), files of these, names with several addresses
+// (`Resolve`), pods (`SpecsOf`, `Watch`), and the list made of all (`Gather`).
+
 #include "frontend/serve/engine_list.h"
 
 #include <arpa/inet.h>
@@ -35,6 +38,7 @@ namespace {
 constexpr int kEventsPort = 5557;
 constexpr int kReplayPort = 5657;
 constexpr uint32_t kRanksMax = 1024;
+// Shown with every error of the text form.
 constexpr char kForm[] =
     "expected "
     "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=TEXT][;key=CURVE_KEY]"
@@ -44,13 +48,14 @@ constexpr char kForm[] =
     "[;store=NAME][;store_tiers=TIERS][;eagle_drop="
     "all]";
 
+// The entry, what is wrong with it, and what was expected.
 absl::Status Wrong(std::string_view text, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(
       "engine '", absl::string_view(text.data(), text.size()), "': ", what, "; ", kForm));
 }
 
-// "tcp://h:5557" and 2: "tcp://h:5559". What has no port, such as ipc://, stays for rank 0 and gets
-// the rank behind it for others, as engines do.
+// "tcp://h:5557" and 2: "tcp://h:5559". An endpoint without a port, such as ipc://, stays as it is
+// for rank 0 and gets the rank behind it for others, as engines do.
 std::string WithRank(const std::string& endpoint, uint32_t rank) {
   if (endpoint.empty() || endpoint == "none") return "";
   if (endpoint.starts_with(kPodTopics)) return WithRank(endpoint.substr(kPodTopics.size()), rank);
@@ -62,20 +67,24 @@ std::string WithRank(const std::string& endpoint, uint32_t rank) {
   return absl::StrCat(endpoint, "_dp", rank);
 }
 
+// Addresses are not resolved.
 bool IsAddress(const std::string& host) {
   in6_addr scratch;
   return inet_pton(AF_INET, host.c_str(), &scratch) == 1 ||
          inet_pton(AF_INET6, host.c_str(), &scratch) == 1;
 }
 
+// IPv6 addresses need brackets in front of a port.
 std::string Bracketed(const std::string& host) {
   return host.find(':') == std::string::npos ? host : "[" + host + "]";
 }
 
+// With the prefix: behind one address there may be several engines.
 std::string DefaultName(const EngineUrl& url) {
   return Bracketed(url.host) + ":" + url.port + url.prefix;
 }
 
+// Ports 5557 and 5657 on the host of the url.
 void FillDefaults(const EngineUrl& url, EngineSpec* spec) {
   const std::string host = Bracketed(url.host);
   if (spec->events.empty()) spec->events = absl::StrCat("tcp://", host, ":", kEventsPort);
@@ -112,8 +121,9 @@ std::string SameEndpoint(std::string endpoint) {
   return endpoint;
 }
 
-// Of two engines with one endpoint both would have what either caches. What parts them may be the
-// topic. Where the list does not say the endpoint the engine may: `EngineFleet` looks at those.
+// Two engines with one endpoint would each have what the other caches, unless their topics separate
+// them. Only endpoints that the list names are compared here; those that engines say, `EngineFleet`
+// compares.
 absl::Status CheckEvents(const std::vector<EngineSpec>& specs) {
   std::map<std::string, std::vector<const EngineSpec*>> by_endpoint;
   for (const EngineSpec& spec : specs) {
@@ -137,6 +147,7 @@ absl::Status CheckEvents(const std::vector<EngineSpec>& specs) {
   return absl::OkStatus();
 }
 
+// Names are workers' names, urls are where requests go: both must be unique.
 absl::Status CheckDistinct(const std::vector<EngineSpec>& specs) {
   std::set<std::string> names;
   std::set<std::string> urls;
@@ -150,7 +161,7 @@ absl::Status CheckDistinct(const std::vector<EngineSpec>& specs) {
   return CheckEvents(specs);
 }
 
-// Of any pod.
+// Checks the options of an entry by parsing them behind an address that stands for any pod.
 absl::Status CheckOptions(const EnginePods& pods) {
   std::string text = "http://127.0.0.1:1";
   for (const std::string& option : pods.options) {
@@ -171,6 +182,8 @@ int64_t StampOf(const std::string& path) {
 
 }  // namespace
 
+// URL, then KEY=VALUE pairs in any order; a pair that is given twice counts as its last. Values are
+// checked as they are read; what needs several of them at the end.
 absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
   const std::vector<std::string> parts =
       absl::StrSplit(absl::string_view(text.data(), text.size()), ';');
@@ -257,14 +270,16 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
   return spec;
 }
 
+// "kv@" in front of the socket that it dials.
 bool EngineSpec::dials_in() const { return events.starts_with(kPodTopics); }
 
+// All that a topic may call this engine, the most precise first.
 std::vector<std::string> EngineSpec::pods() const {
   const absl::StatusOr<EngineUrl> at = EngineUrl::Parse(url);
   std::vector<std::string> pods;
   if (at.ok()) pods = {at->host + ":" + at->port, at->host};
   pods.push_back(name);
-  // That of a port of a pod.
+  // The name of the pod, of an engine at one of its ports.
   if (const size_t colon = name.rfind(':'); colon != std::string::npos)
     pods.push_back(name.substr(0, colon));
   return pods;
@@ -275,7 +290,8 @@ std::string EngineSpec::ReplayOf(uint32_t rank) const { return WithRank(replay, 
 
 namespace {
 
-// A comment begins a line or follows a blank: keys may have a '#' in them.
+// Where a comment begins: at a "#" that begins the line or follows a blank, since keys may contain
+// one.
 size_t CommentAt(const std::string& line) {
   for (size_t at = line.find('#'); at != std::string::npos; at = line.find('#', at + 1)) {
     if (at == 0 || absl::ascii_isspace(static_cast<unsigned char>(line[at - 1]))) return at;
@@ -285,6 +301,7 @@ size_t CommentAt(const std::string& line) {
 
 }  // namespace
 
+// The first bad line refuses the whole file.
 absl::StatusOr<std::vector<EngineSpec>> ReadEnginesFile(const std::string& path) {
   // A FIFO is not waited for.
   std::error_code error;
@@ -311,6 +328,9 @@ absl::StatusOr<std::vector<EngineSpec>> ReadEnginesFile(const std::string& path)
   return specs;
 }
 
+// Blocking (DNS). A name with one address stays a name, so that the engine keeps its identity when
+// the address changes; one with several becomes an engine per address, and its endpoints on that
+// host follow.
 std::vector<EngineSpec> Resolve(const std::vector<EngineSpec>& specs) {
   std::vector<EngineSpec> resolved;
   for (const EngineSpec& spec : specs) {
@@ -339,6 +359,7 @@ std::vector<EngineSpec> Resolve(const std::vector<EngineSpec>& specs) {
   return resolved;
 }
 
+// Builds the text form and parses it, so that pods have the same defaults and checks as entries.
 std::vector<EngineSpec> SpecsOf(const EnginePods& pods, const ServiceRecord& pod) {
   std::vector<EngineSpec> specs;
   const std::string host = Bracketed(pod.grpc);
@@ -356,7 +377,8 @@ std::vector<EngineSpec> SpecsOf(const EnginePods& pods, const ServiceRecord& pod
   return specs;
 }
 
-// What a watch named last.
+// One entry "k8s:…" and what its watch named last. Shared by copies of the list; the watch writes
+// from its own thread.
 struct EngineList::Pods {
   EnginePods entry;
   EngineAddresses addresses;
@@ -366,6 +388,8 @@ struct EngineList::Pods {
   std::unique_ptr<Directory> directory;  // goes first: it writes to `records`
 };
 
+// An entry that `before` watches keeps its watch, so that a reload does not lose the pods that are
+// known.
 absl::Status EngineList::Watch(const EngineAddresses& addresses, const EngineList* before,
                                const K8sOptions& k8s) {
   pods_.clear();
@@ -393,6 +417,8 @@ absl::Status EngineList::Watch(const EngineAddresses& addresses, const EngineLis
   return absl::OkStatus();
 }
 
+// Sockets must be bound before any engine is known, so pods are represented by one that stands for
+// all.
 std::vector<std::string> EngineList::dialed() const {
   std::vector<EngineSpec> specs = given_;
   specs.insert(specs.end(), from_file_.begin(), from_file_.end());
@@ -418,12 +444,15 @@ std::string EngineList::finds() const {
   return places.empty() ? "" : "pods of " + absl::StrJoin(places, ", ");
 }
 
+// Entries and the file first, then pods: a pod never takes the name or url of an engine that was
+// given.
 std::vector<EngineSpec> EngineList::Gather() {
   std::vector<EngineSpec> all = given_;
   all.insert(all.end(), from_file_.begin(), from_file_.end());
   all = Resolve(all);
   std::set<std::string> taken;
   for (const EngineSpec& spec : all) taken.insert({spec.name, spec.url});
+  // A line a minute and pod: the list is made again every few seconds.
   const auto leave_out = [](const ServiceRecord& pod, const std::string& why) {
     static LogLimiter limiter(std::chrono::minutes(1));
     LogEvery(limiter, pod.name, LogLevel::kWarning, "a pod is left out",
@@ -467,6 +496,7 @@ absl::StatusOr<EngineList> EngineList::Make(const std::vector<std::string>& text
     if (!spec.ok()) return OfFlag("engine", spec.status());
     list.given_.push_back(*std::move(spec));
   }
+  // Entries alone first, so that the error names the flag that is at fault.
   if (absl::Status bad = CheckDistinct(list.given_); !bad.ok()) return OfFlag("engine", bad);
   if (!list.file_.empty()) {
     if (absl::Status bad = list.ReadFile(); !bad.ok()) return OfFlag("engines_file", bad);
@@ -475,11 +505,13 @@ absl::StatusOr<EngineList> EngineList::Make(const std::vector<std::string>& text
   return list;
 }
 
+// The stamp is taken first, so that a bad file is an error once and not at each look.
 absl::Status EngineList::ReadFile() {
   file_stamp_ = StampOf(file_);
   absl::StatusOr<std::vector<EngineSpec>> read = ReadEnginesFile(file_);
   if (!read.ok()) return read.status();
-  // As is a file for an instant that is written in place.
+  // An editor that writes in place empties the file for an instant: no engine at all is taken for
+  // that.
   if (read->empty() && !from_file_.empty())
     return absl::InvalidArgumentError(file_ + ": names no engine any more; expected one at least");
   std::vector<EngineSpec> all = given_;
@@ -490,6 +522,8 @@ absl::Status EngineList::ReadFile() {
   return absl::OkStatus();
 }
 
+// Reads what may have changed, and compares the result: DNS answers in another order change
+// nothing.
 absl::StatusOr<bool> EngineList::Refresh(Time now) {
   const bool changed = !file_.empty() && StampOf(file_) != file_stamp_;
   absl::Status bad;

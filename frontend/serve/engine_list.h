@@ -95,7 +95,7 @@ std::vector<EngineSpec> Resolve(const std::vector<EngineSpec>& specs);
 // The engines in the pods of an entry "k8s:…".
 std::vector<EngineSpec> SpecsOf(const EnginePods& pods, const ServiceRecord& pod);
 
-// What flags, a file, DNS and Kubernetes say now. Copies share what they watch.
+// The engines that flags, a file, DNS and Kubernetes name now. Copies share what they watch.
 class EngineList {
  public:
   // INVALID_ARGUMENT, naming --engine or --engines_file: one of `texts`, or the file; two engines

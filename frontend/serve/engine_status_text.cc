@@ -1,3 +1,6 @@
+// Sentences for people. Commands are complete, with the ports that the list expects, so that they
+// can be pasted.
+
 #include "frontend/serve/engine_status_text.h"
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +12,7 @@ std::string Plural(uint64_t count, const char* what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
+// vLLM's form for engines of unknown kind too.
 std::string EventsRemedy(const std::string& kind, const EngineSpec& spec) {
   const std::string events = spec.events.substr(spec.events.rfind(':') + 1);
   const std::string replay = spec.replay == "none" || spec.replay.empty()
@@ -30,6 +34,8 @@ std::string EventsRemedy(const std::string& kind, const EngineSpec& spec) {
          events + "\", \"replay_endpoint\": \"tcp://*:" + replay + "\"}'";
 }
 
+// A salt explains more than an adapter, so it is named first; without either the engine must have
+// one of its own.
 std::string NamespaceWords(const ServedNamespace& served) {
   const std::string of_adapter =
       served.lora_name.empty() ? "" : absl::StrCat(" for adapter ", served.lora_name);

@@ -1,4 +1,4 @@
-// What is said of engines that lack something, and what they need, in their own words.
+// Texts about engines that lack something, and about what they need.
 //
 // *Threads*: pure functions.
 
@@ -16,11 +16,11 @@ namespace kvatlas {
 // "1 rank", "2 ranks".
 std::string Plural(uint64_t count, const char* what);
 
-// What an engine needs for its events to be seen.
+// The arguments that an engine needs for its events to be seen.
 std::string EventsRemedy(const std::string& kind, const EngineSpec& spec);
 
-// Of an engine that finished this prompt, and holds blocks, but none under the prompt's cache salt
-// and adapter. The salt is not said: it is a secret.
+// About an engine that finished this prompt, and holds blocks, but none under the prompt's cache
+// salt and adapter. The salt is not said: it is a secret.
 std::string NamespaceWords(const ServedNamespace& served);
 
 }  // namespace kvatlas

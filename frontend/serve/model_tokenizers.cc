@@ -1,3 +1,6 @@
+// One `Loaded` per model id, made at first sight and never removed. Loading holds the model's own
+// lock, so other models tokenize meanwhile; `ready_` has what can be used without that lock.
+
 #include "frontend/serve/model_tokenizers.h"
 
 #include <cstdlib>
@@ -14,13 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Files that `ModelRegistry` can read.
 bool HasTokenizer(const fs::path& folder) {
   std::error_code ignored;
   return fs::exists(folder / "tokenizer.json", ignored) ||
          fs::exists(folder / "tokenizer.model", ignored);
 }
 
-// The newest revision of a model in a hub, as its refs/main says; empty: it is not there.
+// The newest revision of a model in a hub, as its refs/main says; empty: it is not there. Ids come
+// from engines, so one that could lead out of the hub is none.
 fs::path InHub(const std::string& hub, const std::string& id) {
   if (hub.empty() || id.empty() || id.front() == '/' || id.find("..") != std::string::npos)
     return {};
@@ -35,10 +40,12 @@ fs::path InHub(const std::string& hub, const std::string& id) {
   return HasTokenizer(snapshot) ? snapshot : fs::path();
 }
 
+// Words for a model whose prompts the engine tokenizes itself.
 constexpr char kEngines[] = "its own /tokenize";
 
 }  // namespace
 
+// In the order in which Hugging Face's own libraries look.
 std::string DefaultHub() {
   std::error_code ignored;
   std::vector<fs::path> candidates;
@@ -54,6 +61,8 @@ std::string DefaultHub() {
 ModelTokenizers::ModelTokenizers(std::unique_ptr<ModelRegistry> given, std::string hub)
     : given_(std::move(given)), of_given_(given_.get(), {}), hub_(std::move(hub)) {}
 
+// The engine's own folder comes before the cache: it may be another revision. Empty: there are no
+// files.
 std::string ModelTokenizers::FolderOf(const ServedModel& model) const {
   if (!model.root.empty() && model.root.front() == '/' && HasTokenizer(model.root))
     return model.root;
@@ -63,6 +72,7 @@ std::string ModelTokenizers::FolderOf(const ServedModel& model) const {
   return "";
 }
 
+// Two probe threads may ask about one model: the second waits for the first one's load.
 std::string ModelTokenizers::Describe(const ServedModel& model) {
   if (given_ != nullptr && given_->Find(model.id).ok()) return "--models";
   Loaded* loaded = nullptr;
@@ -77,6 +87,8 @@ std::string ModelTokenizers::Describe(const ServedModel& model) {
   return loaded->words;
 }
 
+// Once for each model, also when it fails: `words` then says why, and prompts are left to other
+// ways.
 void ModelTokenizers::Load(const ServedModel& model, Loaded* loaded) {
   loaded->words = kEngines;
   const std::string folder = FolderOf(model);
@@ -96,6 +108,7 @@ void ModelTokenizers::Load(const ServedModel& model, Loaded* loaded) {
   ready_.emplace(model.id, loaded->tokenizer.get());
 }
 
+// A model of --models comes before the same one found on this machine.
 void ModelTokenizers::Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                                Callback callback) {
   if (given_ != nullptr && given_->Find(model).ok())

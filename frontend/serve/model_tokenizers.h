@@ -56,7 +56,7 @@ class ModelTokenizers : public PromptTokenizer {
   Mutex mutex_;
   // By id; never removed, so that what is in use stays.
   std::map<std::string, std::unique_ptr<Loaded>, std::less<>> loaded_ ABSL_GUARDED_BY(mutex_);
-  // Those of them that are loaded and have files.
+  // The tokenizers that are loaded and have files, by id.
   std::map<std::string, LocalTokenizer*, std::less<>> ready_ ABSL_GUARDED_BY(mutex_);
 };
 

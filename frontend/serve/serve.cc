@@ -1,3 +1,7 @@
+// The whole of `kvatlas serve`, top down: flags (`Declare`), what is made of them before anything
+// starts, `Server` with the process's parts, a trial's security, and the two functions of the
+// header at the end.
+
 #include "frontend/serve/serve.h"
 
 #include <stdlib.h>
@@ -79,12 +83,15 @@
 namespace kvatlas {
 namespace {
 
+// How often the main thread looks at engines, leaves, files and parents.
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
+// Engines that do not answer must not keep the process from becoming ready for the others.
 constexpr Duration kFirstLookWithin = std::chrono::seconds(3);
 constexpr size_t kTokenizingEnginesMax = 64;
 // An engine that answers again is heard again before it is said to have no events.
 constexpr Duration kReconnectMax = std::chrono::milliseconds(500);
 
+// The flags' values; parts that have options of their own are set in place.
 struct Flags {
   std::vector<std::string> engines;
   std::string engines_file;
@@ -185,14 +192,16 @@ void Declare(FlagSet& flags, Flags* f) {
       "token");
 }
 
-// A line of the log, in its format; standard output has the ready line for scripts.
+// A line of the log, in the format that was asked for. Standard output has only the ready line, for
+// scripts.
 void SayLine(const ServiceMain& service, bool wrong, const std::string& line) {
   const LogLevel level = wrong ? LogLevel::kWarning : LogLevel::kInfo;
   if (service.logs_text()) return Log(level, line);
   Log(level, "status line", {{"text", line}});
 }
 
-// The engines that the flags name, or why there are none.
+// The engines that the flags name, or why there are none. An engine that is this process itself is
+// refused: the proxy would pass each request to itself until no descriptor is left.
 absl::StatusOr<EngineList> EnginesOf(const Flags& flags) {
   if (flags.engines.empty() && flags.engines_file.empty()) {
     return absl::InvalidArgumentError(
@@ -221,7 +230,8 @@ absl::StatusOr<EngineList> EnginesOf(const Flags& flags) {
   return list;
 }
 
-// What the list names may be called wherever it is.
+// Engines of the list may be called wherever they are; `given` is shared with all parts that call
+// engines.
 void GiveAll(const EngineList& engines, GivenEngines* given) {
   std::set<std::string> authorities;
   for (const EngineSpec& engine : engines.engines())
@@ -229,6 +239,7 @@ void GiveAll(const EngineList& engines, GivenEngines* given) {
   given->Set(std::move(authorities));
 }
 
+// Where engines may be called, and with which key.
 absl::StatusOr<EngineReach> ReachOf(const Flags& flags, const EngineList& engines) {
   absl::StatusOr<EngineAddresses> addresses = EngineAddresses::Parse(flags.engine_addresses);
   if (!addresses.ok()) return addresses.status();
@@ -240,7 +251,7 @@ absl::StatusOr<EngineReach> ReachOf(const Flags& flags, const EngineList& engine
   return reach;
 }
 
-// Adapters aside.
+// The models that prompts are tokenized for, adapters aside.
 std::vector<std::string> ModelsOf(const EngineView& view) {
   std::vector<std::string> models;
   for (const auto& [model, engines] : view.engines)
@@ -248,6 +259,8 @@ std::vector<std::string> ModelsOf(const EngineView& view) {
   return models;
 }
 
+// Engines that may be asked for tokens of the model, or of the model behind the name; bounded,
+// since one is enough.
 std::vector<std::string> UrlsOf(const EngineView& view, const std::string& model) {
   std::vector<std::string> urls;
   const EngineView::Engines* engines = view.EnginesOf(view.ModelOf(model));
@@ -259,6 +272,9 @@ std::vector<std::string> UrlsOf(const EngineView& view, const std::string& model
   return urls;
 }
 
+// The parts of the process. Members are what outlives the frontend; `RunFrontend` has the rest as
+// locals, declared in the order of what refers to what, so that their destructors run in the
+// reverse order.
 class Server {
  public:
   Server(ServiceMain& service, Flags& flags, EngineList list, EngineReach reach,
@@ -271,6 +287,12 @@ class Server {
         tokenizers_(std::move(models), flags_.hub),
         conventions_(*ParseEngineKind(flags_.engine_kind)) {}
 
+  // The outer half: leaf and fleet.
+  //   1. The leaf starts with what the list and the flags say; its own warnings about missing
+  //      workers are off, since the fleet's lines say more.
+  //   2. The fleet begins to probe (its threads), and registers nothing before its first `Tick`.
+  //   3. `RunFrontend` runs until a signal.
+  //   4. The leaf stops last: routes under way still ask it.
   int Run(const std::function<void(const ServeAddresses&)>& ready) {
     told_ready_ = ready;
     flags_.leaf.engines.ingest.addresses = reach_.addresses;
@@ -314,9 +336,19 @@ class Server {
   }
 
  private:
+  // The inner half, in this thread until a signal:
+  //   1. Finders in front of each other: own leaf by calls, others by gRPC, then engines without
+  //      events, then what the endpoint picker learns.
+  //   2. Observers behind each other: namespaces, tally, truth.
+  //   3. Tokenizers: files, engines, render endpoints, in the order of --tokenize.
+  //   4. Servers are built, then started. The first that fails ends the process with its flag's
+  //      name.
+  //   5. The engines are asked once, then the ready line is written, and flags may be read again.
+  //   6. Every `kTickEvery`: the list, the fleet, the truth, health, and the parents.
   int RunFrontend() {
     const std::string own =
         flags_.leaf.advertise.empty() ? leaf_->grpc_address().ToString() : flags_.leaf.advertise;
+    // Outlives the frontend, and waits for the alarms that are set.
     GrpcTimer timer;
     GrpcCellFinder cells(/*streams=*/true);
     GrpcOverlapFinder others(/*streams=*/true);
@@ -332,10 +364,12 @@ class Server {
     FrontendOptions options = flags_.frontend;
     options.contract = flags_.leaf.contract;
     options.hierarchies = parents_.map();
+    // The finder knows `own` as the address of the leaf in this process.
     options.leaves = {{.cell = flags_.leaf.cell, .address = own}};
     RouteTally tally(&truth);
     ServedNamespaces served(flags_.leaf.cell, &tally);
     served_ = &served;
+    // The observers: `served` tells `tally`, which tells `truth`.
     options.observer = &served;
     Frontend frontend(options, &cells, &learner, &Clock::Real(), &timer);
     learner.SetCellOf(CellsOf(&frontend));
@@ -347,6 +381,7 @@ class Server {
     RemoteTokenizer by_engine(remote);
     remote.way = RemoteWay::kRender;
     RemoteTokenizer by_render(remote);
+    // Tokens that an engine made before its restart may be another model's.
     restarted_ = [&](const std::string& url) {
       by_engine.Forget(url);
       by_render.Forget(url);
@@ -360,6 +395,7 @@ class Server {
     prompts.is_trusted = [&tokenizer](const std::string& model, const BodyPrompt& prompt) {
       return tokenizer.IsTrusted(model, prompt);
     };
+    // Names are known from the fleet at any time: nothing has to be waited for.
     prompts.served_name = [this](RouteInput* input, const std::function<void()>&) {
       AsServed(fleet_->View()->names, input);
       return true;
@@ -383,7 +419,10 @@ class Server {
     proxy_options.engine.reach = reach_;
     const auto health = std::make_shared<ProcessHealth>();
     proxy_options.health = health;
+    // The page's address is known only once the port is bound, and the proxy's options need it
+    // before.
     AdminHttp* admin = nullptr;  // once it listens
+    // Empty until the page can be reached.
     proxy_options.page = [&admin] {
       return admin == nullptr ? "" : absl::StrCat(Scheme(), admin->address().ToString(), "/ui/");
     };
@@ -399,12 +438,14 @@ class Server {
     AdminHttp http(
         {.listen = flags_.http, .program = "kvatlas-serve", .keep_headers = true, .health = health},
         &metrics);
+    // Not ready at once, so that balancers turn away while the requests under way end.
     service_.OnStopSignal([&] {
       http.SetHealth(Health::kStopping);
       grpc.SetHealth(Health::kStopping);
       picker.SetHealth(Health::kStopping);
       leaf_->SetNotReady();
     });
+    // systemd's watchdog hears that all is well only while every listener takes connections.
     service_.OnWatchdog([&] { return health->deaf().empty(); });
     routes.AddHttp(&http);
     routes.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
@@ -451,6 +492,7 @@ class Server {
         !status.ok())
       return service_.Fail(status);
     if (told_ready_ != nullptr) told_ready_(addresses);
+    // Reloads check everything first and commit later, so that a wrong flag changes nothing.
     service_.flags().OnReload({kEngineApiKeyFileFlag}, [this]() -> absl::StatusOr<FlagSet::Commit> {
       absl::StatusOr<std::string> key = ReadEngineApiKey(flags_.engine_api_key_file);
       if (!key.ok()) return key.status();
@@ -469,6 +511,7 @@ class Server {
                               });
     while (!service_.WaitForSignal(kTickEvery).has_value()) {
       RefreshEngines();
+      // Once more, so that the frontend has the engines that were found.
       LookAtEngines(frontend);
       truth.SetUnreachable(Unreachable());
       truth.Tick();
@@ -481,6 +524,7 @@ class Server {
     return Stop(frontend, doors);
   }
 
+  // The servers, in the order in which they stop.
   struct Doors {
     Proxy* proxy;
     ExtProcServer* picker;
@@ -488,7 +532,8 @@ class Server {
     AdminHttp* http;
   };
 
-  // In words; files are looked for where they are used.
+  // How prompts of the model are tokenized, in words. Files are looked for only if "local" is among
+  // the ways.
   std::string TokenizerOf(const ServedModel& model) {
     const absl::StatusOr<TokenizeWays> ways = ParseTokenizeWays(flags_.tokenize);
     auto of_model = ways->find(model.id);
@@ -500,6 +545,7 @@ class Server {
     return names.front() == "render" ? "its own render endpoints" : "its own /tokenize";
   }
 
+  // The frontend first: its waiting routes end, and the servers wait for their requests.
   int Stop(Frontend& frontend, const Doors& doors) {
     frontend.Stop();
     doors.proxy->Stop();
@@ -513,6 +559,7 @@ class Server {
     return Security::OfProcess()->tls() == nullptr ? "http://" : "https://";
   }
 
+  // A bad file is said once and leaves the list as it is (`EngineList::Refresh`).
   void RefreshEngines() {
     const absl::StatusOr<bool> changed = list_.Refresh(Clock::Real().Now());
     if (!changed.ok()) {
@@ -523,12 +570,15 @@ class Server {
     }
   }
 
+  // Reach first: the fleet's next probe needs it.
   void TakeEngines() {
     GiveAll(list_, reach_.given.get());
     fleet_->SetEngines(list_.engines());
   }
 
-  // Also those of models that no request asked for yet take what any engine can answer.
+  // Takes what the fleet knows to the frontend: engines that are gone are forgotten with what was
+  // seen of them, and the others are given as engines, so that models that no request asked for yet
+  // can be answered too.
   void LookAtEngines(Frontend& frontend) {
     fleet_->Tick();
     std::map<std::string, std::string> urls = fleet_->Urls();
@@ -542,6 +592,7 @@ class Server {
     frontend.SetEngines(urls_);
   }
 
+  // `Truth` hears of engines that do not answer from here, and then not from requests that fail.
   std::vector<UnreachableWorker> Unreachable() const {
     std::vector<UnreachableWorker> unreachable;
     for (UnreachableEngine& engine : fleet_->Unreachable()) {
@@ -555,7 +606,8 @@ class Server {
     return unreachable;
   }
 
-  // Ready once an engine answers. Until one had the time to, nothing is said.
+  // Ready once an engine answers. Until one had the time to, nothing is said. Sets health only when
+  // it changes.
   void LookAtHealth(const Doors& doors) {
     const std::optional<bool> known = fleet_->ready();
     const bool ready = known.value_or(false);
@@ -597,7 +649,7 @@ class Server {
   std::optional<bool> ready_;
 };
 
-// A CA, a policy and a token in a folder that goes with the process.
+// --secure: a CA, a policy and a token in a folder that goes with the process.
 class TrialSecurity {
  public:
   ~TrialSecurity() {
@@ -605,6 +657,7 @@ class TrialSecurity {
     if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
   }
 
+  // Must run before anything listens: `Security::SetOfProcess` counts for what is made afterwards.
   absl::Status Start(const ServiceMain& service, const std::string& cell) {
     if (Security::OfProcess()->tls() != nullptr) {
       return absl::InvalidArgumentError("the certificate of --tls_cert counts: give one of both");
@@ -619,6 +672,7 @@ class TrialSecurity {
     if (absl::Status bad = pki->WriteExamplePolicy(); !bad.ok()) return bad;
     absl::StatusOr<TlsPaths> own = pki->Issue({.identity = "leaf/" + cell + "/-"});
     if (!own.ok()) return own.status();
+    // A certificate for an operator with access to the folder.
     const absl::StatusOr<TlsPaths> me = pki->Issue({.identity = "operator/me"});
     if (!me.ok()) return me.status();
     const std::string token = NewBearerToken();
@@ -652,7 +706,7 @@ class TrialSecurity {
 
 namespace {
 
-// What all of this process has, before its flags are read.
+// The parts of every service, before its flags are read.
 struct Service : ServiceMain {
   Service() : ServiceMain("kvatlas-serve", "One process in front of engines.", "text") {
     flags().CalledAs("kvatlas serve");
@@ -668,6 +722,8 @@ void LookAtServeFlags(const std::function<void(const FlagSet&)>& look) {
   look(service.flags());
 }
 
+// All flags are checked before the first part starts, and the first error is the one that is said.
+// With `checking` the process ends after the checks.
 int RunServe(const std::vector<std::string>& arguments,
              const std::function<void(const ServeAddresses&)>& ready) {
   Service service;
@@ -701,6 +757,7 @@ int RunServe(const std::vector<std::string>& arguments,
   if (!parents.ok()) return service.Fail(parents.status());
   flags.leaf.memory_bytes_max = *memory;
   flags.proxy.bodies_bytes_max = BodiesWithin(*memory, flags.proxy.bodies_bytes_max);
+  // A budget of memory is shared: bodies under way get a part of it, the index the rest.
   flags.leaf.memory_meter = MemoryMeter(*memory);
   flags.proxy.paths = *std::move(paths);
   return Server(service, flags, *std::move(list), *std::move(reach), *std::move(models),

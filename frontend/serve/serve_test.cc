@@ -199,7 +199,7 @@ TEST_F(ServeTest, AnEngineSaysWhereItsEventsAre) {
   ExpectSecondTurnIsCached("m", Long("x"));
 }
 
-// What an engine that was started with --api-key answers.
+// The answer of an engine that was started with --api-key.
 std::string AnswerWithKey(const std::string& request) {
   const bool knows = request.find("authorization: Bearer sk-1\r\n") != std::string::npos ||
                      request.find("Authorization: Bearer sk-1\r\n") != std::string::npos;
@@ -320,7 +320,7 @@ TEST_F(ServeTest, TheLeafKnowsTheLoadOfEngines) {
       },
       kLong))
       << status;
-  // What the leaf alone would ask for with flags of its own program.
+  // A leaf alone would name the flag of its own program here.
   EXPECT_EQ(TextOf(log_).find("--workers"), std::string::npos) << TextOf(log_);
 }
 
@@ -534,7 +534,7 @@ TEST_F(ServeTest, ARequestGoesToTheRankThatHasItsPrompt) {
     EXPECT_TRUE(Await(
         [&] {
           cached = Chat("m", text + " and more");
-          // What is promised is there, on that rank.
+          // The promised blocks are there, on that rank.
           EXPECT_GE(cached, 16 * std::stoi(overlap_)) << last_;
           return overlap_ != "0";
         },
@@ -589,7 +589,7 @@ TEST_F(ServeTest, EmbeddingsGoToAnEngineOfTheirModel) {
   EXPECT_EQ(other->status, 404) << other->body;
 }
 
-// What a client asks first.
+// The first question of a client.
 TEST_F(ServeTest, ModelsOfAllEnginesAreListedBeforeTheFirstRequest) {
   Engine a("a", {"--model=m"});
   Engine b("b", {"--model=n"});

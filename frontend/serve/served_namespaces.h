@@ -1,11 +1,11 @@
-// Under which cache salt and adapter were prompts asked that engines have served? What an engine
-// caches of them it has to announce under the same; one that does not is never found to have
+// The cache salts and adapters of prompts that engines have served. An engine has to announce the
+// blocks that it caches of them under the same ones; if it does not, it is never found to have
 // anything (`EngineFleetOptions::served`).
 //
 //   Frontend ── OnDecided ──▶ waits for its report ── OnReported, finished ──▶ Take
 //
 // *Truth*: prompts of tokens that an engine of the own cell finished without an error, as routes
-// were asked for them. Of a worker and a namespace one in `kEvery`.
+// were asked for them. One prompt in `kEvery` for each worker and namespace.
 // *Threads*: any. *Cost*: a short lock a route and a report.
 // *Bounds*: `kWaitingMax` routes that were not reported on, the oldest is forgotten; `kServedMax`
 // prompts that were not taken.
@@ -46,13 +46,13 @@ class ServedNamespaces : public RouteObserver {
   static constexpr size_t kServedMax = 1024;
   static constexpr Duration kEvery = std::chrono::milliseconds(250);
 
-  // `next` is told of everything too; may be null.
+  // `next` hears of everything too; may be null.
   ServedNamespaces(std::string cell, RouteObserver* next) : cell_(std::move(cell)), next_(next) {}
 
   void OnDecided(const Decided& decided) override;
   void OnReported(uint64_t decision_id, const RouteReport& report, Time at) override;
 
-  // Those that were finished before `until`, each once.
+  // The prompts that were finished by `until`, each once.
   std::vector<ServedNamespace> Take(Time until);
 
  private:

@@ -1,3 +1,7 @@
+// A stream that is broken at a look gives the time of the break directly. A stream that is
+// connected at two looks, but whose connection is younger than the first look, has broken in
+// between: the first look is the safe time.
+
 #include "frontend/serve/stream_break.h"
 
 #include <algorithm>

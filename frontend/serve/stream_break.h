@@ -1,7 +1,7 @@
-// When were an engine's event streams last broken? What it served before may be gone with its
-// process.
+// When were an engine's event streams last broken? Blocks that it served before may be gone with
+// its process.
 //
-// *Truth*: as seen at each look. Of a stream that broke and came back between two looks it is the
+// *Truth*: as seen at each look. For a stream that broke and came back between two looks it is the
 // time of the first.
 // *Threads*: none; the caller serialises.
 

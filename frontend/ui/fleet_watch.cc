@@ -1,3 +1,7 @@
+// Rounds of questions on one thread (`Run` → `Round`: `AskNodes`, level by level, then
+// `AskLeaves`), and the page made of what they found (`Get`). No question is asked with the mutex
+// held.
+
 #include "frontend/ui/fleet_watch.h"
 
 #include <algorithm>
@@ -21,6 +25,8 @@ int64_t UnixMs(const Clock& clock) { return static_cast<int64_t>(clock.WallNs() 
 
 }  // namespace
 
+// Refusing a connection is a statement; lateness counts only when it repeats. "refused": it is
+// there, and does not tell us.
 std::string FleetWatch::Peer::state() const {
   if (failed == 0) return answered.has_value() ? "fresh" : "asked";
   if (refused) return "refused";
@@ -44,6 +50,8 @@ void FleetWatch::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
+// Sleeps until a browser looks, then a round every `every`, measured from the end of the one
+// before, so that slow rounds do not run into each other.
 void FleetWatch::Run() {
   MutexLock lock(&mutex_);
   while (!stopping_) {
@@ -62,6 +70,8 @@ void FleetWatch::Run() {
   }
 }
 
+// Own cells are set each time: the configuration may have changed. They count as seen, so they are
+// not forgotten.
 void FleetWatch::Round() {
   uint64_t round;
   {
@@ -79,7 +89,7 @@ void FleetWatch::Round() {
   ended_ = clock_->Now();
 }
 
-// Returns when each has answered, or is late.
+// Returns when each has answered, or is late: the asker keeps to the deadline.
 std::vector<FleetWatch::Answer> FleetWatch::AskAll(const std::vector<Question>& questions) {
   GatheredAnswers<v1::StatsResponse> answers(questions.size());
   for (size_t i = 0; i < questions.size(); ++i)
@@ -87,7 +97,9 @@ std::vector<FleetWatch::Answer> FleetWatch::AskAll(const std::vector<Question>& 
   return answers.Wait();
 }
 
-// From the top down; a node that several name is asked once.
+// Asks nodes from the top down, level by level, `kAskedAtOnce` at a time. A node that several name
+// is asked once; `nodes_max` bounds all of them. At the end, what was not met in this round is
+// forgotten.
 void FleetWatch::AskNodes(uint64_t round) {
   std::vector<Named> level;
   std::set<std::string> known;
@@ -121,6 +133,8 @@ void FleetWatch::AskNodes(uint64_t round) {
   });
 }
 
+// Cells become known, nodes below go to `lower`. The region of a cell is the name of the highest
+// node below the top that it is under, unless it says one itself.
 void FleetWatch::TakeNode(const Named& node, const Answer& answer, uint64_t round,
                           std::vector<Named>* lower) {
   Peer& peer = Note("hierarchy", node.address, answer);
@@ -141,7 +155,7 @@ void FleetWatch::TakeNode(const Named& node, const Answer& answer, uint64_t roun
     if (reported.cell.region.empty()) reported.cell.region = node.region;
     if (cells_.size() >= options_.cells_max && !cells_.contains(reported.cell.name)) continue;
     Cell& cell = cells_[reported.cell.name];
-    // Of what several nodes say the best counts, as for routes.
+    // Several nodes may name a cell; the best state counts, as it does for routes.
     const bool first = cell.seen != round || !cell.is_reported;
     if (first || std::pair(reported.cell.health, reported.cell.age_ms) <
                      std::pair(cell.reported.health, cell.reported.age_ms)) {
@@ -153,6 +167,7 @@ void FleetWatch::TakeNode(const Named& node, const Answer& answer, uint64_t roun
   }
 }
 
+// Keeps how the question went. The peer's earlier words stay.
 FleetWatch::Peer& FleetWatch::Note(const std::string& kind, const std::string& address,
                                    const Answer& answer) {
   Peer& peer = peers_[address];
@@ -172,7 +187,8 @@ FleetWatch::Peer& FleetWatch::Note(const std::string& kind, const std::string& a
   return peer;
 }
 
-// A cell that no node names any more, once all have been heard, or after long.
+// Forgets cells that no node names any more: at once if all nodes were heard, otherwise after
+// `kForgetAfterRounds`, since the silent node may be the one that names them.
 void FleetWatch::Forget(uint64_t round, bool all_answered) {
   std::set<std::string> gone;
   std::erase_if(cells_, [&](const auto& named) {
@@ -187,7 +203,8 @@ void FleetWatch::Forget(uint64_t round, bool all_answered) {
   });
 }
 
-// The cell that is looked at, then those asked longest ago.
+// The cells whose leaves are asked in this round: the one that is looked at, those never asked,
+// then those asked longest ago. So every leaf's turn comes, however many there are.
 std::vector<std::string> FleetWatch::NextLeaves() {
   std::vector<std::pair<Time, std::string>> order;
   for (const auto& [name, cell] : cells_) {
@@ -202,6 +219,8 @@ std::vector<std::string> FleetWatch::NextLeaves() {
   return names;
 }
 
+// `asked` is set before the answers come: a leaf that never answers must not be first in every
+// round.
 void FleetWatch::AskLeaves(uint64_t) {
   std::vector<std::string> names;
   std::vector<Question> questions;
@@ -219,6 +238,8 @@ void FleetWatch::AskLeaves(uint64_t) {
   for (size_t i = 0; i < names.size(); ++i) TakeLeaf(names[i], std::move(answers[i]));
 }
 
+// Workers are kept one by one up to `workers_max` in all cells; of a cell that exceeds it the sums
+// alone stay.
 void FleetWatch::TakeLeaf(const std::string& name, Answer answer) {
   Cell& cell = cells_[name];
   Note("leaf", cell.address, answer).name = name;
@@ -241,6 +262,8 @@ void FleetWatch::TakeLeaf(const std::string& name, Answer answer) {
   }
 }
 
+// Three sources, from the least to the most current: nodes' reports, the leaf's own words, and
+// whether it answers. Health is the worse of the first two, unless the leaf is unreachable.
 FleetCell FleetWatch::Shown(const std::string& name, const Cell& cell, int64_t now_ms) const {
   FleetCell shown = cell.reported;
   shown.name = name;
@@ -289,6 +312,8 @@ std::vector<std::pair<std::string, std::string>> FleetWatch::Leaves() {
   return leaves;
 }
 
+// Copies what is known, and wakes the thread: the first look at a page finds little, the next one
+// what the round found.
 FleetPage FleetWatch::Get(const std::string& name) {
   FleetPage fleet;
   fleet.now_ms = UnixMs(*clock_);

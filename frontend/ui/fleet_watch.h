@@ -1,12 +1,12 @@
-// What does the fleet look like from this frontend? Nodes and leaves are asked what they say of
-// themselves while a browser looks at the page, and not at all otherwise.
+// The fleet as this frontend sees it. Nodes and leaves are asked about themselves while a browser
+// looks at the page, and not at all otherwise.
 //
 //   Get ─▶ what is known ─▶ page
 //     ╰▶ wanted ─▶ round: nodes, top down ─▶ the cells that they name ─▶ leaves, those asked longest ago first
 //
-// *Truth*: what did not answer keeps what it said last, with its age. A node or leaf that refuses
-// connections, or is late twice, is unreachable; one late answer is only late. A cell that every
-// node has stopped to name is forgotten, unless `leaves` has it.
+// *Truth*: a peer that did not answer keeps what it said last, with its age. A node or leaf that
+// refuses connections, or is late twice, is unreachable; one late answer is only late. A cell that
+// every node has stopped to name is forgotten, unless `leaves` has it.
 // *Place*: never on a route's path: a thread of its own, and answers on gRPC's threads that fill a
 // slot.
 // *Threads*: any. *Cost* of a round: a call per node, and at most `leaves_per_round`; some 1 MB of

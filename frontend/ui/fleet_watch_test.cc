@@ -14,7 +14,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-// Answers from a table; who is not in it refuses connections.
+// Answers from a table; an address that is not in it refuses connections.
 class FakeAsker : public PeerAsker {
  public:
   void Ask(StatsOf what, const std::string& address, Duration, Told callback) override {

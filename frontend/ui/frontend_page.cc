@@ -1,3 +1,5 @@
+// The parts of a page: charts and their samples, the fleet as JSON, and explanations of prompts.
+
 #include "frontend/ui/frontend_page.h"
 
 #include <memory>
@@ -14,9 +16,11 @@ namespace {
 
 using Json = nlohmann::json;
 
+// The limits are the page's; `/diagnosis` shows all.
 constexpr size_t kFindingsShown = 16;
 constexpr size_t kEvidenceShown = 8;
 
+// The series of all charts, in this order, are the values of `SampleOf`.
 std::vector<ChartSpec> Charts() {
   return {
       {.id = "routes",
@@ -51,6 +55,7 @@ std::vector<ChartSpec> Charts() {
   };
 }
 
+// One value per series, in the order of `Charts`. Counters that only rise become rates in the page.
 std::vector<double> SampleOf(const Frontend& frontend, RouteTally* tally) {
   const FrontendStats stats = frontend.stats();
   std::vector<double> sample;
@@ -64,6 +69,7 @@ std::vector<double> SampleOf(const Frontend& frontend, RouteTally* tally) {
   return sample;
 }
 
+// Short: the page shows a line or two for each.
 Json JsonOf(const KnownFinding& known) {
   const Finding& finding = known.finding;
   Json json = {{"cause", CauseName(finding.cause)},
@@ -78,6 +84,7 @@ Json JsonOf(const KnownFinding& known) {
   return json;
 }
 
+// Counts all findings and shows the first ones, the most certain.
 void AddFindings(const Truth& truth, FleetPage* fleet) {
   Json json = Json::array();
   const std::vector<KnownFinding> findings = truth.findings();
@@ -87,6 +94,7 @@ void AddFindings(const Truth& truth, FleetPage* fleet) {
   fleet->findings_json = json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// With `cell` the details of one cell alone. Getting the page is what keeps the rounds going.
 std::string FleetOf(const FrontendPageOptions& options, const std::string& cell) {
   FleetPage fleet = options.watch->Get(cell);
   if (!cell.empty()) return CellJson(fleet, cell);
@@ -103,6 +111,7 @@ std::string FleetOf(const FrontendPageOptions& options, const std::string& cell)
 
 }  // namespace
 
+// Asked at each round, so that changes of the configuration are seen.
 FleetSources SourcesOf(const Frontend* frontend) {
   return {.nodes = [frontend] { return frontend->hierarchies().Addresses(); },
           .leaves =
@@ -114,6 +123,7 @@ FleetSources SourcesOf(const Frontend* frontend) {
               }};
 }
 
+// The options are shared by the functions, which live as long as the page's server.
 UiPages FrontendPages(FrontendPageOptions options) {
   const auto shared = std::make_shared<const FrontendPageOptions>(std::move(options));
   return {.charts = Charts(),

@@ -29,7 +29,7 @@ class GatheredAnswers {
  public:
   using Answer = absl::StatusOr<T>;
 
-  // Of so many questions, each of which is answered exactly once.
+  // For `count` questions, each of which is answered exactly once.
   explicit GatheredAnswers(size_t count) : state_(std::make_shared<State>()) {
     MutexLock lock(&state_->mutex);
     state_->left = count;

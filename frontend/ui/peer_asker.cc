@@ -1,3 +1,5 @@
+// One `Call` object per question; its deleter ends the count that the destructor waits for.
+
 #include "frontend/ui/peer_asker.h"
 
 #include <grpcpp/channel.h>
@@ -17,6 +19,7 @@ namespace kvatlas {
 namespace {
 
 template <typename Service, typename Request, typename Response>
+// All that lives as long as one call. The channel is held too: the table may give it up meanwhile.
 struct Call {
   using Stub = typename Service::Stub;
   std::shared_ptr<grpc::Channel> channel;
@@ -46,9 +49,11 @@ using LeafExplain = Call<v1::Leaf, v1::ExplainRequest, v1::ExplainResponse>;
 
 GrpcPeerAsker::GrpcPeerAsker()
     : channels_([](const std::string& address) { return MakeChannel(address); }) {}
+// Deadlines bound the wait.
 GrpcPeerAsker::~GrpcPeerAsker() { under_way_.WaitForNone(); }
 
 template <typename Call>
+// A call that is ready to be started.
 std::shared_ptr<Call> GrpcPeerAsker::NewCall(const std::string& address, Duration deadline) {
   under_way_.Begin();
   std::shared_ptr<Call> call(new Call, [this](Call* ended) {

@@ -1,5 +1,5 @@
-// What does a peer say of itself, or of a prompt? `Hierarchy.Stats`, `Leaf.Stats` or `Leaf.Explain`
-// of one address.
+// Asks a peer about itself, or about a prompt: `Hierarchy.Stats`, `Leaf.Stats` or `Leaf.Explain` of
+// one address.
 //
 // *Threads*: any. A callback is called exactly once, from any thread, possibly before the call
 // returns. *Lifetime* of `GrpcPeerAsker`: the destructor waits for the calls under way, which end

@@ -1,3 +1,6 @@
+// Three steps that each wait for others: tokens, cells, leaves. It runs in a thread of the page's
+// server, not on a route's path.
+
 #include "frontend/ui/prompt_explainer.h"
 
 #include <memory>
@@ -22,6 +25,9 @@ bool MayDump(const HttpRequest& request, const ExplainQuestion& question) {
 
 }  // namespace
 
+// The question is checked before anything is asked. A leaf that knows no worker of the model
+// (NOT_FOUND) is left out silently; one that finds the prompt invalid speaks for all; other
+// failures are named beside the answers.
 HttpResponse PromptExplainer::Answer(const HttpRequest& request) const {
   absl::StatusOr<ExplainQuestion> question = ReadExplain(request.body);
   if (!question.ok()) return HttpError(question.status());
@@ -54,6 +60,7 @@ HttpResponse PromptExplainer::Answer(const HttpRequest& request) const {
   return {.body = ExplainJson(*question, answer)};
 }
 
+// Plain text, as a completion would have it: no chat template.
 absl::Status PromptExplainer::MakeTokens(ExplainQuestion* question) const {
   if (!question->tokens.empty()) return absl::OkStatus();
   if (parts_.tokenizer == nullptr)
@@ -81,7 +88,9 @@ std::vector<PromptExplainer::NamedCell> PromptExplainer::CellsFor(const ExplainQ
   return cells;
 }
 
-// By the first node of the top that answers; empty: none does, or it names nodes alone.
+// The cells that the first node of the top level to answer names as covering the prompt; empty:
+// none answers, or it names nodes alone. Nodes are asked one after the other, each for up to
+// `kExplainDeadline`.
 std::vector<PromptExplainer::NamedCell> PromptExplainer::Covering(
     const ExplainQuestion& question) const {
   RouteInput input;

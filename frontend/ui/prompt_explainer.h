@@ -44,8 +44,8 @@ class PromptExplainer {
   };
   explicit PromptExplainer(Parts parts) : parts_(parts) {}
 
-  // Of POST /ui/explain: `explain.h` has the format. 403: the asker may not dump what the question
-  // names.
+  // The answer to POST /ui/explain: `explain.h` has the format. 403: the caller may not dump what
+  // the question names.
   HttpResponse Answer(const HttpRequest& request) const;
 
  private:

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
 
-// Leaves "NAME:1" by table, and a hierarchy that covers what it is told to.
+// Leaves "NAME:1" by table, and a hierarchy with scripted coverage.
 class Fleet : public PeerAsker, public CellFinder, public OverlapFinder, public PromptTokenizer {
  public:
   void Ask(StatsOf what, const std::string& address, Duration, Told callback) override {

@@ -1,3 +1,6 @@
+// Counters that only rise; `Take` looks at them at intervals and compares with what they were
+// `kTallyWindow` takes ago.
+
 #include "frontend/ui/route_tally.h"
 
 #include <algorithm>
@@ -8,12 +11,14 @@
 namespace kvatlas {
 namespace {
 
+// `NoValue` leaves a gap in the chart: no route is not a share of 0.
 double Share(uint64_t part, uint64_t whole) {
   return whole == 0 ? NoValue() : static_cast<double>(part) / static_cast<double>(whole);
 }
 
 }  // namespace
 
+// Runs in the route's thread. The figures are taken from the result.
 void RouteTally::OnDecided(const Decided& decided) {
   const Receipt& receipt = decided.result.receipt;
   uint32_t best = decided.result.overlap_blocks;

@@ -25,7 +25,7 @@ inline constexpr size_t kTallyWindow = 15;
 
 class RouteTally : public RouteObserver {
  public:
-  // `next` is told of everything too; may be null.
+  // `next` hears of everything too; may be null.
   explicit RouteTally(RouteObserver* next) : next_(next) {}
 
   void OnDecided(const Decided& decided) override;

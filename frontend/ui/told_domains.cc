@@ -1,3 +1,6 @@
+// One round of questions to the top level and the own leaves; what does not answer in time is left
+// out.
+
 #include "frontend/ui/told_domains.h"
 
 #include <set>

@@ -2,7 +2,7 @@
 // frontend that no route has taught any yet.
 //
 // *Truth*: of those of the top level and of the own leaves that answer within `deadline`; under a
-// policy they answer who has `status`.
+// policy they answer callers that have `status`.
 // *Threads*: waits in the caller's. *Bounds*: `kTellersMax` peers, all asked at once.
 
 #ifndef KVATLAS_FRONTEND_UI_TOLD_DOMAINS_H_

@@ -1,3 +1,7 @@
+// One function per policy, a table of them (`kKinds`), and one class that calls through the table.
+// A cost is spread over the terms of `Cost` only so that a receipt shows its parts; the sum
+// decides.
+
 #include "frontend/router/policy/policy.h"
 
 #include <algorithm>
@@ -11,10 +15,13 @@ namespace {
 // More than any load: the first of two criteria decides before the second is looked at.
 constexpr double kFirst = 1e9;
 
+// Blocks that a request would have to prefill there.
 uint32_t MissingBlocks(const CostInput& input) {
   return input.prompt_blocks - std::min(input.overlap_blocks, input.prompt_blocks);
 }
 
+// The policies for comparison count the worker's report and this frontend's own requests;
+// `others_*` is for `kvatlas` alone.
 double WaitingBlocks(const CostInput& input) {
   return static_cast<double>(input.in_flight_blocks) +
          (input.load.has_value() ? static_cast<double>(input.load->waiting_prefill_blocks) : 0);
@@ -74,10 +81,12 @@ Cost LeastLoadCost(const CostInput& input, const CostWeights&) {
   return {.queue = kFirst * WaitingBlocks(input), .decode = Requests(input)};
 }
 
+// A worker that was never sent a request has turn 0 and comes first.
 Cost RoundRobinCost(const CostInput& input, const CostWeights&) {
   return {.queue = static_cast<double>(input.turn)};
 }
 
+// A policy by its name.
 struct Kind {
   std::string_view name;
   Cost (*cost_of)(const CostInput& input, const CostWeights& weights);

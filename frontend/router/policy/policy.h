@@ -40,7 +40,7 @@ class Policy {
 
   virtual std::string_view Name() const = 0;
 
-  // What the request would cost there; in blocks of prefill where the policy thinks in such.
+  // The cost of the request there; in blocks of prefill where the policy counts in these.
   virtual Cost CostOf(const CostInput& input) const = 0;
 
   // Whether coverage and load of a cell bound what its workers can cost, so that only the cells
@@ -48,7 +48,7 @@ class Policy {
   // there were one index of all.
   virtual bool bounded_by_coverage() const = 0;
 
-  // Of the candidates' order: temperature and seed; and of `DecodeElsewhereCost`.
+  // Temperature and seed of the candidates' order, and the weights of `DecodeElsewhereCost`.
   virtual const CostWeights& weights() const = 0;
 };
 

@@ -1,3 +1,7 @@
+// A list in the order of last use, and an index into it: a hit moves its node to the back (`splice`
+// keeps iterators valid), so the front is the next to forget. Sessions that are over by `ttl` stay
+// until then; `Find` does not see them.
+
 #include "frontend/router/policy/sessions.h"
 
 #include <iterator>

@@ -1,3 +1,6 @@
+// The fields of `CostWeights` by name, and a reader that names model and field in every refusal.
+// `seed` is missing on purpose: it is one for the whole frontend.
+
 #include "frontend/router/policy/weights_file.h"
 
 #include <algorithm>
@@ -12,11 +15,14 @@
 namespace kvatlas {
 namespace {
 
+// A weight by its name in the file.
 struct Field {
   std::string_view name;
   double CostWeights::* weight;
 };
 
+// Every weight that may be set for a model; a field that is added to `CostWeights` belongs here
+// too.
 constexpr Field kFields[] = {
     {"prefill", &CostWeights::prefill},
     {"fetch_host", &CostWeights::fetch_host},
@@ -34,6 +40,7 @@ constexpr Field kFields[] = {
     {"temperature", &CostWeights::temperature},
 };
 
+// A value that is no number becomes -1, which the check below refuses as it does any negative one.
 absl::Status SetWeight(const std::string& model, const std::string& name,
                        const nlohmann::json& value, CostWeights* weights) {
   const auto* const field = std::find_if(std::begin(kFields), std::end(kFields),
@@ -69,6 +76,7 @@ absl::StatusOr<std::map<std::string, CostWeights>> ReadModelWeights(const std::s
                                                                     const CostWeights& others) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return absl::NotFoundError(path + ": cannot be opened");
+  // One byte more than allowed tells a file that is too large from one that just fits.
   std::string json(kWeightsFileBytesMax + 1, '\0');
   in.read(json.data(), static_cast<std::streamsize>(json.size()));
   json.resize(static_cast<size_t>(in.gcount()));

@@ -1,3 +1,6 @@
+// Labels are looked up in the worker's own, then in its cell's. Names are compared by binary
+// search: the request's lists are sorted when the route begins.
+
 #include "frontend/router/policy/worker_fit.h"
 
 #include <algorithm>
@@ -5,7 +8,7 @@
 namespace kvatlas {
 namespace {
 
-// Empty: neither has it.
+// The label's value, the worker's own before its cell's. Empty: neither has it.
 std::string_view LabelOf(const std::string& name, const WorkerLabels* own,
                          const WorkerLabels* of_cell) {
   for (const WorkerLabels* labels : {own, of_cell}) {
@@ -15,6 +18,7 @@ std::string_view LabelOf(const std::string& name, const WorkerLabels* own,
   return {};
 }
 
+// Whether `name` is an item of a list with commas; nothing is trimmed.
 bool IsListed(std::string_view name, std::string_view list) {
   while (!list.empty()) {
     const size_t end = std::min(list.find(','), list.size());
@@ -28,6 +32,7 @@ bool Contains(std::span<const std::string> names, const std::string& name) {
   return std::binary_search(names.begin(), names.end(), name);
 }
 
+// Blocks to prefill ahead of a request that comes now.
 uint64_t QueueOf(const std::optional<Load>& load, const InFlight& in_flight) {
   return in_flight.blocks + (load.has_value() ? load->waiting_prefill_blocks : 0);
 }
@@ -50,6 +55,8 @@ bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerL
   return IsPermitted(filter, worker, own, of_cell) && !IsDraining(filter, worker, own, of_cell);
 }
 
+// Cheapest checks first; a request without wishes and a worker without labels pass after a few
+// empty tests.
 bool IsPermitted(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                  const WorkerLabels* of_cell) {
   if (!filter.allowed_workers.empty() && !Contains(filter.allowed_workers, worker.name))
@@ -64,6 +71,8 @@ bool IsPermitted(const WorkerFilter& filter, const HolderId& worker, const Worke
                      });
 }
 
+// Any of the thresholds that are set. Requests in flight add to those of the load, of which those
+// that have ended since are taken off (`LoadNow`).
 bool IsOverloaded(const OverloadThresholds& overload, const std::optional<Load>& load,
                   const InFlight& in_flight) {
   if (!overload.any()) return false;
@@ -83,6 +92,7 @@ Role RoleOf(const WorkerLabels* own, const WorkerLabels* of_cell) {
   return role == kPrefillRole ? Role::kPrefill : role == kDecodeRole ? Role::kDecode : Role::kBoth;
 }
 
+// Plus 1: at the threshold a worker is over it by one block.
 uint64_t QueueExcess(const OverloadThresholds& overload, const std::optional<Load>& load,
                      const InFlight& in_flight) {
   const uint64_t queue = QueueOf(load, in_flight);

@@ -1,10 +1,10 @@
-// May this worker be chosen at all? What is asked before any cost is: who the request allows, what
-// the worker says of itself, and whether it is over its thresholds.
+// May this worker be chosen at all? The checks ahead of any cost: which workers the request allows,
+// the worker's own labels, and its thresholds.
 //
 // Labels of a worker that count, its cell's where it has none of that name:
 //   role       "prefill": it prefills and others decode; "decode": it only decodes; anything else, or none: both
 //   draining   "true" or "1": takes no more requests
-//   tenants    "a,b": only these tenants' requests; none: everybody's
+//   tenants    "a,b": only these tenants' requests; none: all tenants'
 // and any that the request requires.
 //
 // *Truth*: pure. A worker of unknown load is below every threshold; what is in flight to it counts
@@ -50,7 +50,7 @@ struct OverloadThresholds {
 
 enum class Role { kBoth, kPrefill, kDecode };
 
-// What one request allows; valid as long as what it points to.
+// The workers that one request allows; valid as long as what it points to.
 struct WorkerFilter {
   std::string_view tenant = {};
   std::span<const std::string> allowed_workers = {};   // names, sorted; empty: all

@@ -1,3 +1,6 @@
+// The same steps as the peers' services have, without messages: checks, the registry's query, the
+// order of the answer, and conversion into the frontend's values.
+
 #include "frontend/serve/lookup_clients/in_process_lookup_clients.h"
 
 #include <algorithm>
@@ -16,7 +19,7 @@
 namespace kvatlas {
 namespace {
 
-// What `find` returns, unless the deadline has passed before or meanwhile.
+// The result of `find`, unless the deadline has passed before or meanwhile.
 template <typename Answer, typename Find>
 absl::StatusOr<Answer> InTime(const Clock& clock, Duration deadline, const Find& find) {
   const auto late = [] { return absl::DeadlineExceededError("answered after the deadline"); };
@@ -27,10 +30,13 @@ absl::StatusOr<Answer> InTime(const Clock& clock, Duration deadline, const Find&
   return answer;
 }
 
+// The error of a peer that cannot be reached.
 absl::Status NoPeer(const std::string& address) {
   return absl::UnavailableError("'" + address + "' is not in this process");
 }
 
+// The checks of the leaf's service, so that the same code comes out: the domain's names, whether it
+// is known, the blocks, memory.
 absl::Status CheckQuestion(const OverlapQuestion& question, const HolderRegistry& registry) {
   if (absl::Status bad = ValidateDomain(*question.domain); !bad.ok()) return bad;
   if (absl::Status unknown = registry.BlockSizeOf(*question.domain).status(); !unknown.ok())
@@ -49,6 +55,7 @@ std::optional<Load> ToLoad(std::optional<Load> load) {
   return load;
 }
 
+// As a message would say it, and the frontend read it.
 WorkerFound ToWorker(const HolderOverlap& overlap) {
   WorkerFound found{.worker = overlap.holder->id,
                     .blocks = overlap.blocks,
@@ -76,6 +83,7 @@ std::vector<const HolderOverlap*> DeepestFirst(const OverlapAnswer& answer) {
   return order;
 }
 
+// The label that marks a node is left out: `is_node` says it.
 CellFound ToCell(const FoundCell& found) {
   CellFound cell{.cell = found.cell->id.name,
                  .address = found.cell->address,
@@ -104,6 +112,7 @@ InProcessOverlapFinder::InProcessOverlapFinder(std::string own, HolderRegistry* 
       clock_(clock),
       asked_(std::move(asked)) {}
 
+// The own leaf is asked in the caller's thread; everything else goes to `others_`.
 void InProcessOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                           const OverlapQuestion& question, Duration deadline,
                                           Callback callback) {
@@ -125,6 +134,7 @@ void InProcessOverlapFinder::Tell(const std::string& leaf_address, const Domain&
   }
 }
 
+// An end of a choice that the registry has not heard of is ignored.
 void InProcessOverlapFinder::End(const std::string& leaf_address, const Domain& domain,
                                  uint64_t frontend, const RouteOver& over) {
   if (leaf_address == own_) {
@@ -134,6 +144,9 @@ void InProcessOverlapFinder::End(const std::string& leaf_address, const Domain& 
   }
 }
 
+// All workers, with their tiers, as a frontend asks over gRPC. `AddPending` adds what frontends
+// told of the workers; it needs to know which frontend asks, so that this one's requests do not
+// count as load twice.
 absl::StatusOr<WorkersAnswer> InProcessOverlapFinder::Find(const OverlapQuestion& question) {
   if (absl::Status bad = CheckQuestion(question, *registry_); !bad.ok()) return bad;
   absl::StatusOr<OverlapAnswer> found =
@@ -151,6 +164,8 @@ absl::StatusOr<WorkersAnswer> InProcessOverlapFinder::Find(const OverlapQuestion
   return answer;
 }
 
+// The sum of the holders' versions stands for the state of the labels, as on the wire; 0: no holder
+// has any. Labels are copied only when it changes.
 std::shared_ptr<const LabelsByWorker> InProcessOverlapFinder::LabelsOf(
     const Domain& domain, const OverlapAnswer& answer) {
   uint64_t version = 0;
@@ -169,6 +184,7 @@ std::shared_ptr<const LabelsByWorker> InProcessOverlapFinder::LabelsOf(
   }
   MutexLock lock(&mutex_);
   if (labels_.size() >= kLabelDomainsMax && !labels_.contains(domain)) labels_.clear();
+  // Two callers may make the same labels at once; the last one's are kept.
   labels_[domain] = {.version = version, .labels = labels};
   return labels;
 }
@@ -177,6 +193,7 @@ InProcessCellFinder::InProcessCellFinder(std::string own, Hierarchy* node, CellF
                                          const Clock* clock)
     : own_(std::move(own)), node_(node), others_(others), clock_(clock) {}
 
+// As `InProcessOverlapFinder`; without a node of this process all goes to `others_`.
 void InProcessCellFinder::FindCells(const std::string& hierarchy_address,
                                     const CellQuestion& question, Duration deadline,
                                     Callback callback) {
@@ -205,6 +222,7 @@ void InProcessCellFinder::EndCell(const std::string& hierarchy_address, const Do
   }
 }
 
+// Waypoints and schedule are checked by the node itself.
 absl::StatusOr<CellsAnswer> InProcessCellFinder::Find(const CellQuestion& question) const {
   if (absl::Status bad = ValidateDomain(*question.domain); !bad.ok()) return bad;
   if (absl::Status full = CheckMemoryForQuestion(node_->registry().memory(), question.blocks);

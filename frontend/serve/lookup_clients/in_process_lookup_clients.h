@@ -7,7 +7,7 @@
 // question over gRPC: the same workers or cells in the same order, the same bounds on names, blocks
 // and memory. Other than there, a name that is not UTF-8, which no message can carry, is
 // INVALID_ARGUMENT. An answer that took longer than the deadline is DEADLINE_EXCEEDED.
-// *Threads*: any. Of the own address the callback runs in the caller's thread, before the call
+// *Threads*: any. For the own address the callback runs in the caller's thread, before the call
 // returns.
 // *Cost*: the registry's query, a sort of W workers, and per worker a copy of its id. Labels are
 // copied when one of the domain's changes, and else shared by all answers.

@@ -119,7 +119,7 @@ class RandomHolders {
 
   uint32_t Below(uint32_t bound) { return static_cast<uint32_t>(random_()) % bound; }
 
-  // One that holds some of `sequence`, and says of itself what `info` makes up.
+  // Adds a holder that holds some of `sequence`, with the id and address that `info` makes up.
   template <typename Info>
   void Add(const Domain& domain, uint32_t block_size, const std::vector<SequenceHash>& sequence,
            const Info& info, bool tiers) {
@@ -306,8 +306,8 @@ TEST(InProcessFindersTest, WhatIsToldOverAStreamIsSaidByBoth) {
   const std::vector<SequenceHash> prompt = Sequence(1, 40);
   ASSERT_TRUE((*holder)->Apply(Stored{.blocks = Sequence(1, 10)}).ok());
   const auto stats = [&] { return leaf.registry.StatsOf(kDomains[0])->pending; };
-  // The stream stands once a question was answered; until then what is told is lost. Told again it
-  // counts once.
+  // The stream stands once a question was answered; until then tellings are lost. A choice told
+  // again counts once.
   ASSERT_TRUE(Await(
       [&] {
         Ask(&teller, address, kDomains[0], prompt);
@@ -330,7 +330,7 @@ TEST(InProcessFindersTest, WhatIsToldOverAStreamIsSaidByBoth) {
   teller.End(address, kDomains[0], 5, {.decision = 1, .failed = true});
   EXPECT_TRUE(Await([&] { return stats().counts.failed == 1; }, kPatience));
   leaf.ExpectSame(kDomains[0], prompt, 6, 77);
-  // Of a worker that is not there, and of a domain that is not.
+  // A worker that is not there, and a domain that is not.
   teller.Tell(address, kDomains[0], 5,
               {.decision = 1000, .worker = {"none", 0, ""}, .blocks = prompt});
   teller.Tell(address, kDomains[1], 5,
