@@ -585,7 +585,7 @@ absl::StatusOr<DumpReadStats> ReadDump(const DumpReadOptions& options, const Rea
                                        DumpVisitor* visitor) {
   DumpHandler handler(options, visitor);
   Pieces pieces(read, &handler.tokens());
-  // Not strict: text behind the object is not read. An error of the connection is told before that
+  // Not strict: text behind the object is ignored. An error of the connection is told before that
   // of the parser, which only saw the text end.
   const bool whole = nlohmann::json::sax_parse(PieceIterator(&pieces), PieceIterator(nullptr),
                                                &handler, nlohmann::json::input_format_t::json,

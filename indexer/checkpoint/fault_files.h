@@ -1,5 +1,5 @@
-// What is on a disk after the power was cut? Files in memory that remember what was made durable,
-// and forget the rest in every way a real disk may.
+// Files in memory that lose power: they remember what was made durable, and forget the rest in
+// every way a real disk may.
 //
 // *Truth*: counts every operation that changes something. At the operation of `CutAt` the power
 // goes: it and all after it fail. What is there then is told by `AfterCut`: bytes that were not
