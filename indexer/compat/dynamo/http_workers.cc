@@ -1,3 +1,6 @@
+// /workers as text: an object per instance, with its listeners by rank. Dynamo's keys come first;
+// state, reasons and, with ?detail=1, counters of streams and ranks are ours.
+
 #include "indexer/compat/dynamo/http_workers.h"
 
 #include <chrono>
@@ -18,7 +21,8 @@ int HexDigit(char c) {
   return -1;
 }
 
-// As forms are: '+' is a blank, and a '%' that means nothing is itself.
+// Decodes a value of a URL's query as forms are: '+' is a blank, and a '%' without two hexadecimal
+// digits stands for itself.
 std::string FormDecode(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -37,6 +41,7 @@ void AppendStatus(ListenerStatus status, std::string* out) {
   AppendJsonText(ListenerStatusName(status), out);
 }
 
+// What `engine_state.h` makes of status, connection and errors.
 void AppendState(const EngineState& state, std::string* out) {
   *out += ",\"state\":";
   AppendJsonText(state.name, out);
@@ -69,6 +74,7 @@ void AppendStream(const ZmqStreamStats& stream, std::string* out) {
       ",\"restarts\":", tracker.restarts);
 }
 
+// Twice by rank: "endpoints" is Dynamo's map, "listeners" has the same ranks with their state.
 void AppendListeners(const EngineEntry& entry, bool detail, std::string* out) {
   *out += ",\"endpoints\":{";
   const char* comma = "";
@@ -97,6 +103,7 @@ void AppendListeners(const EngineEntry& entry, bool detail, std::string* out) {
   *out += '}';
 }
 
+// Of refusals only the reasons that occurred.
 void AppendRanks(const EngineWorkerStats& worker, std::string* out) {
   *out += ",\"ranks\":{";
   const char* comma = "";
@@ -128,6 +135,8 @@ void AppendRanks(const EngineWorkerStats& worker, std::string* out) {
 
 }  // namespace
 
+// A repeated parameter is refused in serde's words. `tenant_id` is known, so that it may not be
+// repeated either, and has no effect.
 std::string WorkersFilter::Read(std::string_view query) {
   std::optional<std::string> tenant;
   while (!query.empty()) {

@@ -1,6 +1,5 @@
-// How is this leaf asked by those who speak Mooncake's indexer interface (RFC #1403, Conductor)?
-// The same engines and the same index, under its names, on a listener of its own, since its paths
-// are also Dynamo's.
+// Mooncake's indexer interface (RFC #1403, Conductor): the same engines and the same index under
+// its names, on a listener of its own, since its paths are also Dynamo's.
 //
 //   POST /register       {"endpoint","replay_endpoint"?,"type","modelname","lora_name"?,"tenant_id"?,"instance_id",
 //                         "block_size","dp_rank"?,"additionalsalt"?}
