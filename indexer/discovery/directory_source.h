@@ -1,5 +1,4 @@
-// Where does a directory's knowledge come from? One entry of its list, on a thread of its own if it
-// must wait.
+// A source of a directory: one entry of its list, with a thread of its own if it must wait.
 //
 // *Threads*: `report` is called from the source's thread, or from within `Start`; never after
 // `Stop` returned.

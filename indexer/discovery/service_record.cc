@@ -1,3 +1,8 @@
+// A service record as JSON, written and read. Reading trusts nothing: records come from a Redis
+// that others write to. A field that is missing keeps its default, except the kind and the gRPC
+// address; a field of a wrong type or beyond a bound refuses the record, and the error names it.
+// Unknown fields are skipped, so that newer writers may add some.
+
 #include "indexer/discovery/service_record.h"
 
 #include <array>
@@ -14,6 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Of a name, an address, a label's name or value, a model.
 constexpr size_t kTextBytesMax = 256;
 
 constexpr std::array<std::pair<ServiceKind, std::string_view>, 4> kKinds = {{
@@ -38,6 +44,7 @@ absl::Status ReadText(const Json& object, const char* field, std::string* to) {
   return absl::OkStatus();
 }
 
+// Integers must be unsigned and fit the type; a floating point number must not be negative or NaN.
 template <typename Number>
 absl::Status ReadNumber(const Json& object, const char* field, Number* to) {
   const auto it = object.find(field);
@@ -103,6 +110,7 @@ absl::Status ReadServes(const Json& object, ServiceRecord* record) {
   return absl::OkStatus();
 }
 
+// All or nothing: one bad number refuses the whole record.
 absl::Status ReadLoad(const Json& object, std::optional<Load>* to) {
   const auto it = object.find("load");
   if (it == object.end() || it->is_null()) return absl::OkStatus();
@@ -141,6 +149,7 @@ std::string_view ToString(ServiceKind kind) {
   return "unknown";
 }
 
+// A service without a name is known by its address, so two of them never replace each other.
 std::string IdOf(const ServiceRecord& record) {
   if (record.name.empty()) return record.grpc;
   return record.replica.empty() ? record.name : record.name + "@" + record.replica;
@@ -165,6 +174,7 @@ std::string ToJson(const ServiceRecord& record) {
                  {"labels", std::move(labels)},
                  {"serves", record.serves}};
   if (record.load.has_value()) object["load"] = JsonOf(*record.load);
+  // Bytes that are not UTF-8 are replaced instead of throwing.
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,5 +1,4 @@
-// What is answered to a prompt asked over HTTP? From its tokens or local hashes to the text of an
-// answer.
+// Answers questions over HTTP: from a prompt's tokens or local hashes to the text of an answer.
 //
 // *Truth*: as `HolderRegistry`. Of a domain with workers that announce look-ahead pairs (EAGLE) a
 // prompt's tokens are asked under both kinds of hashes, and a holder counts with what it has more

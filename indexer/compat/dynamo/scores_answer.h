@@ -1,5 +1,5 @@
-// How do the holders' reaches become the answer that clients read? Ranks of one instance are
-// brought together, blocks become tokens, and all of it text.
+// Turns holders' reaches into the answer that clients read: ranks of one instance are brought
+// together, blocks become tokens, and all of it text.
 //
 //   {"scores":{"1":{"0":12}},"frequencies":[],
 //    "instances":{"1":{"longest_matched":12,"gpu":12,"dp":{"0":12},"cpu":12,"disk":12}}}
@@ -83,7 +83,7 @@ class ScoresAnswer {
   std::vector<Known> known_;
   std::vector<Instance> instances_;
   absl::flat_hash_map<const HolderInfo*, uint32_t>
-      by_info_;                                         // a hint: an address may be another's now
+      by_info_;                                         // a hint: the address may be reused
   absl::flat_hash_map<std::string, uint32_t> by_name_;  // into `instances_`
   uint64_t query_ = 0;
   std::vector<Entry> entries_;
