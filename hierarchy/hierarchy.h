@@ -12,8 +12,8 @@
 // leaf; there is nothing to agree on. A node can report upward, under a schedule that is a part of
 // its own; a level can be split over shards (`shard_map.h`), each of which is a node as any other.
 // *Truth*: bounds are of what was reported: a leaf's hole, delayed withdrawal or budget make them
-// differ from what it holds; its own answer is what counts. Of the replicas of a cell the freshest
-// live one speaks: exact before degraded, then the one heard last, then by name. A cell whose lease
+// differ from what it holds; its own answer is what counts. The freshest live replica of a cell
+// speaks for it: exact before degraded, then the one heard last, then by name. A cell whose lease
 // ran out is in no answer from that moment. A question about some waypoints only is answered with
 // bounds by those: at least the last covered one, less than the first that is not.
 // *Threads*: any. The owner calls `registry().Tick` every 200 ms or so.

@@ -230,7 +230,7 @@ grpc::Status HierarchyService::Stats(grpc::ServerContext*, const v1::StatsReques
   return grpc::Status::OK;
 }
 
-// Of all domains, whatever the request names.
+// All domains, whatever the request names.
 void HierarchyService::FillNodeStats(v1::StatsResponse* response) const {
   FillStats(hierarchy_->registry(), response);
   FillProcess(response);

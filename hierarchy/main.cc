@@ -61,7 +61,7 @@ constexpr uint64_t kWaypointsOfACellMax = 1 << 21;
 constexpr Duration kAnnounceEvery = std::chrono::seconds(1);
 constexpr Duration kKeepCellsEvery = std::chrono::seconds(2);
 
-// What the command line says; `Run` fills in the rest of `hierarchy` from it.
+// The parsed command line; `Run` fills in the rest of `hierarchy` from it.
 struct Flags {
   Address grpc{"127.0.0.1", 7420};
   Address http{"127.0.0.1", 8091};

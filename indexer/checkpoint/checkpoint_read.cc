@@ -78,7 +78,7 @@ class RecordReader {
     return absl::OkStatus();
   }
 
-  // Of the records before the last one that was read.
+  // Number and folded checksum of the records before the last one that was read.
   uint64_t records() const { return records_ - 1; }
   uint64_t checksum() const { return before_; }
   // Up to and with the last record.

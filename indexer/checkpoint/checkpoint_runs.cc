@@ -49,8 +49,8 @@ class Places {
 
 }  // namespace
 
-// 1. Each block looks its parent up and becomes the parent's successor. Of several children the
-//    first one found wins; the others start chains of their own. A parent counts only one position
+// 1. Each block looks its parent up and becomes the parent's successor. The first of several
+//    children wins; the others start chains of their own. A parent counts only one position
 //    before its child.
 // 2. Blocks that succeed none are heads: roots, blocks behind a hole, further children. A parent's
 //    position is smaller than its child's, so heads in the order of position come parents first.

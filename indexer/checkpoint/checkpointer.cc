@@ -30,7 +30,7 @@
 namespace kvatlas {
 namespace {
 
-// Of the writing thread: questions and streams are scheduled before it.
+// The nice value of the writing thread: questions and streams are scheduled before it.
 constexpr int kNice = 5;
 // A paced writer works for about `kWorkAtOnce`, then sleeps `kPausesPerWork` times as long as it
 // worked: a quarter of one core (`Pause`).

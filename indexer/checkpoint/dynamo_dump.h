@@ -55,7 +55,7 @@ using ReadChunk = std::function<absl::StatusOr<size_t>(char* to, size_t size)>;
 struct DumpReadOptions {
   HashContract contract;
   uint64_t blocks_max = 1ull << 28;
-  // Of events whose parent, or whose domain's block size, has not come yet.
+  // Memory of events that wait for their parent or their domain's block size.
   uint64_t waiting_bytes_max = 64 << 20;
 };
 
@@ -67,7 +67,7 @@ struct DumpReadStats {
   uint64_t orphaned_blocks = 0;  // whose parent never came
 };
 
-// What the reader tells, block by block.
+// Receives what is read, block by block.
 class DumpVisitor {
  public:
   virtual ~DumpVisitor() = default;

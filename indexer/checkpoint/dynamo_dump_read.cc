@@ -69,7 +69,7 @@ struct Place {
 
 // One worker rank of the domain that is being read; gone with the domain (`EndDomain`).
 struct RankNames {
-  // By the engine's name (`block_hash`). Of several blocks of one name the first counts. Grows with
+  // By the engine's name (`block_hash`). The first of several blocks of one name counts. Grows with
   // the blocks told, hence `DumpReadOptions::blocks_max`.
   absl::flat_hash_map<uint64_t, Place> places;
   absl::flat_hash_map<uint64_t, std::vector<DumpEvent>> waiting;  // by the parent's name
@@ -363,7 +363,7 @@ class DumpHandler {
           if (text != nullptr) event_.instance = std::move(*text);
         }
         if (key_ == "storage_tier" && text != nullptr) event_.tier = TierOf(*text);
-        // What a cache of another owner holds is not this worker's.
+        // Blocks in a cache of another owner are not this worker's.
         if (key_ == "residency_domain") event_.is_sound &= text != nullptr && *text == "worker";
         if (key_ == "eagle" && number != nullptr && negative == nullptr)
           event_.eagle = static_cast<uint32_t>(std::min<uint64_t>(*number, kLookAheadMax + 1));

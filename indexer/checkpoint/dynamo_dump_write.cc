@@ -232,7 +232,7 @@ class DumpWriter {
     const Step* step = nullptr;
     std::string id;  // as JSON
     uint64_t event_id = 0;
-    // Of chains: the trees, and the heads of chains that are open.
+    // Chains of the first pass: the trees, and the heads that are still to be told.
     std::vector<int32_t> child, sibling, open;
     size_t next = 0;  // name, behind the chains
   };

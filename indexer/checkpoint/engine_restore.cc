@@ -17,8 +17,8 @@
 namespace kvatlas {
 namespace {
 
-// What an entry says of the instance, and, unless `listener` is null, of one of its streams. Every
-// field of a registration must be copied here: one that is left out is lost at each restart.
+// The registration of an instance, with one of its streams unless `listener` is null. Every field
+// of a registration must be copied here: one that is left out is lost at each restart.
 EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener* listener) {
   EngineRegistration registration;
   registration.instance = entry.instance;

@@ -4,9 +4,9 @@
 // *Truth*: a replica that is alive told where its streams stand now. A checkpoint's positions are
 // of an earlier time: what it tells is in no answer before the engine is connected, and degraded
 // until its numbers go on from there, or a replay does. A dump has none: `EngineDirectory::Adopt`,
-// unconfirmed. Of a checkpoint's streams that flags named only those come back that flags name
-// still, at the same endpoint and as the same engine (adapter, salt, what its blocks are). What
-// cannot be restored is logged, and the rest goes on.
+// unconfirmed. A checkpoint's stream that came from flags comes back only if flags still name it,
+// at the same endpoint and as the same engine (adapter, salt, what its blocks are). A failure to
+// restore something is logged, and the rest goes on.
 // *Threads*: one. *Place*: before `EngineDirectory::Open`.
 
 #ifndef KVATLAS_INDEXER_CHECKPOINT_ENGINE_RESTORE_H_

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kSectorBytes = 512;
 
-// What a disk may have of `file` if it was not synced: a prefix of random length, in which each
+// The content that a disk may have of an unsynced `file`: a prefix of random length, in which each
 // sector has its older bytes, or zeros, with a chance of one in four.
 std::string Torn(const FaultFiles::File& file, std::mt19937_64* random) {
   std::string bytes = file.bytes;

@@ -80,7 +80,7 @@ class Place {
             OpenDirectory(slash_ == std::string::npos ? "." : path.substr(0, slash_ + 1), O_PATH)),
         error_(directory_.fd() < 0 ? errno : 0) {}
 
-  // What has that name itself: no symbolic link is followed. A new file is its owner's alone.
+  // Opens the name itself: no symbolic link is followed. A new file is its owner's alone.
   int Open(int flags) const {
     return Call([&] {
       return openat(directory_.fd(), name_.c_str(), flags | O_NOFOLLOW | O_CLOEXEC,
@@ -241,8 +241,8 @@ class RealFiles : public FileLayer {
     return lock;
   }
 
-  // What an unprivileged process may still use (`f_bavail`), not what the file system keeps back
-  // for root.
+  // Room for an unprivileged process (`f_bavail`), without what the file system keeps back for
+  // root.
   absl::StatusOr<uint64_t> FreeBytes(const std::string& directory) override {
     struct statvfs room;
     const int told = Retried([&] { return statvfs(directory.c_str(), &room); });

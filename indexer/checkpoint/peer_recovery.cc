@@ -145,7 +145,7 @@ struct PeerRecovery::State {
       : options(std::move(given)),
         directory(directory),
         readiness(readiness),
-        // What --workers named: `StartOver` returns to it.
+        // The registrations of --workers: `StartOver` returns to them.
         own(directory->Registrations()) {}
 
   // Waits for `duration`. False: `Cancel` was called.

@@ -7,8 +7,8 @@
 //   3. fetch the peer's snapshot, which is younger than the subscriptions: names and positions
 //   4. the owner opens the gate: each stream goes on after its position
 //
-// Of a peer that has no snapshot (Dynamo's indexer), /workers and /dump: without positions, so what
-// it tells is unconfirmed.
+// A peer without a snapshot is taken for Dynamo's indexer: its /workers and /dump are read. A dump
+// has no positions, so its blocks are unconfirmed.
 // *Truth*: everything is of one peer, the first that tells everything; nothing is kept of a peer
 // that broke off.
 // *Bounds*: a peer is not trusted. What it tells has a size, a least speed, a time and a number of

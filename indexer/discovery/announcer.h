@@ -1,7 +1,7 @@
 // Others find this process by its record in Redis, under a lease that is renewed while it lives.
 //
 // *Truth*: a record is there within a lease's third of its start, and is gone a lease after its
-// process died, or at once on `Stop`. Of two processes with the same (kind, name, replica) the
+// process died, or at once on `Stop`. If two processes have the same (kind, name, replica), the
 // younger epoch wins; the older one learns it with its next renewal and stops announcing. Time is
 // Redis' own, so clocks need not agree.
 // *Threads*: any thread may call everything. One thread of its own, and the Redis client's.

@@ -34,7 +34,7 @@ struct FoundLeaves::Found {
     MutexLock lock(&mutex);
     latest = std::move(addresses);
   }
-  // What came since the last call; nothing: nothing did.
+  // The list that came since the last call; nothing: none did.
   std::optional<std::vector<std::string>> Latest() {
     MutexLock lock(&mutex);
     return std::exchange(latest, std::nullopt);

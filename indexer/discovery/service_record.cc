@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of a name, an address, a label's name or value, a model.
+// Bytes of any text: a name, an address, a label's name or value, a model.
 constexpr size_t kTextBytesMax = 256;
 
 constexpr std::array<std::pair<ServiceKind, std::string_view>, 4> kKinds = {{

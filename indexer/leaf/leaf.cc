@@ -373,8 +373,8 @@ struct Leaf::Parts {
     });
   }
 
-  // What --min_initial_workers counts: instances of engines that are listened to, and publishers
-  // with a connection.
+  // The number that --min_initial_workers waits for: instances of engines that are listened to, and
+  // publishers with a connection.
   uint64_t Workers() const {
     uint64_t workers = directory.instances();
     ForEachPublisher([&](const Domain&, const HolderStats&) { ++workers; });

@@ -275,7 +275,8 @@ absl::Status LeafService::ExplainTo(const Identity& asker, const v1::ExplainRequ
   return ExplainPrompt(*registry_, identity_.contract, *security_, asker, request, response);
 }
 
-// Of one domain: without the numbers of the process. An unknown domain is no error: it is left out.
+// For one domain the numbers of the process are left out. An unknown domain is no error: it is left
+// out.
 grpc::Status LeafService::Stats(grpc::ServerContext*, const v1::StatsRequest* request,
                                 v1::StatsResponse* response) {
   if (!request->has_domain()) {

@@ -58,7 +58,7 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::S
   // Adds the paths above. REQUIRES: `http` has not started.
   void AddHttp(AdminHttp* http);
 
-  // What `Stats` answers of all domains, and the questions answered over gRPC since the start.
+  // `Stats` of all domains, and the questions answered over gRPC since the start.
   v1::StatsResponse AllStats() const;
   // `Leaf.Explain` for askers over other transports than gRPC.
   absl::Status ExplainTo(const Identity& asker, const v1::ExplainRequest& request,

@@ -50,14 +50,15 @@ namespace {
 // How often `Serve` looks whether the list of parents changed, and renews what is announced.
 constexpr Duration kLookAtFilesEvery = std::chrono::milliseconds(500);
 
-// What the command line says. Lives as long as `Main`: the leaf's options point into it
-// (`schedule`, `topics`, `dialed`).
+// The parsed command line. Lives as long as `Main`: the leaf's options point into it (`schedule`,
+// `topics`, `dialed`).
 struct Flags {
   LeafOptions leaf;
   std::string parents;
   std::string schedule_name = WaypointSchedule::Standard().Name();
   WaypointSchedule schedule = WaypointSchedule::Standard();
   std::vector<std::string> labels;  // NAME=VALUE
+  // --workers and the flags that go with it; `Finish` splits its entries.
   EngineFlags engines;
   // Entries of --workers that name no engine but where engines are found: pods of Kubernetes, and
   // sockets that engines connect to.
@@ -322,7 +323,7 @@ absl::Status Finish(Flags* flags) {
   return labels.ok() ? labels : OfFlag("labels", labels);
 }
 
-// What others find of this leaf in Redis; models and load are added in `Serve`.
+// This leaf's record for others in Redis; models and load are added in `Serve`.
 ServiceRecord RecordOf(const LeafOptions& options, const Leaf& leaf) {
   ServiceRecord record;
   record.kind = ServiceKind::kLeaf;

@@ -57,8 +57,8 @@ HttpResponse Error(const absl::Status& status) {
   return response;
 }
 
-// What axum, the web framework of Dynamo's indexer, answers to a body that is not what was
-// expected: plain text, 400 for broken JSON and 422 for JSON of another shape.
+// The answer of axum, the web framework of Dynamo's indexer, to a body of the wrong form: plain
+// text, 400 for broken JSON and 422 for JSON of another shape.
 void RefuseBody(const JsonReader& reader, HttpResponse* response) {
   const JsonError error = reader.error();
   response->status = error.syntax ? 400 : 422;
@@ -412,7 +412,7 @@ class HttpApi::Impl {
     return status.ok() ? Ok() : Error(status);
   }
 
-  // What a body is about, as the policy names it.
+  // The policy's name for the subject of a body.
   PolicyTarget TargetOf(const std::string& model, const std::string& group,
                         const std::string& holder) const {
     const Domain domain = DomainOf(model, group);

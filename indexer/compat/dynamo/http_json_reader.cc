@@ -461,8 +461,8 @@ bool JsonReader::AnyNumber(bool positive, Number* number) {
   return true;
 }
 
-// At '.' or an exponent. Of a skipped number serde_json words the end of the text otherwise
-// (`skipping`).
+// At '.' or an exponent. The end of the text within a skipped number has another error in
+// serde_json (`skipping`).
 bool JsonReader::TakeFraction(bool skipping) {
   if (*at_ == '.') {
     ++at_;

@@ -41,7 +41,7 @@ void AppendStatus(ListenerStatus status, std::string* out) {
   AppendJsonText(ListenerStatusName(status), out);
 }
 
-// What `engine_state.h` makes of status, connection and errors.
+// State and reason as `engine_state.h` derives them from status, connection and errors.
 void AppendState(const EngineState& state, std::string* out) {
   *out += ",\"state\":";
   AppendJsonText(state.name, out);
@@ -103,7 +103,8 @@ void AppendListeners(const EngineEntry& entry, bool detail, std::string* out) {
   *out += '}';
 }
 
-// Of refusals only the reasons that occurred.
+// Ranks with trust and blocks by tier, then refusals (only reasons that occurred) and totals of the
+// worker.
 void AppendRanks(const EngineWorkerStats& worker, std::string* out) {
   *out += ",\"ranks\":{";
   const char* comma = "";

@@ -48,7 +48,7 @@ class ScoresAnswer {
     void Set(const std::string& key);
     char* Put(char* to) const;
   };
-  // Of a holder, from query to query.
+  // A holder, remembered from query to query.
   struct Known {
     Key rank_key;
     uint32_t rank = 0;
@@ -62,7 +62,7 @@ class ScoresAnswer {
     uint64_t query = 0;
     uint32_t group = 0;
   };
-  // Of a query.
+  // A holder's reach in the current query.
   struct Entry {
     uint32_t known = 0;
     TierReach reach;
