@@ -1,4 +1,4 @@
-// May this node be asked? It is ready once the cells that it is to have have reported, or after
+// May this node be asked? It is ready once the cells that it waits for have reported, or after
 // `ready_after`, and stays ready. A node that starts again knows nothing until then: its answers
 // would send prompts to any cell.
 //

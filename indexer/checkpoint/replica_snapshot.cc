@@ -1,3 +1,6 @@
+// Bytes of one name, rank and instance first (Put… and Take… mirror each other), then the writer,
+// which pulls from a directory, and the reader, which tells a visitor.
+
 #include "indexer/checkpoint/replica_snapshot.h"
 
 #include <algorithm>
@@ -128,6 +131,7 @@ class Taker {
 
 // ---- One name ----
 
+// Fixed fields first, then those that a flag announces, in the order of the flags' use below.
 void PutName(std::string* to, const EngineAlias& alias) {
   uint8_t flags = 0;
   if (alias.suspect) flags |= kSuspect;
@@ -431,6 +435,7 @@ EngineEntry TakeInstance(Taker* from) {
   return entry;
 }
 
+// Whether the instance has a stream of that rank.
 bool Listens(const EngineEntry& entry, uint32_t rank) {
   return std::any_of(entry.listeners.begin(), entry.listeners.end(),
                      [&](const EngineListener& of) { return of.rank == rank; });
@@ -504,6 +509,7 @@ class SnapshotWriter {
 
   const SnapshotStats& written() const { return written_; }
 
+  // Appends records to `piece` until it is long enough; false: the end record was the last.
   bool Next(std::string* piece) {
     to_ = piece;
     if (records_ == 0) Header();
@@ -607,6 +613,7 @@ class SnapshotWriter {
     return stream.next < stream.order.size();
   }
 
+  // The position, then the ranks, then names: a reader needs them in this order.
   void BeginStream(StreamNames* stream) {
     stream->begun = true;
     std::string payload;
@@ -740,6 +747,7 @@ class SnapshotReader {
     return visitor_->OnRank(*entry_, mark);
   }
 
+  // Names and ranks that follow are this stream's, until the next position or instance.
   absl::Status TakePosition(Taker* payload) {
     const auto rank = payload->Take<uint32_t>();
     const bool is_known = payload->Take<uint8_t>() != 0;

@@ -72,6 +72,7 @@ absl::Status Bad(std::string_view entry, std::string_view why) {
                                     "': " + std::string(why));
 }
 
+// [NAME=]HOST:PORT. Addresses are not resolved here; port 0 would only fail later.
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeFixedSource(std::string_view entry,
                                                                  const DirectoryOptions& options) {
   ServiceRecord record;
@@ -99,6 +100,8 @@ bool IsPlaceToLook(std::string_view entry) {
          place.starts_with(kK8sPodsPrefix) || IsLeases(place);
 }
 
+// Making a source has no effect beyond memory: nothing is asked before `Start`.
+// `CheckDirectoryEntry` relies on it.
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeDirectorySource(
     std::string_view entry, const DirectoryOptions& options) {
   if (IsLeases(entry)) return MakeRedisSource(std::string(entry), options);

@@ -22,6 +22,7 @@ class DnsSource : public WaitingSource {
   ~DnsSource() override { Stop(); }
 
  private:
+  // The first resolution is at once; `Refresh` resolves again without waiting.
   void Run() override {
     do {
       Tell(Ask());

@@ -27,6 +27,7 @@ bool Read(std::string_view text, Number max, Number* to) {
   return true;
 }
 
+// Ports separated by '|', at most `kPortsMax`; the first is that of rank 0.
 bool ReadPorts(const std::string& text, std::vector<uint16_t>* to) {
   to->clear();
   for (const absl::string_view one : absl::StrSplit(text, '|')) {

@@ -34,6 +34,7 @@ absl::Status Bad(std::string_view field, std::string_view why) {
                                     std::string(why));
 }
 
+// These leave `to` as it is when the field is absent.
 absl::Status ReadText(const Json& object, const char* field, std::string* to) {
   const auto it = object.find(field);
   if (it == object.end()) return absl::OkStatus();
@@ -155,6 +156,7 @@ std::string IdOf(const ServiceRecord& record) {
   return record.replica.empty() ? record.name : record.name + "@" + record.replica;
 }
 
+// Every field but the load: one that is added to the record belongs here too.
 bool SameButLoad(const ServiceRecord& a, const ServiceRecord& b) {
   return a.kind == b.kind && a.name == b.name && a.replica == b.replica && a.grpc == b.grpc &&
          a.http == b.http && a.epoch == b.epoch && a.instance_id == b.instance_id &&

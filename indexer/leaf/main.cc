@@ -74,6 +74,7 @@ struct Flags {
   AnnounceFlag announce;
 };
 
+// Flags are declared by group; `flags.Group` may come back to an earlier group.
 void DeclareEngines(FlagSet& flags, Flags* f) {
   LeafEngineOptions& engines = f->leaf.engines;
   flags.Group("Engines");
@@ -241,6 +242,7 @@ void Declare(FlagSet& flags, Flags* f) {
             "unwritten for so long, they are the first to go when there are too many");
 }
 
+// The leaf's Redis options from --redis and --redis_shards; none without --redis.
 absl::Status FinishRedis(Flags* flags) {
   if (flags->redis.empty()) return absl::OkStatus();
   absl::StatusOr<RedisOptions> redis = ParseRedisUrl(flags->redis);
@@ -265,6 +267,7 @@ absl::Status FinishKvIndexer(Flags* flags) {
   return absl::OkStatus();
 }
 
+// `LeafOptions::schedule` points to the schedule in `flags`, which outlives the leaf.
 absl::Status FinishSchedule(Flags* flags) {
   absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(flags->schedule_name);
   if (!schedule.ok()) {
@@ -291,6 +294,7 @@ absl::Status Finish(Flags* flags) {
   auto workers = flags->engines.Workers();
   if (!workers.ok()) return workers.status();
   flags->leaf.engines.workers = *std::move(workers);
+  // Entries of --workers that are places to look: sockets for engines that dial in, or pods.
   for (const std::string& entry : flags->engines.Found()) {
     if (DialedEntry::IsEntry(entry)) {
       auto dialed = DialedEntry::Parse(entry, flags->engines.of_all);
@@ -410,6 +414,7 @@ int Main(int argc, char** argv) {
     Log(LogLevel::kInfo, "no parents: no hierarchy hears of this cell",
         {{"hint", "--parents HOST:PORT of a kvatlas-hierarchy, where there are several cells"}});
   }
+  // Ports as they are now: a flag may have said 0.
   std::vector<std::pair<std::string, Address>> listening = {{"grpc", (*leaf)->grpc_address()},
                                                             {"http", (*leaf)->http_address()}};
   for (const Address& mooncake : (*leaf)->mooncake_addresses())

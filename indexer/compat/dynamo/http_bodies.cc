@@ -61,7 +61,8 @@ QueryBody* QueriesBody::Add(bool by_hash) {
 
 namespace {
 
-// The fields' places in both lists; the rest by name.
+// Indices of the fields that both lists have at the same place. Queries by tokens have the adapter
+// behind them; by hash it is already in the hashes.
 constexpr size_t kPrompt = 0;
 constexpr size_t kModel = 1;
 constexpr size_t kGroup = 2;
@@ -94,6 +95,7 @@ std::span<const JsonField> FieldsOf(bool by_hash, bool may_be_batch) {
   return may_be_batch ? all : all.first(all.size() - 1);
 }
 
+// The Rust types' names and their numbers of fields, for refusals.
 std::string_view NameOf(bool by_hash) { return by_hash ? "QueryByHashRequest" : "QueryRequest"; }
 size_t ElementsOf(bool by_hash) { return by_hash ? kHashElements : kQueryElements; }
 
@@ -232,6 +234,7 @@ bool RegisterBody::Read(JsonReader* reader) {
   });
 }
 
+// Without a group, or without a rank, all of the instance is meant.
 bool UnregisterBody::Read(JsonReader* reader) {
   *this = {};
   constexpr JsonField kFields[] = {{"instance_id", true},

@@ -50,6 +50,7 @@ void AppendState(const EngineState& state, std::string* out) {
   AppendJsonText(state.reason, out);
 }
 
+// The replay endpoint, and how its connection is once it was asked.
 void AppendReplay(const EngineListener& listener, std::string* out) {
   if (listener.replay_endpoint.empty()) return;
   *out += ",\"replay_endpoint\":";
@@ -62,6 +63,7 @@ void AppendReplay(const EngineListener& listener, std::string* out) {
   AppendJsonText(listener.stream.replay->reason, out);
 }
 
+// Only with ?detail=1. `last_sequence` is null before the first batch.
 void AppendStream(const ZmqStreamStats& stream, std::string* out) {
   const TrackerStats& tracker = stream.tracker;
   absl::StrAppend(out, ",\"connected\":", stream.connected ? "true" : "false", ",\"silent_ms\":",

@@ -20,6 +20,7 @@
 namespace kvatlas {
 namespace {
 
+// Of any body; 8 MiB are some million token ids.
 constexpr size_t kQueryBytesMax = 8 << 20;
 
 HttpResponse Error(int status, std::string_view text) {
@@ -45,6 +46,7 @@ bool ReadName(JsonReader* reader, std::string* name) {
   return true;
 }
 
+// Sequence hashes as unsigned numbers.
 bool ReadU64s(JsonReader* reader, std::vector<SequenceHash>* hashes) {
   return reader->ReadSequence([&] {
     uint64_t hash;
@@ -349,6 +351,8 @@ HttpResponse MooncakeApi::Query(const HttpRequest& request, bool by_hash) {
   return response;
 }
 
+// Every engine of this leaf with its listeners and blocks. Made whole in memory: it grows with
+// engines and ranks, not with blocks.
 HttpResponse MooncakeApi::GlobalView() const {
   // By model, then by tenant. The block size of a domain is that of any of its instances.
   std::map<std::string, std::map<std::string, std::vector<EngineEntry>>> models;

@@ -93,6 +93,7 @@ absl::Status KvIndexerService::Serving() const {
   return serving_() ? absl::OkStatus() : absl::UnavailableError("not ready yet: see GET /ready");
 }
 
+// Timed and counted whether answered or refused.
 grpc::ServerUnaryReactor* KvIndexerService::MatchExternalKvPrefix(
     grpc::CallbackServerContext* context, const v1::MatchExternalKvPrefixRequest* request,
     v1::MatchExternalKvPrefixResponse* response) {
