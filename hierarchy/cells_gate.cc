@@ -1,3 +1,7 @@
+// Which cells there were (`kept_`, the file) and which have reported by now (`CellsOf`). Both are
+// sets of lines "CELL<tab>DOMAIN", so that comparing them is comparing texts.
+// `Look` and `Keep` run on the node's main thread; only `readiness_` is read by others.
+
 #include "hierarchy/cells_gate.h"
 
 #include <algorithm>
@@ -19,10 +23,12 @@
 namespace kvatlas {
 namespace {
 
+// More than `kCellsKeptMax` lines of ordinary names take; a larger file is not read.
 constexpr size_t kFileBytesMax = size_t{64} << 20;
 constexpr size_t kNamedMax = 8;  // of those that are missing, in a reason
 
-// Empty: a name that a line cannot have.
+// The line of a cell in a domain; empty for names that would not be read back as they are. Such
+// cells are not waited for.
 std::string LineOf(const std::string& cell, const Domain& domain) {
   std::string line = absl::StrCat(cell, "\t", ToString(domain));
   const bool plain = std::count(line.begin(), line.end(), '\t') == 1 &&
@@ -30,6 +36,8 @@ std::string LineOf(const std::string& cell, const Domain& domain) {
   return plain ? line : "";
 }
 
+// The lines that can be lines, at most `kCellsKeptMax`. A missing or unreadable file is the same as
+// none, and logged: at the first start there is none.
 std::set<std::string> ReadLines(const std::string& path) {
   std::set<std::string> lines;
   const absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
@@ -44,7 +52,8 @@ std::set<std::string> ReadLines(const std::string& path) {
   return lines;
 }
 
-// Every cell there is, in its domains, and whether a replica of it is caught up with there.
+// Every cell in every domain it has a holder in, masked ones included; true where a live replica of
+// it is exact, so its stream has caught up. One lock per holder.
 std::map<std::string, bool> CellsOf(const HolderRegistry& registry) {
   std::map<std::string, bool> cells;
   for (const Domain& domain : registry.Domains()) {
@@ -73,7 +82,10 @@ CellsGate::CellsGate(CellsGateOptions options)
       kept_(options_.file.empty() ? std::set<std::string>() : ReadLines(options_.file)),
       readiness_{.ready = false, .reason = "starting"} {}
 
-// Empty: everything is there.
+// Why the node is not ready; empty: it is.
+// 1. Lines of now and of the file together. 2. A cell has reported when all of its lines are exact:
+//    one of two models is not enough. 3. So many cells must have reported as are known, or as are
+//    expected if those are more.
 std::string CellsGate::Missing(const HolderRegistry& registry) const {
   if (kept_.empty() && options_.cells_expected == 0) return "";
   std::map<std::string, bool> cells = CellsOf(registry);
@@ -99,6 +111,8 @@ std::string CellsGate::Missing(const HolderRegistry& registry) const {
   return reason;
 }
 
+// Once ready, always ready: later losses of cells are no reason to send questions elsewhere. After
+// `ready_after` the node is ready with what it has, and says once which cells are missing.
 void CellsGate::Look(const HolderRegistry& registry) {
   if (Get().ready) return;
   std::string missing = Missing(registry);
@@ -114,6 +128,9 @@ Readiness CellsGate::Get() const {
   return readiness_;
 }
 
+// Not before ready: the file would lose cells that are still to report. Written by rename, so a
+// crash leaves the old or the new file; on an error it is tried again at the next call. A cell that
+// left (goodbye, or swept after its lease) leaves the file too.
 void CellsGate::Keep(const HolderRegistry& registry) {
   if (options_.file.empty() || !Get().ready) return;
   std::set<std::string> now;

@@ -1,6 +1,6 @@
-// May this node be asked? Ready once the cells that it is to have reported, or that took
-// `ready_after`; ready it stays. A node that starts again knows nothing until they did, and one
-// that is asked then sends every prompt anywhere.
+// May this node be asked? It is ready once the cells that it waits for have reported, or after
+// `ready_after`, and stays ready. A node that starts again knows nothing until then: its answers
+// would send prompts to any cell.
 //
 // The cells are those of the file that an earlier process of this node kept (`Keep`), and as many
 // as `cells_expected`. With neither a node is ready at once. A cell has reported when a replica of
@@ -44,12 +44,12 @@ class CellsGate {
   // Reads the file. What is wrong with it is logged.
   explicit CellsGate(CellsGateOptions options);
 
-  // Looks who has reported, and says in the log who has not when the time is over.
+  // Looks which cells have reported; logs the missing ones when `ready_after` is over.
   void Look(const HolderRegistry& registry);
   // As of the last `Look`.
   Readiness Get() const;
 
-  // Writes the cells of now down, once ready, where they changed.
+  // Once ready: writes the file when the cells changed.
   void Keep(const HolderRegistry& registry);
 
  private:

@@ -125,7 +125,7 @@ TEST_F(CellsGateTest, NodeThatStartsAgainWaitsForTheCellsThatItHad) {
   EXPECT_EQ(Reason(again), "1 of 2 cells have reported, not a");
   Add("a", kN);
   EXPECT_EQ(Reason(again), "ready");
-  // One that said goodbye is waited for no more.
+  // A cell that said goodbye is no longer waited for.
   cells_.erase("b@@m");
   again.Keep(*registry_);
   EXPECT_EQ(File(), "a\tm\na\tn|t\n");

@@ -1,3 +1,9 @@
+// Questions for cells: a query is read into the node's own terms (`Question`), asked of the
+// registry, where a holder is a replica of a cell and a block is a waypoint, and the replicas'
+// answers become cells with bounds in blocks.
+// Two ways lead to an answer: `HolderRegistry::FindBest`, whose cost does not grow with the number
+// of cells but which knows no replicas, and the full walk with `ByCell`.
+
 #include "hierarchy/hierarchy.h"
 
 #include <algorithm>
@@ -19,7 +25,8 @@ HolderRegistryOptions RegistryOptions(const HierarchyOptions& options) {
   return registry;
 }
 
-// Whether `a` speaks for the cell rather than `b`.
+// Whether replica `a` speaks for the cell rather than `b`: exact before degraded, then the one
+// heard last, then by name. A total order, so all nodes that see the same choose the same.
 bool Fresher(const HolderOverlap& a, const HolderOverlap& b) {
   const auto key = [](const HolderOverlap& o) {
     return std::tuple(o.trust != Trust::kExact, o.age, std::tie(o.holder->id.replica));
@@ -27,12 +34,15 @@ bool Fresher(const HolderOverlap& a, const HolderOverlap& b) {
   return key(a) < key(b);
 }
 
-// The replicas of one cell, as places among the holders.
+// The replicas of one cell, as indices into the answer's holders: the freshest (`speaker`), and the
+// others in no order.
 struct Replicas {
   size_t speaker;
   std::vector<size_t> others;
 };
 
+// Groups holders by the name of their cell. Keys point into the holders' infos, which the answer
+// keeps. The order of cells is that of their first replica.
 std::vector<Replicas> ByCell(const std::vector<HolderOverlap>& holders) {
   absl::flat_hash_map<absl::string_view, size_t> by_cell;
   by_cell.reserve(holders.size());
@@ -52,6 +62,8 @@ std::vector<Replicas> ByCell(const std::vector<HolderOverlap>& holders) {
   return cells;
 }
 
+// Addresses of the replicas that do not speak, the freshest first, at most `kOtherAddressesMax`: a
+// frontend asks them when the speaker's leaf does not answer.
 std::vector<std::string> AddressesOf(const std::vector<HolderOverlap>& holders,
                                      std::vector<size_t> replicas) {
   std::sort(replicas.begin(), replicas.end(),
@@ -64,19 +76,22 @@ std::vector<std::string> AddressesOf(const std::vector<HolderOverlap>& holders,
   return addresses;
 }
 
+// Whether the holder is a lower node and not a leaf.
 bool IsNode(const HolderInfo& info) {
   return std::any_of(info.labels.begin(), info.labels.end(), [](const auto& label) {
     return label.first == kKindLabel && label.second == kKindNode;
   });
 }
 
-// Deepest first, then least loaded per worker, then by name.
+// The order of an answer: deepest first, then least loaded per worker, then by name. `ahead` is the
+// load, given apart as it is computed once per holder.
 bool Before(const HolderOverlap& a, double ahead_a, const HolderOverlap& b, double ahead_b) {
   if (a.blocks != b.blocks) return a.blocks > b.blocks;
   return ahead_a != ahead_b ? ahead_a < ahead_b : a.holder->id.name < b.holder->id.name;
 }
 
-// A cell that may be answered: the replica that speaks for it, and the others.
+// A cell that may be answered: its speaker and the other replicas. Small, since these are sorted
+// and not the overlaps, which are large.
 struct Candidate {
   double ahead;
   const HolderOverlap* overlap;
@@ -89,17 +104,20 @@ struct Candidate {
 
 }  // namespace
 
-// A query in the terms of this node.
+// A query in the terms of this node: hashes at the node's waypoints alone, and how to get from the
+// place of a waypoint to blocks of the prompt.
 struct Hierarchy::Question {
   const WaypointSchedule* schedule = nullptr;
   std::span<const SequenceHash> asked;
-  std::span<const Position> positions;  // of what is asked; empty: the schedule's
+  std::span<const Position> positions;  // of `asked`; empty: all of the schedule's
   uint32_t blocks = 0;
-  std::optional<std::vector<SequenceHash>> selected = {};  // when more was asked than there is here
+  std::optional<std::vector<SequenceHash>> selected = {};  // where more was asked than we have
 
   std::span<const SequenceHash> waypoints() const { return selected ? *selected : asked; }
 
-  // Blocks before the waypoint with this place in the question; of the prompt, behind the last one.
+  // Blocks before the waypoint at this place in the question; behind the last one, all blocks of
+  // the prompt. So a cell that covers n waypoints has at least `BlocksBefore(n - 1) + 1` blocks and
+  // fewer than `BlocksBefore(n) + 1`.
   uint32_t BlocksBefore(size_t waypoint) const {
     if (waypoint >= waypoints().size()) return blocks;
     return positions.empty() ? schedule->PositionOf(static_cast<uint32_t>(waypoint))
@@ -124,6 +142,11 @@ absl::Status Hierarchy::OtherSchedule(const FindCellsQuery& query, const std::st
                                        "' is not ours, '" + schedule_name_ + "'" + why);
 }
 
+// A query of the whole prompt, or, at a split level, of some positions. For the latter the hashes
+// are asked as they are; each position must be one of our waypoints, within the prompt, and they
+// must grow, since the registry takes them for the leading waypoints of a sequence. A position that
+// is no waypoint here under another schedule than ours is FAILED_PRECONDITION; under ours
+// INVALID_ARGUMENT.
 absl::StatusOr<Hierarchy::Question> Hierarchy::Read(const FindCellsQuery& query) const {
   if (query.domain.model.empty()) return absl::InvalidArgumentError("domain.model is empty");
   if (query.blocks > kFindCellsBlocksMax) {
@@ -153,7 +176,9 @@ absl::StatusOr<Hierarchy::Question> Hierarchy::Read(const FindCellsQuery& query)
                   .blocks = query.blocks};
 }
 
-// All waypoints of the asker's schedule: ours are among them.
+// A query with the hashes at all waypoints of the asker's schedule. The asker's own name of a
+// schedule equals ours in most cases; otherwise ours must be a part of it (`Over`), and our
+// waypoints are selected from its.
 absl::StatusOr<Hierarchy::Question> Hierarchy::ReadWhole(const FindCellsQuery& query) const {
   const auto count_fits = [&](const WaypointSchedule& schedule) {
     const uint32_t expected = schedule.WaypointsIn(query.blocks);
@@ -177,8 +202,9 @@ absl::StatusOr<Hierarchy::Question> Hierarchy::ReadWhole(const FindCellsQuery& q
   return question;
 }
 
-// In its place at once, since what was just written is slow to copy; and `emplace_back()` writes
-// zeros slowly.
+// Appends one cell. It is filled in its place: copying what was just written is slow, and
+// `emplace_back()` would write zeros first; inserting a copy of a constant is faster.
+// The cell covers `overlap.blocks` waypoints of the question. Without any it has at least 0 blocks.
 void Hierarchy::AddCell(const HolderOverlap& overlap, const Question& question,
                         FoundCells* found) const {
   static const FoundCell kEmpty;
@@ -194,7 +220,8 @@ void Hierarchy::AddCell(const HolderOverlap& overlap, const Question& question,
   cell.is_node = IsNode(*overlap.holder);
 }
 
-// They are in order, unless loads changed since the last tick.
+// The answer of `FindBest`, as cells. `FindBest` orders by loads as of the last tick, and the loads
+// in the answer are those of now: they are sorted again only where that differs.
 FoundCells Hierarchy::ToFoundCells(OverlapAnswer* best, const Question& question) const {
   std::vector<HolderOverlap>& holders = best->holders;
   double before = 0;
@@ -216,6 +243,13 @@ FoundCells Hierarchy::ToFoundCells(OverlapAnswer* best, const Question& question
   return found;
 }
 
+// 1. `Read` the query. 2. For the best few, try `FindBest`: it answers where the domain has no
+//    replicas and many more cells than are wanted.
+// 3. Otherwise `FindOverlaps` of all holders, those that cover nothing included, since a cold
+//    prompt needs a cell too.
+// 4. `AddPending`: prompts that this frontend and others said they have sent.
+// 5. `ByCell`; then the best candidates are selected (linear in the cells) and only those sorted
+//    and filled in.
 absl::StatusOr<FoundCells> Hierarchy::FindCells(const FindCellsQuery& query) const {
   const absl::StatusOr<Question> question = Read(query);
   if (!question.ok()) return question.status();
@@ -235,7 +269,8 @@ absl::StatusOr<FoundCells> Hierarchy::FindCells(const FindCellsQuery& query) con
   if (query.frontend != 0)
     registry_.AddPending(query.domain, waypoints, query.frontend, /*session=*/0, &*answer);
   const std::vector<Replicas> cells = ByCell(answer->holders);
-  // One replica was told, for all of them.
+  // A frontend tells one replica of what it sends; it counts for the cell, whichever replica
+  // speaks.
   for (const Replicas& cell : cells) {
     uint32_t& depth = answer->holders[cell.speaker].pending.depth;
     for (size_t other : cell.others) depth = std::max(depth, answer->holders[other].pending.depth);

@@ -12,10 +12,10 @@
 // leaf; there is nothing to agree on. A node can report upward, under a schedule that is a part of
 // its own; a level can be split over shards (`shard_map.h`), each of which is a node as any other.
 // *Truth*: bounds are of what was reported: a leaf's hole, delayed withdrawal or budget make them
-// differ from what it holds; its own answer is what counts. Of the replicas of a cell the freshest
-// live one speaks: exact before degraded, then the one heard last, then by name. A cell whose lease
-// ran out is in no answer from that moment. Who asks about some waypoints only gets bounds by
-// those: at least the last covered one, less than the first that is not.
+// differ from what it holds; its own answer is what counts. The freshest live replica of a cell
+// speaks for it: exact before degraded, then the one heard last, then by name. A cell whose lease
+// ran out is in no answer from that moment. A question about some waypoints only is answered with
+// bounds by those: at least the last covered one, less than the first that is not.
 // *Threads*: any. The owner calls `registry().Tick` every 200 ms or so.
 // *Cost*: one query of the index, then a constant per live cell; for the best of many cells without
 // replicas (four times as many or more), a constant for each of the best.
@@ -58,8 +58,8 @@ inline constexpr char kKindNode[] = "node";
 
 inline constexpr size_t kOtherAddressesMax = 7;
 
-// Under which a node passes coverage on to its parents: cells report ordinals of waypoints, and
-// every one goes on.
+// The schedule under which a node passes coverage on to its parents: cells report ordinals of
+// waypoints, and every one goes on.
 const WaypointSchedule& OrdinalSchedule();
 
 struct HierarchyOptions {
@@ -77,10 +77,10 @@ struct FindCellsQuery {
   uint32_t blocks = 0;   // full blocks of the prompt
   std::string schedule;  // the asker's: the node's, or one that has all of its waypoints
   uint32_t best = 0;     // only the best so many; 0 means all
-  // Of a split level, what this shard has: some positions of the node's schedule, growing.
+  // At a split level the positions that this shard has: some of the node's schedule, growing.
   std::span<const Position> positions = {};
-  // Who asks, as it tells what it sends to cells (`HolderRegistry::Tell`); 0: what is pending is
-  // not wanted.
+  // The asking frontend, by the number under which it tells what it sends to cells
+  // (`HolderRegistry::Tell`); 0: what is pending is not wanted.
   uint64_t frontend = 0;
 };
 

@@ -1,3 +1,6 @@
+// The gRPC service of a node: unary and streamed questions go through `Answer` (trace, metrics) and
+// `Find`; the rest fills statistics and the metrics of cells that misbehave.
+
 #include "hierarchy/hierarchy_service.h"
 
 #include <grpcpp/support/server_callback.h>
@@ -30,9 +33,11 @@
 namespace kvatlas {
 namespace {
 
-// Names in metrics stay; more are left out.
+// Bound of cells named in metrics: a name that was once exported stays, so that its counter does
+// not vanish; further ones are left out.
 constexpr size_t kFaultyCellsMax = 1024;
 
+// The reserved label of nodes becomes the field `kind`; all other labels are passed on.
 void FillCell(const FoundCell& found, v1::CellCoverage* cell) {
   ToProto(found.cell->id, cell->mutable_cell());
   cell->set_address(found.cell->address);
@@ -49,6 +54,7 @@ void FillCell(const FoundCell& found, v1::CellCoverage* cell) {
   for (const std::string& address : found.other_addresses) cell->add_other_addresses(address);
 }
 
+// One parent of this node as /status and Stats have it.
 void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   stats->set_address(parent.parent);
   ToProto(parent.domain, stats->mutable_domain());
@@ -65,8 +71,9 @@ void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   if (parent.progress.has_value()) stats->set_reason(std::string(parent.progress->message()));
 }
 
-// Cells whose streams do what a correct one does not, by name; those that were named before stay
-// while they are known.
+// Counters of what cells' streams did wrong, by cell, domain and fault. A cell is named from its
+// first fault on, with all of its faults, for as long as the registry knows it. Called by scrapes,
+// one at a time.
 class FaultyCells {
  public:
   explicit FaultyCells(const HolderRegistry* registry) : registry_(registry) {}
@@ -74,6 +81,7 @@ class FaultyCells {
   // For `Metrics::OnText`: cells and domains come and go.
   void Append(std::string* text) {
     MetricFamilies families;
+    // So that the family is there before the first fault.
     families.Declare([](MetricFamilies* to) { to->CountRenamed(kName, kHelp, "", 0); });
     for (const Domain& domain : registry_->Domains()) {
       const absl::StatusOr<DomainStats> stats = registry_->StatsOf(domain);
@@ -132,6 +140,8 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
         return Answer({}, request, response);
       }) {
   SetMessageAllocatorFor_FindCells(&messages_);
+  // The generated base class covers the unary method only; the streaming one is marked by its index
+  // among the service's methods.
   constexpr int kFindCellsStream = 1;  // of the service's methods
   MarkMethodCallback(kFindCellsStream,
                      Streams::MethodHandler([this](grpc::CallbackServerContext* context) {
@@ -143,6 +153,7 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
   });
 }
 
+// Answered at once on the calling thread.
 grpc::ServerUnaryReactor* HierarchyService::FindCells(grpc::CallbackServerContext* context,
                                                       const v1::FindCellsRequest* request,
                                                       v1::FindCellsResponse* response) {
@@ -160,6 +171,7 @@ HierarchyService::Streams::Reactor* HierarchyService::OpenStream(
              v1::FindCellsResponse* response) { return Answer(asker, request, response); });
 }
 
+// One question, traced and counted whether or not it was answered.
 absl::Status HierarchyService::Answer(const Identity& asker, const v1::FindCellsRequest& request,
                                       v1::FindCellsResponse* response) {
   const Time started = Clock::Real().Now();
@@ -177,6 +189,10 @@ absl::Status HierarchyService::Answer(const Identity& asker, const v1::FindCells
   return status;
 }
 
+// 1. The domain as this asker may see it; a hidden one is answered as an unknown one.
+// 2. Under memory pressure long questions are refused.
+// 3. `Hierarchy::FindCells`; then the cells are copied into the response, while `found` keeps the
+//    infos that they point to. `waypoints` must live until then: the query has a view of it.
 absl::Status HierarchyService::Find(const Identity& asker, const v1::FindCellsRequest& request,
                                     v1::FindCellsResponse* response) {
   FindCellsQuery query{.domain = {}, .waypoints = {}, .schedule = request.schedule()};
@@ -214,6 +230,7 @@ grpc::Status HierarchyService::Stats(grpc::ServerContext*, const v1::StatsReques
   return grpc::Status::OK;
 }
 
+// All domains, whatever the request names.
 void HierarchyService::FillNodeStats(v1::StatsResponse* response) const {
   FillStats(hierarchy_->registry(), response);
   FillProcess(response);

@@ -41,7 +41,7 @@ class HierarchyService
   // Adds the paths above. REQUIRES: `http` has not started.
   void AddHttp(AdminHttp* http);
 
-  // What `Stats` answers, and the questions answered since the start.
+  // The answer of `Stats`, and the questions answered since the start.
   v1::StatsResponse NodeStats() const;
   uint64_t queries() const { return queries_.load(std::memory_order_relaxed); }
 

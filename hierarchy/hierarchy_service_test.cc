@@ -76,7 +76,7 @@ struct Node {
   GrpcServer server;
 };
 
-// What a leaf does towards its parent.
+// A leaf as its parent sees it.
 class Reporter {
  public:
   Reporter(const std::string& cell, const Address& parent, const Clock* clock)

@@ -463,7 +463,7 @@ TEST_F(HierarchyTest, ACellThatNeverRepairsWhatItOwesIsEmptyAfterItsTimeAndOther
   EXPECT_NE(Find(190)->cells[1].trust, Trust::kExact);
 }
 
-// The short way to the best of many is taken after a tick with a query in it.
+// `FindBest` answers after a tick with a query before it.
 TEST_F(HierarchyTest, TheBestOfManyAreTheFirstOfAll) {
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE(seed);
@@ -486,7 +486,7 @@ TEST_F(HierarchyTest, TheBestOfManyAreTheFirstOfAll) {
         EXPECT_EQ(Names(blocks, best), expected);
       }
     }
-    // What is new, gone or masked between ticks is seen as it is.
+    // Cells that came, left or were masked between ticks are seen as they are now.
     cells[0].reset();
     cells.push_back(AddCell("deepest", 6));
     EXPECT_EQ(Names(900, 2)[0], "deepest");

@@ -1,4 +1,6 @@
 // kvatlas-hierarchy: which cells hold this prompt, as a service.
+// `Run` puts the parts together and stops them; `Server` is the main thread's loop: ticks, news for
+// the parents, readiness and what is announced. Everything else runs on threads of gRPC and HTTP.
 
 #include <chrono>
 #include <memory>
@@ -48,14 +50,18 @@
 namespace kvatlas {
 namespace {
 
-// News for parents goes out this often, leases are looked at every so many times.
+// The main thread sends coverage to the parents each `kReportEvery`, and does the slower upkeep
+// (`Server::Tick`) every `kReportsPerTick`th time, so each 200 ms.
 constexpr Duration kReportEvery = std::chrono::milliseconds(20);
 constexpr int kReportsPerTick = 10;
-// Fifty times what a cell of 64 workers covers: 100 MB.
+// The default bound of one replica of a cell: fifty times what a cell of 64 workers covers, about
+// 100 MB.
 constexpr uint64_t kWaypointsOfACellMax = 1 << 21;
+// How often load and models are given to the announcer, and the file of cells is looked at.
 constexpr Duration kAnnounceEvery = std::chrono::seconds(1);
 constexpr Duration kKeepCellsEvery = std::chrono::seconds(2);
 
+// The parsed command line; `Run` fills in the rest of `hierarchy` from it.
 struct Flags {
   Address grpc{"127.0.0.1", 7420};
   Address http{"127.0.0.1", 8091};
@@ -142,13 +148,16 @@ void Declare(FlagSet& flags, Flags* f) {
                 "a node between leaves and the top, which other machines reach");
 }
 
-// What the flags mean; immutable afterwards.
+// The schedules of this level and of the one above; immutable afterwards. Cells report ordinals of
+// `here`, so what goes on to the parents is chosen by ordinal: `above_over_here` has the ordinals
+// of `here` that are waypoints of `above`.
 struct Levels {
   WaypointSchedule here = WaypointSchedule::Standard();
   WaypointSchedule above = WaypointSchedule::Standard();            // by position
   WaypointSchedule above_over_here = WaypointSchedule::Standard();  // by ordinal of `here`
 };
 
+// --parents_schedule must be a part of --schedule: a node knows its own waypoints alone.
 absl::StatusOr<Levels> ReadLevels(const Flags& flags) {
   absl::StatusOr<WaypointSchedule> here = WaypointSchedule::Parse(flags.schedule);
   if (!here.ok()) return OfFlag("schedule", here.status());
@@ -160,6 +169,8 @@ absl::StatusOr<Levels> ReadLevels(const Flags& flags) {
   return Levels{*std::move(here), *std::move(above), *std::move(over)};
 }
 
+// To its parents a node is a cell with a reserved label. Epoch and instance are new at each start,
+// so parents replace what an earlier process reported.
 CoverageReporterOptions ReporterOptions(const Flags& flags, const Levels& levels,
                                         const FoundNodes& parents) {
   CoverageReporterOptions options;
@@ -191,13 +202,15 @@ ServiceRecord RecordOf(const Flags& flags, const GrpcServer& grpc, const AdminHt
   return record;
 }
 
+// Gives the announcer the models known here and the cells' load, summed up.
 void Announce(const HolderRegistry& registry, Announcer* announcer) {
   RegistrySummary now = Summarize(registry);
   announcer->SetServes(std::move(now.models));
   announcer->SetLoad(now.load);
 }
 
-// Says that no cell reports to this node, and what to do about it.
+// Logs that no cell reports to this node and what to do about it, at the start and once a minute
+// while that lasts; the first time is no warning.
 class CellsWatch {
  public:
   explicit CellsWatch(std::string address) : address_(std::move(address)) {}
@@ -214,7 +227,7 @@ class CellsWatch {
   bool said_ = false;
 };
 
-// The node as one thread sees it.
+// The node's main thread. All members but the references are that thread's alone.
 class Server {
  public:
   Server(ServiceMain& service, const Flags& flags, HolderRegistry& registry, MemoryBudget* memory,
@@ -229,19 +242,21 @@ class Server {
         gate_(flags.gate),
         cells_(flags.advertise.empty() ? grpc.address().ToString() : flags.advertise) {}
 
-  // Until a signal: leases and repairs below, news above, other parents when there are, who may
-  // ask, what is announced of this node.
+  // Until a signal: `Tick` every 200 ms, coverage to the parents every 20 ms once ready. The file
+  // of cells is written a last time at the end, before streams are ended and cells would seem to
+  // have left.
   void Serve(Announcer* announcer) {
     for (int i = 0; !service_.WaitForSignal(kReportEvery).has_value();
          i = (i + 1) % kReportsPerTick) {
       if (i == 0) Tick(announcer);
-      // A node that still waits for its cells would say for them that they hold nothing.
+      // A node that still waits for its cells would report for them that they hold nothing.
       if (ready_) reporter_.Tick();
     }
     gate_.Keep(registry_);
   }
 
-  // Who may ask. Before the ready line, so that a node which waits for nothing is ready with it.
+  // Sets the health of gRPC and HTTP until ready. Called once before the ready line, so that a node
+  // which waits for nothing is ready with it.
   void LookAtReadiness() {
     if (ready_) return;
     gate_.Look(registry_);
@@ -285,6 +300,12 @@ class Server {
   Time keep_at_{0};
 };
 
+// Start: 1. parts are made in the order of use (the reporter before the registry that tells it of
+// domains); 2. gRPC, then HTTP; the port that gRPC got becomes the address told to parents; 3.
+// readiness, announcement and the ready line; 4. `Server::Serve`.
+// Stop: 1. the announcement is withdrawn and health is stopping, so that nothing new comes; 2.
+// streams of cells end; 3. the parents are told goodbye; 4. running questions get the other half of
+// the deadline; 5. HTTP.
 int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& parents,
         uint64_t memory_bytes_max) {
   Metrics metrics;
@@ -349,6 +370,8 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
   return 0;
 }
 
+// All flags are checked before anything is opened: `Checked` ends the process with --check, or on
+// an error.
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-hierarchy", "Which cells hold this prompt, and how deep.");
   Flags flags;

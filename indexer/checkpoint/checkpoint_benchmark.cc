@@ -45,7 +45,7 @@ constexpr size_t kQuery = 190;
 constexpr size_t kQueriesBefore = 500'000;
 const Domain kDomain{"llama-70b", ""};
 
-// Of all threads: what is comparable on a machine that does other things too.
+// CPU time of all threads: comparable on a machine that does other things too.
 double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 struct Size {

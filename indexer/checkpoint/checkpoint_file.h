@@ -1,5 +1,4 @@
-// What does a leaf write down of itself, and how is it read back? One checkpoint as a file: streams
-// of bytes in, typed values out, or a reason why not.
+// One checkpoint as a file, written and read: bytes become typed values, or a reason why not.
 //
 //   header, then for each domain: the domain, then for each holder: the holder and its runs; then
 //   engines; then the end
@@ -81,14 +80,13 @@ struct CheckpointCounts {
 // Writes in the order of the format. After an error nothing more is to be written.
 class CheckpointWriter {
  public:
-  // The file outlives it. `pause`, which may be empty, is called between pieces of work, of a
-  // holder's sorting or 256 KB;
-  // its error ends the writing with it.
+  // The file outlives it. `pause`, which may be empty, is called after each record, of about 256 KB
+  // at most; its error ends the writing with it.
   CheckpointWriter(WritableFile* file, std::function<absl::Status()> pause);
 
   absl::Status Begin(const CheckpointHeader& header);
   absl::Status AddDomain(const Domain& domain, uint32_t block_size);
-  // Of the domain added last.
+  // A holder of the domain added last.
   absl::Status AddHolder(const HolderCut& cut);
   absl::Status AddEngines(std::string_view piece);
   // How many names the pieces have, for `counts`.
@@ -110,7 +108,7 @@ class CheckpointWriter {
   uint64_t records_ = 0;
 };
 
-// What a reader is told, in the order of the file. Anything but OK ends the reading with it.
+// Receives what is read, in the order of the file. Anything but OK ends the reading with it.
 class CheckpointVisitor {
  public:
   virtual ~CheckpointVisitor() = default;

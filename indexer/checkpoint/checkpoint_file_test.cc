@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kPath[] = "/file";
 
-// What was told, in words.
+// A visitor that notes as text what a reader told.
 class Recorder : public CheckpointVisitor {
  public:
   absl::Status OnHeader(const CheckpointHeader& header) override {
@@ -153,7 +153,7 @@ class CheckpointFileTest : public testing::Test {
     EXPECT_EQ(told.text, "");
     EXPECT_EQ(told.engines, "");
   }
-  // Records as anybody could write them, each signed.
+  // Writes records as any process could, each with a correct checksum.
   void WriteRecords(const std::vector<std::pair<uint8_t, std::string>>& records) {
     bytes() = std::string(kCheckpointMagic);
     uint64_t number = 0;
@@ -243,7 +243,7 @@ TEST_F(CheckpointFileTest, TellsWhatWasWrittenParentsFirst) {
 
 // ---- Side blocks ----
 
-// Of random classes, or none.
+// A layout of random classes, or of none.
 CacheLayout RandomLayout(std::mt19937_64* random) {
   const auto below = [&](uint64_t limit) { return static_cast<uint32_t>((*random)() % limit); };
   CacheLayout layout;
@@ -391,7 +391,7 @@ TEST_F(CheckpointFileTest, LayoutsThatCannotBeAreRefused) {
     Recorder told;
     return std::string(Read(&told).status().message());
   };
-  // What is missing then is the end.
+  // This holder is accepted: only the end of the file is missing.
   EXPECT_EQ(records(HolderPayload(good)), "the checkpoint is broken: it ends early");
   for (const CacheLayout& layout : bad)
     EXPECT_EQ(records(HolderPayload(layout)), "the checkpoint is broken: a holder");
@@ -470,7 +470,7 @@ TEST_F(CheckpointFileTest, LengthsThatLieAreRefusedWithoutMemoryForThem) {
   // A record that says that it is 4 GB long.
   bytes() = std::string(kCheckpointMagic) + std::string("\x01\xff\xff\xff\xff", 5);
   ExpectRefused(absl::StatusCode::kDataLoss);
-  // A text that says so.
+  // A text that claims the largest possible length.
   std::string text;
   PutVarint(&text, UINT64_MAX);
   WriteRecords({{kHeaderRecord, text}});

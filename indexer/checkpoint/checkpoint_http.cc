@@ -12,7 +12,8 @@ namespace {
 HttpResponse WriteOne(Checkpointer* checkpointer) {
   if (checkpointer == nullptr) return HttpError(404, "this leaf has no --checkpoint_dir");
   const absl::StatusOr<CheckpointReport> report = checkpointer->WriteNow();
-  // A full disk is no fault of who asks: nothing that it does more slowly would help.
+  // A full disk is not the caller's fault: 429 would ask it to slow down, which would not help. 507
+  // is Insufficient Storage.
   if (absl::IsResourceExhausted(report.status())) return HttpError(507, report.status().ToString());
   if (!report.ok()) return HttpError(report.status());
   const nlohmann::json json = {{"number", report->number},

@@ -1,7 +1,9 @@
 // How does an operator have a checkpoint written now?
 //
-//   POST /checkpoint   200 {"number":7,"path":"/var/lib/kvatlas/checkpoint-…","bytes":…,"holders":…,"blocks":…,"seconds":…}
-//                      404 there is no --checkpoint_dir; 429 the disk is full; 503 stopping; 500 any other reason
+//     POST /checkpoint   200 {"number":7,"path":"/var/lib/kvatlas/checkpoint-…","bytes":…,
+//                             "holders":…,"blocks":…,"engine_blocks":…,"seconds":…}
+//                        404 there is no --checkpoint_dir; 507 the disk is full; 503 stopping;
+//                        500 any other reason
 //
 // It answers once the file and its name are durable, after the one being written if there is one.
 

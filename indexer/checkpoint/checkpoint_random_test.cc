@@ -62,8 +62,7 @@ class World {
     }
   }
 
-  // Publishers that are quiet and connected are told exactly, by the leaf and by any that takes
-  // over.
+  // Quiet, connected publishers are answered exactly, by the leaf and by any that takes over.
   void ExpectAtRest() {
     for (int round = 0; round < 200; ++round) {
       bool rest = true;
@@ -129,7 +128,7 @@ class World {
     return answer.has_value() && answer->trust == Trust::kExact;
   }
 
-  // A bit of some checkpoint turns.
+  // Flips a bit of some checkpoint.
   void Spoil() {
     const std::vector<std::string> paths = files_.Paths();
     if (paths.empty()) return;

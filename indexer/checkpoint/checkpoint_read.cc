@@ -1,3 +1,7 @@
+// Reads the format of `checkpoint_file.h` from untrusted bytes. `RecordReader` gives checked
+// records, Take… functions turn payloads into values or refuse them, and `Pass` walks the file in
+// order. `ReadCheckpoint` runs two passes: one that only checks, one that tells the visitor.
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,19 +19,24 @@
 namespace kvatlas {
 namespace {
 
+// Read at once; at least the largest record is in memory, whatever its length says.
 constexpr size_t kWindowBytes = 1 << 20;
 
+// DATA_LOSS. `how` names the structure, not the place.
 absl::Status Broken(const char* how) {
   return absl::DataLossError("the checkpoint is broken: " + std::string(how));
 }
 
 // ---- Records ----
 
-// One record after another, each checked. Keeps what it read ahead.
+// One record after another, each with its checksum verified. `window_` holds bytes read ahead:
+// [start_, end) is not consumed yet, and `offset_` is the file position of its end.
 class RecordReader {
  public:
   explicit RecordReader(const ReadableFile& file) : file_(file) {}
 
+  // INVALID_ARGUMENT: not a checkpoint at all. FAILED_PRECONDITION: a checkpoint of another
+  // version. Version 01 is read as 02: it only lacks layouts and side blocks.
   absl::Status Magic() {
     const absl::StatusOr<std::string_view> got = Fill(kCheckpointMagic.size());
     if (!got.ok()) return got.status();
@@ -42,7 +51,8 @@ class RecordReader {
     return absl::OkStatus();
   }
 
-  // `payload` is valid until the next call.
+  // The next record. `payload` points into the window and is valid until the next call of any
+  // method. The length is checked before anything is read for it.
   absl::Status Next(uint8_t* kind, std::string_view* payload) {
     Drop(record_bytes_);
     record_bytes_ = 0;
@@ -59,6 +69,8 @@ class RecordReader {
     const auto checksum = ByteTaker(record->substr(signed_bytes.size())).Take<uint64_t>();
     if (checksum != Xxh3(signed_bytes, records_)) return Broken("a checksum is wrong");
     before_ = all_;
+    // The end's own checksum is not part of what the end says: `before_` is the fold without the
+    // last record.
     all_ = FoldChecksum(all_, checksum);
     ++records_;
     record_bytes_ = bytes;
@@ -66,12 +78,14 @@ class RecordReader {
     return absl::OkStatus();
   }
 
-  // Of those before the last one.
+  // Number and folded checksum of the records before the last one that was read.
   uint64_t records() const { return records_ - 1; }
   uint64_t checksum() const { return before_; }
   // Up to and with the last record.
   uint64_t bytes() const { return offset_ - (window_.size() - start_) + record_bytes_; }
 
+  // Whether the file ends behind the last record. Drops that record: its payload is gone
+  // afterwards.
   absl::StatusOr<bool> AtEnd() {
     Drop(std::exchange(record_bytes_, 0));
     if (start_ < window_.size()) return false;
@@ -84,7 +98,9 @@ class RecordReader {
  private:
   void Drop(size_t bytes) { start_ += bytes; }
 
-  // The next `size` bytes, left where they are. DATA_LOSS: there are fewer.
+  // The next `size` bytes, which stay in the window. Reads as much as fits the window, and moves
+  // the rest to its front first, so each byte is moved at most once per window. DATA_LOSS: the file
+  // has fewer.
   absl::StatusOr<std::string_view> Fill(size_t size) {
     if (window_.size() - start_ < size) {
       window_.erase(0, std::exchange(start_, 0));
@@ -152,7 +168,8 @@ CacheClass TakeClass(ByteTaker* from, bool* ok) {
   return of;
 }
 
-// False: what no holder can have.
+// False: no holder can have this layout. The count is checked before the loop, so that a wrong one
+// costs no memory.
 bool TakeLayout(ByteTaker* from, CacheLayout* layout) {
   bool ok = true;
   layout->has_main = from->Take<uint8_t>() & kLayoutHasMain;
@@ -163,6 +180,8 @@ bool TakeLayout(ByteTaker* from, CacheLayout* layout) {
   return ok && from->ok() && ValidateLayout(*layout).ok();
 }
 
+// The loop over labels ends with the payload (`from.ok()`), whatever the count says. All values are
+// checked against what a live stream could have had: the registry relies on it.
 absl::StatusOr<HolderImage> TakeHolder(std::string_view payload) {
   ByteTaker from(payload);
   HolderImage image;
@@ -188,6 +207,7 @@ absl::StatusOr<HolderImage> TakeHolder(std::string_view payload) {
     tier.sum = from.Take<uint64_t>();
   }
   const bool layout_ok = (flags & kHolderHasLayout) == 0 || TakeLayout(&from, &image.layout);
+  // Far from where adding the checkpoint's age could overflow.
   constexpr uint64_t kSilentMax = std::numeric_limits<int64_t>::max() / 4;
   const bool load_ok = !image.load.has_value() ||
                        (std::isfinite(image.load->tokens_per_s) && image.load->tokens_per_s >= 0);
@@ -209,7 +229,8 @@ bool TakeHashes(ByteTaker* from, uint64_t count, std::vector<Hash>* hashes) {
   return true;
 }
 
-// False: no run.
+// False: not a run. `run` is reused from call to call, hence every field is set. The position of
+// the last block must fit.
 bool TakeRun(ByteTaker* from, Stored* run, TierMask* tiers) {
   const auto flags = from->Take<uint8_t>();
   const uint64_t position = from->TakeVarint();
@@ -228,7 +249,7 @@ bool TakeRun(ByteTaker* from, Stored* run, TierMask* tiers) {
   return !(flags & kRunHasLocals) || TakeHashes(from, count, &run->local_hashes);
 }
 
-// False: no names.
+// False: not a list of names. Files from before the class bits have 0 there: not known.
 bool TakeNames(ByteTaker* from, Stored* run, TierMask* tiers) {
   const auto flags = from->Take<uint8_t>();
   const uint64_t count = from->TakeVarint();
@@ -244,7 +265,8 @@ bool TakeNames(ByteTaker* from, Stored* run, TierMask* tiers) {
 
 // ---- The file ----
 
-// All of it once; without a visitor nothing is told.
+// One walk through the whole file. Without a visitor it only checks. The state is what order
+// demands: a holder needs a domain before it, runs a holder.
 class Pass {
  public:
   Pass(const ReadableFile& file, const CheckpointExpectation& expect, CheckpointVisitor* visitor)
@@ -263,7 +285,7 @@ class Pass {
   }
 
  private:
-  // One that was looked at and left counts again.
+  // The next record, or the one that `TakeEngines` has read beyond the engines (`left_`).
   absl::Status NextRecord() {
     if (std::exchange(left_, false)) return absl::OkStatus();
     return reader_.Next(&kind_, &payload_);
@@ -284,6 +306,8 @@ class Pass {
     return visitor_ == nullptr ? absl::OkStatus() : visitor_->OnHeader(*header);
   }
 
+  // Dispatches one record between header and end. Unknown kinds are skipped: a newer writer may
+  // have added some (checksums and counts still cover them).
   absl::Status Take() {
     switch (kind_) {
       case kHeaderRecord:
@@ -324,6 +348,8 @@ class Pass {
     return visitor_ == nullptr ? absl::OkStatus() : visitor_->OnDomain(domain, block_size);
   }
 
+  // Runs and side names alike. The blocks are counted for the end's check also when there is no
+  // visitor.
   absl::Status TakeRuns(bool (*take)(ByteTaker*, Stored*, TierMask*), uint64_t* blocks) {
     if (!in_holder_) return Broken("runs without a holder");
     ByteTaker from(payload_);
@@ -337,7 +363,10 @@ class Pass {
     return absl::OkStatus();
   }
 
-  // The records in a row are one stream of bytes.
+  // Consecutive engine records are one stream of bytes, which the visitor pulls. It need not pull
+  // all: what it leaves is read here as further engine records and skipped (`engines_told_`), so
+  // that the walk goes on behind them. A record of another kind, once read, is left for
+  // `NextRecord`.
   absl::Status TakeEngines() {
     counts_.engine_bytes += payload_.size();
     if (visitor_ == nullptr) return absl::OkStatus();
@@ -359,6 +388,8 @@ class Pass {
     });
   }
 
+  // Compares what was read with what the writer counted. Bytes behind the end are refused: a file
+  // whose end is in its middle was put together from two.
   absl::Status End() {
     ByteTaker from(payload_);
     const auto records = from.Take<uint64_t>();
@@ -390,6 +421,8 @@ class Pass {
 
 }  // namespace
 
+// The first pass reads everything to learn whether it may be told: a visitor never sees part of a
+// spoiled file, unless the file changes or fails between the passes.
 absl::StatusOr<CheckpointCounts> ReadCheckpoint(const ReadableFile& file,
                                                 const CheckpointExpectation& expect,
                                                 CheckpointVisitor* visitor) {

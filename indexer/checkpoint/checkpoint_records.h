@@ -1,5 +1,4 @@
-// What do writer and reader of a checkpoint's records have in common? Kinds and flags of the format
-// in `checkpoint_file.h`.
+// Kinds and flags of the format in `checkpoint_file.h`, for its writer and its reader.
 
 #ifndef KVATLAS_INDEXER_CHECKPOINT_CHECKPOINT_RECORDS_H_
 #define KVATLAS_INDEXER_CHECKPOINT_CHECKPOINT_RECORDS_H_
@@ -28,12 +27,12 @@ inline constexpr uint8_t kHolderWhole = 1, kHolderLeaseOver = 2, kHolderHasLoad 
 inline constexpr uint8_t kLayoutHasMain = 1;
 inline constexpr uint8_t kClassDropsLast = 1;
 inline constexpr uint8_t kRunTiers = 15, kRunHasParent = 16, kRunHasLocals = 32;
-// Of names of side blocks: the class's number above the tiers.
+// In the flags of side names the number of the class stands above the tiers.
 inline constexpr int kNamesSideShift = 4;
 inline constexpr uint8_t kNamesSideMax = 15;
 static_assert(kRunTiers < 1 << kNamesSideShift);
 
-// Of all records so far, with one more.
+// The checksum of all records so far, with one more.
 inline uint64_t FoldChecksum(uint64_t all, uint64_t one) {
   std::string both;
   PutNumber(&both, all);

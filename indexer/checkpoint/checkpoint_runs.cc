@@ -1,3 +1,6 @@
+// Orders one holder's blocks for a checkpoint: linear in their number but for the sorting of heads,
+// and without pointers: blocks are 32-bit places in the vector of holdings.
+
 #include "indexer/checkpoint/checkpoint_runs.h"
 
 #include <algorithm>
@@ -11,7 +14,9 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// Places of blocks, found by their hashes: open addressing, at most half full.
+// From a block's hash to its place: open addressing with linear probing. The table is a power of
+// two and at most half full, so a probe always meets an empty slot. The multiplication spreads the
+// hash's bits: `shift_` takes the highest.
 class Places {
  public:
   explicit Places(const std::vector<Holding>& holdings)
@@ -44,9 +49,15 @@ class Places {
 
 }  // namespace
 
-// 1. Every block learns which one follows it; of several children the first to ask. 2. Those that
-// follow none are heads; a parent's position is smaller, so in order of position parents come
-// first. 3. Each chain from its head, cut where tiers change.
+// 1. Each block looks its parent up and becomes the parent's successor. The first of several
+//    children wins; the others start chains of their own. A parent counts only one position
+//    before its child.
+// 2. Blocks that succeed none are heads: roots, blocks behind a hole, further children. A parent's
+//    position is smaller than its child's, so heads in the order of position come parents first.
+// 3. Each chain is walked from its head and cut where the tiers change or a run is full. A cut
+//    chain stays in order, so its later runs come behind the run of their parent.
+// A block in the order of step 3 is visited once: each has at most one predecessor, and positions
+// grow along a chain, so there is no cycle.
 absl::Status VisitRuns(const std::vector<Holding>& holdings,
                        const std::function<absl::Status(std::span<const uint32_t>)>& visit) {
   std::vector<uint32_t> next(holdings.size(), kNone), heads;

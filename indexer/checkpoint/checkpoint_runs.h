@@ -1,5 +1,4 @@
-// Which of a holder's blocks follow one another? Its holdings as runs, parents first, each block in
-// one run.
+// A holder's blocks as runs: blocks that follow one another, parents first, each block in one run.
 //
 // *Cost*: about 40 ns a block and 12 bytes beside the holdings.
 

@@ -1,3 +1,6 @@
+// A directory of numbered checkpoint files: naming, the durable write and the removal of old ones.
+// The file LOCK in it belongs to the process that writes there.
+
 #include "indexer/checkpoint/checkpoint_store.h"
 
 #include <algorithm>
@@ -9,9 +12,11 @@ namespace kvatlas {
 namespace {
 
 constexpr std::string_view kPrefix = "checkpoint-";
+// Enough for any 64-bit number; leading zeros make names sort as numbers.
 constexpr size_t kDigits = 20;
 
-// Nothing: not a checkpoint's name.
+// The number in a checkpoint's name; nothing for any other name, for one that overflows and for the
+// temporary file.
 std::optional<uint64_t> NumberOf(const std::string& name) {
   if (name.size() != kPrefix.size() + kDigits || name.compare(0, kPrefix.size(), kPrefix) != 0)
     return std::nullopt;
@@ -32,6 +37,8 @@ CheckpointStore::CheckpointStore(FileLayer* files, std::string directory, uint32
       temporary_(directory_ + "/checkpoint.tmp"),
       keep_(std::max<uint32_t>(keep, 1)) {}
 
+// The lock is held until this object is destroyed, also when a later write fails. Only the owner of
+// the lock removes the temporary file: it is no other process's.
 absl::Status CheckpointStore::Open() {
   if (lock_ != nullptr) return absl::OkStatus();
   if (absl::Status made = files_->MakeDirectory(directory_); !made.ok()) return made;
@@ -58,6 +65,7 @@ std::string CheckpointStore::PathOf(uint64_t number) const {
   return directory_ + "/" + std::string(kPrefix) + digits;
 }
 
+// Above `written_` too: a number is not used twice even if its file has been removed by hand since.
 absl::StatusOr<uint64_t> CheckpointStore::NextNumber() const {
   const absl::StatusOr<std::vector<uint64_t>> numbers = Numbers();
   if (!numbers.ok()) return numbers.status();
@@ -68,6 +76,13 @@ absl::StatusOr<uint64_t> CheckpointStore::NextNumber() const {
   return last + 1;
 }
 
+// 1. `WriteTemporary`: the temporary file is filled and synced.
+// 2. It is renamed to its number. Until here an error leaves the older checkpoints as they were.
+// 3. The directory is synced: only now does the new name survive a power cut.
+// 4. `RemoveOld`, only after the sync: a removal that reached the disk before the new name would
+//    leave one checkpoint less, or none.
+// If step 3 fails the file is there under its number, perhaps not durably: the write is reported as
+// failed, nothing is removed, and the number counts as used.
 absl::Status CheckpointStore::Write(uint64_t number,
                                     const std::function<absl::Status(WritableFile*)>& fill) {
   absl::Status status = WriteTemporary(fill);
@@ -90,7 +105,7 @@ absl::Status CheckpointStore::WriteTemporary(
   return status.ok() ? (*file)->Sync() : status;
 }
 
-// One that cannot be removed now is tried again the next time.
+// Keeps the `keep_` youngest. A file that cannot be removed is tried again after the next write.
 void CheckpointStore::RemoveOld() {
   const absl::StatusOr<std::vector<uint64_t>> numbers = Numbers();
   if (!numbers.ok()) return;

@@ -1,5 +1,4 @@
-// Which checkpoints are there, and how does another one come to be without ever being half there? A
-// directory of numbered files.
+// A directory of numbered checkpoint files, in which a new one appears whole or not at all.
 //
 //   write   1. checkpoint.tmp is created and filled   2. it is synced   3. it is renamed to checkpoint-<number>
 //           4. the directory is synced                5. the oldest beyond `keep` are removed
@@ -39,12 +38,12 @@ class CheckpointStore {
 
   std::string PathOf(uint64_t number) const;
 
-  // One above all that are there or were written. FAILED_PRECONDITION: the last possible number is
-  // there.
+  // One above all that are there or that this process wrote. FAILED_PRECONDITION: the last possible
+  // number is there.
   absl::StatusOr<uint64_t> NextNumber() const;
 
-  // Writes that one. Its errors are those of `fill` and of the disk; the older ones are then all
-  // still there.
+  // Writes the checkpoint of that number. Errors are those of `fill` and of the disk; the older
+  // ones are then all still there.
   absl::Status Write(uint64_t number, const std::function<absl::Status(WritableFile*)>& fill);
 
  private:

@@ -1,5 +1,5 @@
 // A leaf's registry and the publishers that feed it, in memory and in manual time, for tests that
-// kill the one and look at what the others make of it.
+// kill the leaf and look at how the publishers go on.
 
 #ifndef KVATLAS_INDEXER_CHECKPOINT_CHECKPOINT_TEST_UTIL_H_
 #define KVATLAS_INDEXER_CHECKPOINT_CHECKPOINT_TEST_UTIL_H_
@@ -33,7 +33,7 @@ namespace kvatlas {
 
 inline constexpr char kTestCell[] = "cell-a";
 
-// What a holder holds: tier, block, position, parent; side blocks at `kSidePosition`.
+// A holder's blocks: tier, block, position, parent; side blocks at `kSidePosition`.
 using Contents = std::set<std::tuple<int, uint64_t, Position, uint64_t>>;
 using AllContents = std::map<std::pair<Domain, HolderId>, Contents>;
 
@@ -58,9 +58,9 @@ class TestPublisher {
   void Connect(HolderRegistry* registry);
   void Disconnect();
   bool connected() const { return session_ != nullptr; }
-  // Exchanges at most that many messages; false: neither side had anything more to say.
+  // Exchanges at most that many messages; false: neither side had more to send.
   bool Exchange(int messages);
-  // Nothing is on its way any more.
+  // No message is on its way any more.
   bool AtRest() const;
 
   const Domain& domain() const { return identity_.domain; }
@@ -89,7 +89,7 @@ class CheckpointedLeaf {
   Metrics& metrics() { return metrics_; }
   AllContents Contents() const;
   CacheLayout LayoutOf(const Domain& domain, const HolderId& holder) const;
-  // Of a holder as an answer says it; nothing: in no answer.
+  // The holder in an answer; nothing: it is in none.
   std::optional<HolderOverlap> AnswerOf(const Domain& domain, const HolderId& holder,
                                         std::vector<SequenceHash> prompt = {}) const;
 

@@ -1,3 +1,7 @@
+// Writes the format of `checkpoint_file.h`. Put… functions append one structure to a payload, Add…
+// methods write records, `Record` frames and checksums one. Bytes are collected in a buffer of 1
+// MiB and appended to the file; syncing is the store's.
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -15,9 +19,11 @@
 namespace kvatlas {
 namespace {
 
+// A record of runs or names is closed when its payload reaches so many bytes.
 constexpr size_t kRunsBytes = 256 << 10;  // of one record, about
 constexpr size_t kBufferBytes = 1 << 20;
-// A run more than `kRunsBytes` still fits a record.
+// The payload grows by one run before it is looked at: at most 16 bytes a block (two hashes), and
+// the run's head.
 static_assert(kRunsBytes + kBatchBlocksMax * 16 + 64 <= kCheckpointRecordBytesMax);
 
 void PutClass(std::string* to, const CacheClass& of) {
@@ -27,6 +33,7 @@ void PutClass(std::string* to, const CacheClass& of) {
   PutNumber(to, of.window_tokens);
 }
 
+// Layouts are written only where they are not plain (full attention alone): `kHolderHasLayout`.
 void PutLayout(std::string* to, const CacheLayout& layout) {
   PutNumber(to, layout.has_main ? kLayoutHasMain : uint8_t{0});
   PutClass(to, layout.main);
@@ -34,6 +41,8 @@ void PutLayout(std::string* to, const CacheLayout& layout) {
   for (const CacheClass& side : layout.sides) PutClass(to, side);
 }
 
+// The holder's record. Order and widths are the format's; `TakeHolder` reads the same in the same
+// order. A field may only be added at the end, with a flag.
 std::string HolderBytes(const HolderImage& image) {
   std::string to;
   PutText(&to, image.info.id.name);
@@ -73,6 +82,9 @@ std::string HolderBytes(const HolderImage& image) {
   return to;
 }
 
+// A run's blocks share tiers and follow one another, so only the first one's parent and position
+// are written: a reader derives the others. Local hashes are written when any block has one; 0
+// stands for a block without.
 void PutRun(std::string* to, const std::vector<Holding>& holdings, std::span<const uint32_t> run) {
   const Holding& first = holdings[run.front()];
   const bool locals = std::any_of(run.begin(), run.end(),
@@ -113,6 +125,8 @@ absl::Status CheckpointWriter::AddDomain(const Domain& domain, uint32_t block_si
   return Record(kDomainRecord, payload);
 }
 
+// The holder's record, then its main blocks as runs, parents first, then its side blocks.
+// `VisitRuns` sorts all of the holder's blocks first, which is the longest step between two pauses.
 absl::Status CheckpointWriter::AddHolder(const HolderCut& cut) {
   ++counts_.holders;
   counts_.blocks += cut.holdings.size();
@@ -131,7 +145,10 @@ absl::Status CheckpointWriter::AddHolder(const HolderCut& cut) {
   return status.ok() ? AddSides(cut.sides) : status;
 }
 
-// By their class and the tiers that they are in, in pieces that read as runs.
+// Names of side blocks, grouped by class and tiers: the flags byte is the class number (4 bits)
+// above the tiers (4 bits). Class numbers that do not fit become 0, not known. Groups are cut at
+// `kBatchBlocksMax`, so that the visitor gets them as runs. Flags 0 do not occur: a held block is
+// in some tier.
 absl::Status CheckpointWriter::AddSides(const std::vector<SideHolding>& sides) {
   std::array<std::vector<SequenceHash>, 256> by_flags;
   for (const SideHolding& side : sides) {
@@ -154,6 +171,7 @@ absl::Status CheckpointWriter::AddSides(const std::vector<SideHolding>& sides) {
   return payload.empty() ? absl::OkStatus() : Record(kSidesRecord, payload);
 }
 
+// The bytes of a snapshot, cut anywhere: the reader joins the records again (`Pass::TakeEngines`).
 absl::Status CheckpointWriter::AddEngines(std::string_view piece) {
   counts_.engine_bytes += piece.size();
   for (size_t from = 0; from < piece.size(); from += kRunsBytes) {
@@ -163,6 +181,8 @@ absl::Status CheckpointWriter::AddEngines(std::string_view piece) {
   return absl::OkStatus();
 }
 
+// The end counts all records before it and folds their checksums in order, so that missing,
+// repeated or reordered records are found as well as spoiled ones.
 absl::Status CheckpointWriter::End() {
   std::string payload;
   PutNumber(&payload, records_);
@@ -172,6 +192,8 @@ absl::Status CheckpointWriter::End() {
   return status.ok() ? Flush() : status;
 }
 
+// The record's own number seeds its checksum: a record that is moved within the file, or copied
+// from another place, does not pass. The pause comes last, when the buffer is consistent.
 absl::Status CheckpointWriter::Record(uint8_t kind, std::string_view payload) {
   const size_t start = buffer_.size();
   PutNumber(&buffer_, kind);

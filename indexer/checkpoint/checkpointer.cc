@@ -1,3 +1,9 @@
+// When checkpoints are written and how a leaf comes back from one. `StreamsRestorer` and
+// `EnginesRestorer` read one checkpoint file into the registry and the engine directory;
+// `Checkpointer::State` has the writing, its pace and the thread.
+// Locks: `write_mutex` is held for a whole checkpoint (read or written) and is taken before
+// `mutex`, which is held only for a look at flags and statistics.
+
 #include "indexer/checkpoint/checkpointer.h"
 
 #include <sys/resource.h>
@@ -24,12 +30,17 @@
 namespace kvatlas {
 namespace {
 
+// The nice value of the writing thread: questions and streams are scheduled before it.
 constexpr int kNice = 5;
-// Worked at once, before a pause of `kPausesPerWork` times as long.
+// A paced writer works for about `kWorkAtOnce`, then sleeps `kPausesPerWork` times as long as it
+// worked: a quarter of one core (`Pause`).
 constexpr Duration kWorkAtOnce = std::chrono::milliseconds(2);
 constexpr int kPausesPerWork = 3;
 
-// Puts holders back into a registry. What one holder's bounds refuse is told, and the others go on.
+// First pass over a checkpoint: puts the holders of streams back into a registry, run by run. A
+// holder that the registry refuses is logged and its runs are skipped; the others go on. All
+// holders stay invisible until `OnEnd`, so a file that breaks off midway leaves nothing behind:
+// destroyed `RestoredHolder`s are forgotten.
 class StreamsRestorer : public CheckpointVisitor {
  public:
   StreamsRestorer(HolderRegistry* registry, uint64_t wall_now_ns)
@@ -51,6 +62,7 @@ class StreamsRestorer : public CheckpointVisitor {
 
   absl::Status OnHolder(const HolderImage& image) override {
     Finish();
+    // The holder was silent for as long as the leaf was down, too.
     HolderImage aged = image;
     aged.silent += age_;
     absl::StatusOr<std::unique_ptr<RestoredHolder>> holder =
@@ -69,9 +81,11 @@ class StreamsRestorer : public CheckpointVisitor {
   absl::Status OnRun(Stored* run, TierMask tiers) override {
     if (holder_ == nullptr) return absl::OkStatus();
     for (int tier = 0; tier < kTiers; ++tier) {
+      // The file has a block once with all its tiers; the registry takes an event per tier.
       run->tier = static_cast<Tier>(tier);
       if (!tiers.Has(run->tier)) continue;
-      // What is shed shows in the digest.
+      // Refused blocks (limits of memory or blocks) make the digest differ, which
+      // `RestoredHolder::Finish` finds: the holder is then degraded until a snapshot.
       holder_->Apply(*run).IgnoreError();
     }
     return absl::OkStatus();
@@ -79,7 +93,7 @@ class StreamsRestorer : public CheckpointVisitor {
 
   absl::Status OnEngines(const ReadChunk&) override { return absl::OkStatus(); }
 
-  // Only now are they shown: a file that broke off leaves nothing.
+  // The whole file was read: all holders appear now.
   absl::Status OnEnd() override {
     Finish();
     for (const std::unique_ptr<RestoredHolder>& holder : holders_)
@@ -93,6 +107,7 @@ class StreamsRestorer : public CheckpointVisitor {
   uint64_t shed() const { return shed_; }
 
  private:
+  // The current holder, if any, is complete; keeps it for `OnEnd`.
   void Finish() {
     if (holder_ != nullptr) holders_.push_back(std::move(holder_));
     holder_ = nullptr;
@@ -103,12 +118,14 @@ class StreamsRestorer : public CheckpointVisitor {
   Duration age_{0};
   Domain domain_;
   uint32_t block_size_ = 0;
+  // Null before the first holder of a domain, and while a refused holder's runs are skipped.
   std::unique_ptr<RestoredHolder> holder_;
   std::vector<std::unique_ptr<RestoredHolder>> holders_;
   uint64_t shed_ = 0;
 };
 
-// Puts engines back into a directory.
+// Second pass over the same checkpoint, after it is known that no replica tells better: reads only
+// the embedded snapshot of engines. Nothing but that is looked at; the file was checked as a whole.
 class EnginesRestorer : public CheckpointVisitor {
  public:
   EnginesRestorer(const HashContract& contract, EngineDirectory* directory, NamedByFlags named)
@@ -178,6 +195,7 @@ struct Checkpointer::State {
     return {.contract_id = options.contract.Id(), .cell = options.cell};
   }
 
+  // Reads checkpoint `number` into `visitor`, after checking all of the file (`ReadCheckpoint`).
   absl::StatusOr<CheckpointCounts> Read(uint64_t number, CheckpointVisitor* visitor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex) {
     const absl::StatusOr<std::unique_ptr<ReadableFile>> file =
@@ -192,7 +210,8 @@ struct Checkpointer::State {
   absl::Status WriteDomain(const Domain& domain, CheckpointWriter* writer);
   absl::Status WriteEngines(CheckpointWriter* writer);
   absl::Status Pause(Time begun, Time* worked_from);
-  // One without the engines that are still to come back would hide the one that has them.
+  // Whether a checkpoint may be written. Before `Start`, engines may still have to come back, and a
+  // checkpoint without them would hide the older one that has them, since the youngest is restored.
   bool MayWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return directory == nullptr || started;
   }
@@ -202,8 +221,10 @@ struct Checkpointer::State {
   HolderRegistry* const registry;
   EngineDirectory* const directory;
 
-  Mutex write_mutex;  // before the other; held for a whole checkpoint
+  Mutex write_mutex;  // taken before `mutex`; held for a whole checkpoint
   CheckpointStore store ABSL_GUARDED_BY(write_mutex);
+  // The checkpoint that `Restore` took, which `RestoreEngines` reads again. It is still there then:
+  // nothing is written, so nothing removed, before `Start`.
   std::optional<uint64_t> restored ABSL_GUARDED_BY(write_mutex);
 
   mutable Mutex mutex;
@@ -229,7 +250,11 @@ struct Checkpointer::State {
 // ---- Start ----
 
 absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
-  // What cannot be written can be read, perhaps.
+  // Tries the checkpoints from the youngest to the oldest until one can be read whole. A directory
+  // that cannot be written may still be read, so other errors of `Open` than a foreign lock do not
+  // end it here.
+  // OK: `restored` is set. NOT_FOUND: there is none. DATA_LOSS: there are some, and none can be
+  // read; the reason is the youngest one's.
   const absl::Status opened = store.Open();
   const absl::StatusOr<std::vector<uint64_t>> numbers = store.Numbers();
   if (absl::IsFailedPrecondition(opened) || !numbers.ok())
@@ -242,6 +267,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
     if (!counts.ok()) {
       Log(LogLevel::kWarning, "a checkpoint cannot be restored",
           {{"path", store.PathOf(number)}, {"reason", counts.status()}});
+      // Kept on disk: an operator may want to look at it, and it goes with its age.
       refusals.Increment();
       if (youngest.ok())
         youngest = absl::DataLossError(
@@ -275,6 +301,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
   return absl::NotFoundError("no checkpoint to restore in " + options.directory);
 }
 
+// The errors that end the start of a leaf, worded for its operator.
 absl::Status Checkpointer::Open() {
   MutexLock lock(&state_->write_mutex);
   const absl::Status bad = state_->store.Open();
@@ -291,6 +318,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::Restore() {
   return state_->Restore();
 }
 
+// OK without a restored checkpoint: there is nothing to do then.
 absl::Status Checkpointer::RestoreEngines(const NamedByFlags& named) {
   MutexLock lock(&state_->write_mutex);
   if (!state_->restored.has_value() || state_->directory == nullptr) return absl::OkStatus();
@@ -300,8 +328,15 @@ absl::Status Checkpointer::RestoreEngines(const NamedByFlags& named) {
 
 // ---- Writing ----
 
+// Writes one checkpoint under the next number.
+// 1. `store.Open` again: an error of the disk at the start may be over by now.
+// 2. `store.Write` makes the file durable under its name, with `WriteAll` as its content.
+// 3. The outcome is counted, with the free room of the disk either way.
+// Interrupted by `Stop` (CANCELLED) it counts neither as written nor as failed. On any error the
+// older checkpoints are still there.
 absl::StatusOr<CheckpointReport> Checkpointer::State::Write(bool paced) {
-  // Queries come first, where the system allows it.
+  // Linux has a priority per thread; it stays lowered, which is right for the own thread and is
+  // documented for callers of `WriteNow`. A refusal is ignored: pacing remains.
   if (paced) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
   const Time begun = Clock::Real().Now();
   CheckpointReport report;
@@ -349,6 +384,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Write(bool paced) {
   return report;
 }
 
+// The order of the format: header, domains with their holders, engines, end.
 absl::Status Checkpointer::State::WriteAll(CheckpointWriter* writer,
                                            const CheckpointHeader& header) {
   if (absl::Status status = writer->Begin(header); !status.ok()) return status;
@@ -358,8 +394,11 @@ absl::Status Checkpointer::State::WriteAll(CheckpointWriter* writer,
   return writer->End();
 }
 
-// Those fed in this process come with the engines that feed them; those that left meanwhile are
-// gone.
+// One holder after the other, so that only one holder's blocks are copied at a time; cuts of
+// different holders are of different moments. Skipped are holders fed in this process (they come
+// back with the engines that feed them) and holders that left since they were listed.
+// A domain that was forgotten and made anew in between may have another block size: its record is
+// then written again before the holder.
 absl::Status Checkpointer::State::WriteDomain(const Domain& domain, CheckpointWriter* writer) {
   uint32_t block_size = 0;  // of the domain as written
   for (const HolderId& id : registry->HoldersOf(domain)) {
@@ -374,6 +413,8 @@ absl::Status Checkpointer::State::WriteDomain(const Domain& domain, CheckpointWr
   return absl::OkStatus();
 }
 
+// A replica's snapshot as a part of the file, piece by piece as it is made. Without engines there
+// is none, which readers take for an empty one.
 absl::Status Checkpointer::State::WriteEngines(CheckpointWriter* writer) {
   if (directory == nullptr || directory->instances() == 0) return absl::OkStatus();
   SnapshotStats written;
@@ -389,7 +430,9 @@ absl::Status Checkpointer::State::WriteEngines(CheckpointWriter* writer) {
   return absl::OkStatus();
 }
 
-// Called where writing may stop for a while. CANCELLED: it shall end.
+// Called by the writer after each record. Sleeps in proportion to the work since the last sleep,
+// until half of `every` is over: a checkpoint that takes longer is written at full speed from then
+// on, so that it is done before the next one is due. CANCELLED: `Stop` was called.
 absl::Status Checkpointer::State::Pause(Time begun, Time* worked_from) {
   const Time now = Clock::Real().Now();
   const Duration worked = now - *worked_from;
@@ -406,6 +449,8 @@ absl::Status Checkpointer::State::Pause(Time begun, Time* worked_from) {
   return stopping ? absl::CancelledError("stopping") : absl::OkStatus();
 }
 
+// The thread from `Start` to `Stop`. Waits a whole `every` after each checkpoint, so a slow disk
+// makes them rarer and never piles them up.
 void Checkpointer::State::Run() {
   for (;;) {
     {
@@ -437,6 +482,7 @@ void Checkpointer::Start() {
   state_->thread = std::thread([state = state_.get()] { state->Run(); });
 }
 
+// Waits for the checkpoint under way, if there is one, before it looks whether it may write.
 absl::StatusOr<CheckpointReport> Checkpointer::WriteNow(bool paced) {
   MutexLock writing(&state_->write_mutex);
   {
@@ -447,6 +493,10 @@ absl::StatusOr<CheckpointReport> Checkpointer::WriteNow(bool paced) {
   return state_->Write(paced);
 }
 
+// 1. `stopping` ends the sleeps of `Run` and `Pause`; the paced checkpoint under way is given up,
+//    an unpaced one of `WriteNow` is finished.
+// 2. The thread is joined without any lock held.
+// 3. The last checkpoint is written at full speed, unless engines never came back (`MayWrite`).
 void Checkpointer::Stop(bool write_last) {
   {
     MutexLock lock(&state_->mutex);

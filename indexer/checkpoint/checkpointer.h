@@ -1,22 +1,24 @@
 // How does a leaf that was killed know in seconds what it knew before? It writes down every minute
-// what it holds, with each stream's position, and takes it up again when it starts.
+// what it holds, with each stream's position, and restores it when it starts.
 //
-//   start   1. `Restore`: the youngest checkpoint that can be read; holders are there, degraded until heard
-//           2. `RestoreEngines`, once it is known that no replica tells better, before the
-//             directory opens
-//           3. publishers say hello and go on behind the position, engines replay from theirs; no
-//             hello: the lease ends it
-//           4. `Start`: from now on one is written every `every`
+//     start   1. `Restore`: the youngest checkpoint that can be read; holders are there, degraded
+//                until heard
+//             2. `RestoreEngines`, once it is known that no replica tells better, before the
+//                directory opens
+//             3. publishers say hello and go on behind the position, engines replay from theirs;
+//                without a hello the lease ends it
+//             4. `Start`: from now on one is written every `every`
 //
-// *Place*: a leaf has one when it is told a directory. *Truth*: each holder is a consistent cut
-// with its position, and cuts of different holders are of different moments, as streams are. What
-// cannot be read is told with the reason and the next older one is taken; where there is none the
-// leaf starts empty and streams ask for snapshots. An error while writing leaves the older ones, is
-// told and counted, and tried again after `every`.
+// *Place*: a leaf with --checkpoint_dir has one.
+// *Truth*: each holder is a consistent cut with its position; cuts of different holders are of
+// different moments, as streams are. A checkpoint that cannot be read is logged with the reason and
+// the next older one is taken; without any the leaf starts empty and streams are asked for
+// snapshots. An error while writing leaves the older ones, is logged and counted, and writing is
+// tried again after `every`.
 // *Threads*: any; one for the writing, of low priority, which is paced: a quarter of one core until
 // half of `every` is over.
-// *Cost*: whole each time. A holder's writer waits for the copying of its blocks, queries for
-// nothing.
+// *Cost*: a checkpoint is written whole each time. A holder's writer waits while its blocks are
+// copied; queries do not wait.
 // *Bounds*: `keep` files; in memory one holder's blocks, or one engine's names.
 
 #ifndef KVATLAS_INDEXER_CHECKPOINT_CHECKPOINTER_H_
@@ -50,7 +52,7 @@ struct CheckpointOptions {
   std::string replica;
   HashContract contract;
   FileLayer* files = &FileLayer::Real();
-  std::function<uint64_t()> wall_time_ns = WallTimeNs;  // how old is what is restored?
+  std::function<uint64_t()> wall_time_ns = WallTimeNs;  // for the age of what is restored
 };
 
 struct CheckpointReport {
@@ -64,11 +66,11 @@ struct CheckpointReport {
 struct CheckpointStats {
   uint64_t written = 0;
   uint64_t failed = 0;
-  uint64_t refused = 0;  // that could not be read
+  uint64_t refused = 0;  // checkpoints that could not be read
   CheckpointReport last;
-  absl::Status last_error = {};             // of the last one, where it could not be written
-  absl::Status restore_error = {};          // of the youngest there was, where none could be read
-  std::optional<Duration> age = {};         // since the last one that is there was begun
+  absl::Status last_error = {};             // of the last write
+  absl::Status restore_error = {};          // the youngest one's, where none could be read
+  std::optional<Duration> age = {};         // since the last one was begun
   std::optional<uint64_t> free_bytes = {};  // of its disk, when it was last written to
 };
 
@@ -79,28 +81,29 @@ class Checkpointer {
                Metrics* metrics);
   ~Checkpointer();  // Stop(), without a last one
 
-  // Makes the directory and takes it for this process, before anything else. FAILED_PRECONDITION:
+  // Makes the directory and locks it for this process; to be called first. FAILED_PRECONDITION:
   // another process has it. INVALID_ARGUMENT: it cannot be made, or written to.
   absl::Status Open();
 
-  // Holders fed by streams, of the youngest that can be read. NOT_FOUND: there is none. DATA_LOSS:
-  // none that is there can be read, and why the youngest cannot. FAILED_PRECONDITION: another
-  // process writes there.
+  // Restores the holders of streams from the youngest checkpoint that can be read. NOT_FOUND: there
+  // is none. DATA_LOSS: none that is there can be read; the message says why the youngest cannot.
+  // FAILED_PRECONDITION: another process writes there.
   absl::StatusOr<CheckpointReport> Restore();
 
-  // Engines' registrations, names and positions, of the one that `Restore` took; of flags' engines
-  // those that flags name still (`engine_restore.h`). OK also where it had none.
+  // Restores engines' registrations, names and positions from the checkpoint that `Restore` took;
+  // of engines of flags those that flags still name (`engine_restore.h`). OK also where it has no
+  // engines.
   absl::Status RestoreEngines(const NamedByFlags& named = nullptr);
 
   void Start();
 
-  // Writes one, after the one under way, at full speed, or paced as those are that come by time:
-  // the calling thread's priority is lowered then, for good. UNAVAILABLE: stopped, or not started
-  // while engines are to come back. Others: the disk's.
+  // Writes a checkpoint, after the one under way, at full speed; or `paced` as periodic ones are,
+  // which lowers the calling thread's priority for good. UNAVAILABLE: stopped, or not started while
+  // engines are to come back. Others: the disk's.
   absl::StatusOr<CheckpointReport> WriteNow(bool paced = false);
 
-  // Ends the thread and what it is writing, then writes a last one if told so and if it was
-  // started. Idempotent.
+  // Ends the thread and the checkpoint that it is writing, then writes a last one if `write_last`
+  // and if engines were opened (`Start`). Idempotent.
   void Stop(bool write_last);
 
   CheckpointStats Stats() const;

@@ -151,7 +151,7 @@ TEST_F(HybridCheckpointerTest, AStreamFedHybridWorkerCanReuseTheSameBlocksAfterA
   EXPECT_EQ(report->counts.side_blocks, 6);
   EXPECT_EQ(leaf->LayoutOf(kLlama, worker->holder()), TestLayout());
   EXPECT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(8u, 10u));
-  // Dumps still know of which class each side block is.
+  // Dumps still have the class of each side block.
   std::set<std::pair<SideClass, uint64_t>> sides;
   const absl::StatusOr<HolderDump> dump = leaf->registry().Dump(kLlama, worker->holder());
   ASSERT_TRUE(dump.ok());
@@ -168,15 +168,15 @@ TEST_F(HybridCheckpointerTest, AStreamFedHybridWorkerCanReuseTheSameBlocksAfterA
   EXPECT_EQ(TrustOf(*leaf, *worker), Trust::kExact);
   EXPECT_EQ(worker->sender().stats().snapshots_sent, 0);
   EXPECT_EQ(leaf->Contents(), (AllContents{{{kLlama, worker->holder()}, worker->contents()}}));
-  // What the stream says afterwards fits what was restored.
+  // Later events of the stream apply to the restored blocks.
   worker->Change(Removed{.blocks = Sides(1, 8, 1), .side = 2});
   Rest(worker.get());
   EXPECT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(0u, 10u));
   EXPECT_EQ(leaf->Contents(), (AllContents{{{kLlama, worker->holder()}, worker->contents()}}));
 }
 
-// Queries beside the restoring see nothing of the holder, or what it can reuse: never what its main
-// class holds.
+// A query during the restore sees nothing of the holder or what it can reuse, but never all that
+// its main class holds.
 TEST_F(HybridCheckpointerTest, ARestoredHolderNeverPromisesMoreThanItCanReuse) {
   auto worker = NewPublisher("w");
   auto leaf = NewLeaf();

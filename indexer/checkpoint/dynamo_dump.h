@@ -1,4 +1,4 @@
-// What does every engine hold, in the words of Dynamo's indexer? Its `/dump`, written and read.
+// The `/dump` of Dynamo's indexer, written and read: what every engine holds.
 //
 //   {"<model>:<group>": {"block_size": 16,
 //      "events": [{"worker_id":1,"storage_tier":"device","residency_domain":"worker",
@@ -15,9 +15,9 @@
 // block "digest" (hexadecimal), "sequence_hash", "group" and "copies", where there is something to
 // say. A domain's key is split at its last ':', so that models may have colons; a group that has
 // one is said in full ("model", "routing_group" beside "block_size").
-// *Truth*: worker by worker a consistent cut, of worker ranks fed by engines' own streams. Without
-// local hashes (`EngineWorkerOptions::keep_local_hashes`) there is nothing to tell. A reader does
-// not know where in their streams the workers stood: what it restores is unconfirmed.
+// *Truth*: each worker is a consistent cut, of ranks fed by engines' own streams. Without local
+// hashes (`EngineWorkerOptions::keep_local_hashes`) a dump has no blocks in Dynamo's form. It has
+// no stream positions, so what a reader restores is unconfirmed.
 // *Bounds*: a writer keeps one worker's names in memory, about 90 bytes a block, and 24 bytes for
 // each block of a domain that goes under "kvatlas", and makes pieces of about 64 KiB, one event at
 // least; a reader keeps those of all, about 40 bytes a block, and `DumpReadOptions`. Neither holds
@@ -55,7 +55,7 @@ using ReadChunk = std::function<absl::StatusOr<size_t>(char* to, size_t size)>;
 struct DumpReadOptions {
   HashContract contract;
   uint64_t blocks_max = 1ull << 28;
-  // Of events whose parent, or whose domain's block size, has not come yet.
+  // Memory of events that wait for their parent or their domain's block size.
   uint64_t waiting_bytes_max = 64 << 20;
 };
 
@@ -67,7 +67,7 @@ struct DumpReadStats {
   uint64_t orphaned_blocks = 0;  // whose parent never came
 };
 
-// What the reader tells, block by block.
+// Receives what is read, block by block.
 class DumpVisitor {
  public:
   virtual ~DumpVisitor() = default;

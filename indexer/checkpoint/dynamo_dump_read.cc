@@ -1,3 +1,10 @@
+// Reads a `/dump` in constant memory beside its names: `Pieces` feeds nlohmann's SAX parser from
+// chunks of the text, `DumpHandler` turns its tokens into events, and `DumpLinker` gives each
+// event's blocks their content, which needs the parent's, and tells the visitor.
+// Nothing about the order of keys and events is assumed. Events that came too early wait, bounded
+// by `DumpReadOptions::waiting_bytes_max`: for their parent in the linker, for their domain's block
+// size in the handler.
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -17,6 +24,7 @@
 namespace kvatlas {
 namespace {
 
+// The text is another process's: bounds of what one token, event or domain may cost.
 constexpr size_t kEventBlocksMax = 1 << 17;
 constexpr size_t kNestingMax = 64;
 constexpr size_t kNameBytesMax = 512;
@@ -24,6 +32,7 @@ constexpr size_t kNamespaceBytesMax = 256 << 10;
 constexpr size_t kTokenBytesMax = 1 << 20;  // a key, a text, a number, or blanks between them
 constexpr size_t kRanksMax = 1 << 16;       // of a domain
 
+// One block of an event as it was read. Absent numbers are not 0, which is a possible hash.
 struct Block {
   std::optional<uint64_t> block_hash, tokens_hash, sequence_hash;
   uint64_t copies = 1;
@@ -31,6 +40,7 @@ struct Block {
   std::string digest;  // decoded
 };
 
+// One event as it was read; `is_sound` is false once a value had a type that it cannot have.
 struct DumpEvent {
   std::string instance;
   std::optional<Tier> tier = Tier::kDevice;  // nothing: an unknown one
@@ -43,7 +53,7 @@ struct DumpEvent {
   std::vector<Block> blocks;
 };
 
-// What it takes in memory while it waits.
+// Memory of a waiting event. The same function adds and subtracts, so the account ends at 0.
 uint64_t BytesOf(const DumpEvent& event) {
   uint64_t bytes = sizeof event + event.instance.size() + event.lora_name.size() +
                    event.cache_salt.size() + event.blocks.size() * sizeof(Block);
@@ -51,19 +61,26 @@ uint64_t BytesOf(const DumpEvent& event) {
   return bytes;
 }
 
-// Where a name stands: enough to go on from it.
+// The block that a name stands for: what its children need of it.
 struct Place {
   SequenceHash block{0};
   Position position = 0;
 };
 
-// One worker rank's names so far, and the events that wait for one.
+// One worker rank of the domain that is being read; gone with the domain (`EndDomain`).
 struct RankNames {
+  // By the engine's name (`block_hash`). The first of several blocks of one name counts. Grows with
+  // the blocks told, hence `DumpReadOptions::blocks_max`.
   absl::flat_hash_map<uint64_t, Place> places;
   absl::flat_hash_map<uint64_t, std::vector<DumpEvent>> waiting;  // by the parent's name
 };
 
-// Gives each event's blocks their content, which needs the parent's, and tells them.
+// Links events to chains. Per worker rank, since a name means something within its rank alone.
+// 1. `Take` an event whose parent is known, or which names none or its parent's sequence hash:
+//    `Tell` it.
+// 2. An event whose parent is unknown waits under the parent's name.
+// 3. `Tell` moves events that waited for one of its blocks to `ready`; `Take` goes on until none is
+//    left, without recursion.
 class DumpLinker {
  public:
   DumpLinker(const DumpReadOptions& options, DumpVisitor* visitor)
@@ -97,6 +114,8 @@ class DumpLinker {
   const DumpReadStats& stats() const { return stats_; }
 
  private:
+  // Finds the parent, in this order: a name that was told; else the sequence hash that our own
+  // writer adds; else it waits. Without any parent the event must be at the root.
   absl::Status TakeOne(DumpEvent event, std::vector<DumpEvent>* ready) {
     RankNames& rank = ranks_[{event.instance, event.rank}];
     if (ranks_.size() > kRanksMax)
@@ -126,6 +145,9 @@ class DumpLinker {
     return Tell(event, parent, position, &rank, ready);
   }
 
+  // Tells the blocks one after another, each the parent of the next. All are suspect and lasting: a
+  // dump has no stream position, so events must confirm them, and no timeout drops them before
+  // (`EngineAlias`).
   absl::Status Tell(const DumpEvent& event, SequenceHash parent, uint64_t position, RankNames* rank,
                     std::vector<DumpEvent>* ready) {
     EngineAlias alias;
@@ -162,6 +184,8 @@ class DumpLinker {
     return absl::OkStatus();
   }
 
+  // The sequence hash as the writer gave it, or derived: the root's is its local hash, a child's
+  // the contract's fold of the parent's and its own.
   SequenceHash SequenceOf(const Block& block, SequenceHash parent) const {
     if (block.sequence_hash.has_value()) return SequenceHash{*block.sequence_hash};
     const LocalHash local{block.tokens_hash.value_or(0)};
@@ -186,6 +210,8 @@ std::optional<Tier> TierOf(std::string_view name) {
   return std::nullopt;
 }
 
+// Pairs of lower case digits, as the writer has them; empty: another text. An odd last digit is
+// ignored.
 std::string FromHex(std::string_view digits) {
   const auto value = [](char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
@@ -199,7 +225,8 @@ std::string FromHex(std::string_view digits) {
   return bytes;
 }
 
-// Where in the text we are. Whatever is not here is skipped whole.
+// Where in the text the parser is, the innermost on top of `stack_`. Objects and arrays that are
+// not listed here, or stand elsewhere, are `kSkip`, and so is all within them.
 enum class At : uint8_t {
   kTop,
   kDomain,
@@ -214,14 +241,16 @@ enum class At : uint8_t {
   kSkip
 };
 
-// What nlohmann's parser tells, value by value.
+// The SAX handler: what nlohmann's parser calls, value by value. Returning false ends the parsing;
+// `status_` then says why. A domain begins (`Begin`) with its first event after the block size is
+// known, or at its end.
 class DumpHandler {
  public:
   DumpHandler(const DumpReadOptions& options, DumpVisitor* visitor)
       : options_(options), linker_(options, visitor) {}
 
   const absl::Status& status() const { return status_; }
-  // So many keys, values and brackets were told.
+  // Keys, values and brackets so far; `Pieces` sees by it that tokens end.
   const uint64_t& tokens() const { return tokens_; }
   const DumpReadStats& stats() const { return linker_.stats(); }
 
@@ -262,6 +291,7 @@ class DumpHandler {
  private:
   At At_() const { return stack_.empty() ? At::kSkip : stack_.back(); }
 
+  // Where an object that begins here is: by the place around it and the key before it.
   At Object() {
     if (stack_.empty()) return At::kTop;
     switch (stack_.back()) {
@@ -299,6 +329,7 @@ class DumpHandler {
     return At::kSkip;
   }
 
+  // Bounds are checked at each bracket: every block is an object of its own.
   bool Push(At at) {
     ++tokens_;
     if (stack_.empty() && at != At::kTop) return Fail("not a dump: no object");
@@ -308,6 +339,7 @@ class DumpHandler {
     return true;
   }
 
+  // The parser's brackets match, so `stack_` is not empty here.
   bool Pop() {
     ++tokens_;
     const At at = stack_.back();
@@ -317,7 +349,8 @@ class DumpHandler {
     return true;
   }
 
-  // A number, a text, or neither: null. `negative` is set of a number below zero.
+  // A scalar: a number, a text, or, with both null, neither. `negative` is set for a number below
+  // zero, whose bits `number` then has: hashes may be written as signed.
   bool Value(const uint64_t* number, std::string* text, const int64_t* negative) {
     ++tokens_;
     if (stack_.empty()) return Fail("not a dump: no object");
@@ -330,7 +363,7 @@ class DumpHandler {
           if (text != nullptr) event_.instance = std::move(*text);
         }
         if (key_ == "storage_tier" && text != nullptr) event_.tier = TierOf(*text);
-        // What a cache of another owner holds is not this worker's.
+        // Blocks in a cache of another owner are not this worker's.
         if (key_ == "residency_domain") event_.is_sound &= text != nullptr && *text == "worker";
         if (key_ == "eagle" && number != nullptr && negative == nullptr)
           event_.eagle = static_cast<uint32_t>(std::min<uint64_t>(*number, kLookAheadMax + 1));
@@ -353,6 +386,7 @@ class DumpHandler {
     }
   }
 
+  // Null and texts are no number.
   static std::optional<uint64_t> Maybe(const uint64_t* number) {
     return number == nullptr ? std::nullopt : std::optional<uint64_t>(*number);
   }
@@ -377,7 +411,7 @@ class DumpHandler {
       block.digest = FromHex(*text);
   }
 
-  // A number where only an integer makes sense.
+  // A fraction where only an integer makes sense: the event around it is skipped.
   bool Bad() {
     ++tokens_;
     if (stack_.empty()) return Fail("not a dump: no object");
@@ -386,6 +420,8 @@ class DumpHandler {
     return true;
   }
 
+  // The key of a domain is MODEL:GROUP; models may have colons, so the last one separates. Groups
+  // with a colon are said in full by keys that come later (`DomainValue`).
   bool SplitKey() {
     const size_t colon = key_.rfind(':');
     model_ = key_.substr(0, colon);
@@ -398,6 +434,8 @@ class DumpHandler {
            Fail("a domain's name is too long");
   }
 
+  // Whether an event can be told; others are counted as skipped. Dynamo writes removals and clears
+  // as events too.
   bool IsSound(const DumpEvent& event) const {
     return event.is_store && event.is_sound && event.tier.has_value() && !event.instance.empty() &&
            event.instance.size() <= kNameBytesMax &&
@@ -411,6 +449,7 @@ class DumpHandler {
                });
   }
 
+  // Once the block size is known events go to the linker at once; before, they wait in `early_`.
   bool EndEvent() {
     if (!IsSound(event_)) {
       linker_.CountSkipped();
@@ -425,7 +464,8 @@ class DumpHandler {
     return true;
   }
 
-  // The domain, once its block size is known.
+  // Tells the domain, once its block size is known, then the events that waited for it. Names of
+  // the domain that come after its first event are too late.
   bool Begin() {
     if (begun_) return true;
     begun_ = true;
@@ -436,6 +476,7 @@ class DumpHandler {
     return true;
   }
 
+  // Without a block size nothing of the domain is told, and its early events are dropped.
   bool EndDomain() {
     if (block_size_.has_value() && !Begin()) return false;
     early_bytes_ = 0;
@@ -464,9 +505,10 @@ class DumpHandler {
   DumpEvent event_;
 };
 
-// The text as nlohmann reads it: character by character, from pieces. It keeps a key, text or
-// number until it is whole; what is too long for one is known by the pieces that pass without
-// another token.
+// The text as nlohmann reads it: character by character, from pieces of 64 KiB. The parser keeps a
+// key, text or number until it is whole, in memory that it does not bound. `Fill` therefore counts
+// the bytes of pieces that began since the last token was seen: more than `kTokenBytesMax` of them
+// (and a piece, as a token may begin anywhere in one) end the reading.
 class Pieces {
  public:
   Pieces(const ReadChunk& read, const uint64_t* tokens)
@@ -505,6 +547,8 @@ class Pieces {
   absl::Status status_;
 };
 
+// An input iterator over `Pieces`, as nlohmann takes it: copies share the position, and a null one
+// is the end.
 class PieceIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -541,6 +585,8 @@ absl::StatusOr<DumpReadStats> ReadDump(const DumpReadOptions& options, const Rea
                                        DumpVisitor* visitor) {
   DumpHandler handler(options, visitor);
   Pieces pieces(read, &handler.tokens());
+  // Not strict: text behind the object is ignored. An error of the connection is told before that
+  // of the parser, which only saw the text end.
   const bool whole = nlohmann::json::sax_parse(PieceIterator(&pieces), PieceIterator(nullptr),
                                                &handler, nlohmann::json::input_format_t::json,
                                                /*strict=*/false);

@@ -26,7 +26,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// What a reader told, as text.
+// A visitor that notes as text what a reader told.
 class Recorder : public DumpVisitor {
  public:
   absl::Status OnDomain(const Domain& domain, uint32_t block_size) override {
@@ -208,7 +208,7 @@ TEST(DynamoDumpTest, ADomainsNameHasABound) {
   EXPECT_TRUE(told.domains.empty());
 }
 
-// Each waits for a parent that never comes, of a worker of its own.
+// Events of many workers, each waiting for a parent that never comes.
 TEST(DynamoDumpTest, WhatWaitsForItsParentHasABoundInBytes) {
   Recorder told;
   std::string events;
@@ -223,7 +223,7 @@ TEST(DynamoDumpTest, WhatWaitsForItsParentHasABoundInBytes) {
       Read(R"({"m:g":{"events":[)" + events + "]}}", &told, 100, options).status()));
 }
 
-// Nothing of what random damage does to a dump ends the process.
+// A randomly damaged dump never ends the process.
 TEST(DynamoDumpTest, DamagedDumpsAreReadOrRefused) {
   std::mt19937 random(7);
   for (int round = 0; round < 3000; ++round) {
@@ -294,7 +294,7 @@ class DumpOfDirectoryTest : public testing::Test {
     const absl::Status status = worker->Restore(alias);
     EXPECT_TRUE(status.ok()) << status;
     alias.suspect = true;
-    // A reader is told tier by tier.
+    // The reader gives each tier by itself.
     for (size_t tier = 0; tier < kTiers; ++tier) {
       EngineAlias one = alias;
       one.copies = {};
@@ -390,7 +390,8 @@ TEST_F(DumpOfDirectoryTest, WhatDynamoCannotTakeIsKeptFromIt) {
       << theirs;
 }
 
-// The format has no word for them. What reads the dump knows the main class alone, unconfirmed.
+// The format has no word for side blocks: a reader of the dump knows the main class alone,
+// unconfirmed.
 TEST_F(DumpOfDirectoryTest, SideBlocksAreLeftOut) {
   EngineWorker* const one = Worker("1");
   EngineRankMark mark;
@@ -433,7 +434,7 @@ TEST_F(DumpOfDirectoryTest, RandomTreesOfNamesAreReadAgain) {
       EngineAlias alias = Alias(i + 1, random() | 1, parent);
       alias.copies = {random() % 3 != 0, random() % 2 == 0, random() % 5 == 0, 0};
       made.push_back(alias);
-      // What is not put is a hole.
+      // A block that is not put is a hole.
       if (alias.copies != std::array<uint32_t, kTiers>{} && random() % 5 != 0)
         Put(worker, {"m", ""}, instance, alias);
     }

@@ -1,3 +1,9 @@
+// Writes a `/dump` piece by piece. A domain is told in passes (`DumpWriter::Step`): workers with
+// numbers in Dynamo's form, then, under the key "kvatlas", what that form could not say of them,
+// then workers with other names.
+// One worker's names are in memory at a time (`NamesOf`), beside the keys of what is left for the
+// second pass (`untold_`).
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -20,14 +26,15 @@
 namespace kvatlas {
 namespace {
 
+// A piece ends with the event that exceeds this; an event has at most `kEventBlocksMax` blocks.
 constexpr size_t kPieceBytes = 64 << 10;
 constexpr size_t kEventBlocksMax = 4096;
 constexpr int32_t kNone = -1;
 constexpr std::array<std::string_view, kTiers> kTierNames = {"device", "host_pinned", "disk",
                                                              "external"};
 
-// One name of one block, copied while its worker stood still: what a dump holds of a worker, so as
-// small as may be.
+// One name of one block, copied while its worker stood still. A worker has millions, so texts are
+// kept once and referred to by number, and the size is asserted.
 struct Name {
   uint64_t hash = 0;
   SequenceHash block{0};
@@ -52,8 +59,11 @@ struct Names {
   std::vector<std::string> digests;
 };
 
+// The sort key: names of one block in one rank are neighbours, and parents come before children.
 auto PlaceOf(const Name& name) { return std::tuple(name.rank, name.position, Raw(name.block)); }
 
+// Copies all names of a worker within its lock, then sorts them without. Side blocks are left out:
+// Dynamo's form has no field for them.
 Names NamesOf(const EngineWorker& worker) {
   Names all;
   std::map<std::pair<std::string, std::string>, uint32_t> known;
@@ -89,7 +99,12 @@ Names NamesOf(const EngineWorker& worker) {
   return all;
 }
 
-// Finds parents, and which blocks stand on an unbroken chain of the device tier.
+// Fills `parent`, `first` and `on_chain`, in one pass: names are sorted, so a parent's are
+// complete. The parent is found by binary search for the first name at the position before with the
+// hash of the parent's block; it may be absent (a hole).
+// `on_chain`: Dynamo can load this block in the device tier, because all before it are there too
+// and it has a local hash. Only the first name of a block counts: a second one would be another
+// block to Dynamo.
 void LinkParents(std::vector<Name>* names) {
   for (size_t i = 0; i < names->size(); ++i) {
     Name& name = (*names)[i];
@@ -108,7 +123,7 @@ void LinkParents(std::vector<Name>* names) {
   }
 }
 
-// As Dynamo names its workers.
+// Whether Dynamo's indexer can read this worker id: a 64-bit number in its shortest form.
 bool IsNumber(const std::string& name) {
   uint64_t number = 0;
   const auto parsed = std::from_chars(name.data(), name.data() + name.size(), number);
@@ -117,6 +132,8 @@ bool IsNumber(const std::string& name) {
 
 class DumpWriter {
  public:
+  // Plans all steps at once; workers that are registered later are not in this dump, and those that
+  // left are skipped by `Open`.
   explicit DumpWriter(const EngineDirectory* directory) : directory_(directory) {
     const std::vector<EngineEntry> entries = directory->Registrations();
     for (const Domain& domain : directory->Domains()) {
@@ -134,6 +151,8 @@ class DumpWriter {
     }
   }
 
+  // Fills `piece` by steps and events until it is long enough. False: this was the last piece. The
+  // caller's memory is used for the text (swap).
   bool Next(std::string* piece) {
     std::swap(text_, *piece);
     if (!begun_) text_ += "{";
@@ -162,6 +181,7 @@ class DumpWriter {
     std::string instance = {};
   };
 
+  // Writes a step's brackets, or opens its worker.
   void Take(const Step& step) {
     switch (step.kind) {
       case Step::kOpen:
@@ -196,7 +216,8 @@ class DumpWriter {
     first_event_ = first_rest_ = true;
   }
 
-  // A tier of a name that Dynamo's form cannot say.
+  // A name in one tier that Dynamo's form cannot say: what the first pass leaves for the second.
+  // The name and not its place, since the worker is copied anew for the second pass.
   struct Untold {
     uint64_t hash = 0;
     uint32_t rank = 0;
@@ -211,13 +232,14 @@ class DumpWriter {
     const Step* step = nullptr;
     std::string id;  // as JSON
     uint64_t event_id = 0;
-    // Of chains: the trees, and the heads of chains that are open.
+    // Chains of the first pass: the trees, and the heads that are still to be told.
     std::vector<int32_t> child, sibling, open;
     size_t next = 0;  // name, behind the chains
   };
 
-  // What was not told of a numbered worker is looked up again at its second step: what came in
-  // between is for the next dump.
+  // Copies the step's worker. The second pass (`kRest`) is skipped for workers that left nothing,
+  // and looks the worker's names up again: what was removed in between is left out, and what came
+  // is for the next dump.
   void Open(const Step& step) {
     const auto untold = untold_.find(step.instance);
     if (step.kind == Step::kRest && untold == untold_.end()) return;
@@ -236,7 +258,9 @@ class DumpWriter {
     if (step.kind == Step::kNumber) PlantChains();
   }
 
-  // One event more of the worker, or of one name in every tier.
+  // Writes one more event of the open worker: a chain while there are any, then one name in all of
+  // its tiers. When all names are told, the worker is closed: the first pass sorts what it left
+  // (`WasUntold` searches it), the second one drops it.
   void Tell() {
     if (!worker_->open.empty()) return TellChain();
     const std::vector<Name>& names = worker_->names.names;
@@ -253,6 +277,8 @@ class DumpWriter {
     for (int tier = 0; tier < kTiers; ++tier) {
       if (name.copies[static_cast<size_t>(tier)] == 0) continue;
       const Untold key{name.hash, name.rank, name.group, tier};
+      // First pass: the device tier was told by chains; a lower tier is told block by block if
+      // Dynamo can follow its parent's name. All else is left for the second pass.
       switch (worker_->step->kind) {
         case Step::kNumber:
           if (tier == 0 ? name.on_chain : InLowerTiers(name)) {
@@ -277,12 +303,15 @@ class DumpWriter {
 
   const Name& At(int32_t i) const { return worker_->names.names[static_cast<size_t>(i)]; }
 
-  // In a lower tier Dynamo follows the parent's name, wherever the parent is.
+  // Whether Dynamo can place the block in a lower tier: there it follows the parent's name,
+  // whichever tier the parent is in.
   static bool InLowerTiers(const Name& name) {
     return name.first && Raw(name.local) != 0 && (name.position == 0 || name.parent != kNone);
   }
 
-  // Device chains from the root, each as long as it goes on without a branch.
+  // Trees of the device chains: `child` is a name's first child, `sibling` the next child of its
+  // parent; `open` are the heads still to be told, the roots at first. Filled from the back, so
+  // that children are in the order of names.
   void PlantChains() {
     const std::vector<Name>& names = worker_->names.names;
     worker_->child.assign(names.size(), kNone);
@@ -300,6 +329,9 @@ class DumpWriter {
     }
   }
 
+  // One event: from the head on top of `open` down along first children, as long as neighbours may
+  // be in one event. Other children become heads. So a parent is told before its children, and the
+  // depth of a tree costs no stack.
   void TellChain() {
     std::vector<int32_t>& open = worker_->open;
     std::vector<int32_t> run;
@@ -318,12 +350,13 @@ class DumpWriter {
     Event(run, Tier::kDevice, /*explain=*/false);
   }
 
-  // Whether two neighbours are told in one event.
+  // Whether two neighbours fit one event, which has one adapter, salt and look-ahead.
   static bool Joins(const Name& a, const Name& b, size_t blocks) {
     return blocks < kEventBlocksMax && a.cache_namespace == b.cache_namespace && a.eagle == b.eagle;
   }
 
-  // One stored event of blocks that follow each other. `explain`: with what Dynamo has no word for.
+  // One stored event of blocks that follow one another. `explain` adds what Dynamo has no words
+  // for: position and parent's sequence hash of the head, and per block its sequence hash.
   void Event(std::span<const int32_t> run, Tier tier, bool explain) {
     const Name& head = At(run.front());
     Comma(explain ? &first_rest_ : &first_event_);
@@ -353,6 +386,7 @@ class DumpWriter {
     text_ += "}";
   }
 
+  // Digests are hexadecimal; copies and groups are written where they are not the usual ones.
   void Block(const Name& name, Tier tier, bool explain) {
     text_ += "{\"block_hash\":" + std::to_string(name.hash) +
              ",\"tokens_hash\":" + std::to_string(Raw(name.local)) + ",\"mm_extra_info\":null";

@@ -1,3 +1,8 @@
+// Puts the engines of a snapshot, a checkpoint or a dump back into a directory. `EngineRestorer` is
+// told an instance, then for each stream its position, its ranks and its names, in this order. A
+// checkpoint's streams come back one by one (`Comes`); all that is told of one that does not is
+// passed over.
+
 #include "indexer/checkpoint/engine_restore.h"
 
 #include <algorithm>
@@ -12,7 +17,8 @@
 namespace kvatlas {
 namespace {
 
-// What an entry says of the instance itself, and of one of its streams.
+// The registration of an instance, with one of its streams unless `listener` is null. Every field
+// of a registration must be copied here: one that is left out is lost at each restart.
 EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener* listener) {
   EngineRegistration registration;
   registration.instance = entry.instance;
@@ -49,7 +55,9 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   return registration;
 }
 
-// Whether names of blocks mean the same now as when they were written down.
+// Whether names of blocks mean the same now as when they were written: all that goes into hashes,
+// into what a block is and how copies count. Not yet learned (block size 0) is taken for the same.
+// Urls and ranks do not matter.
 bool IsSameEngine(const EngineEntry& now, const EngineEntry& then) {
   return now.domain == then.domain && (now.block_size == 0 || now.block_size == then.block_size) &&
          now.engine_type == then.engine_type && now.lora_name == then.lora_name &&
@@ -61,6 +69,8 @@ bool IsSameEngine(const EngineEntry& now, const EngineEntry& then) {
          now.store_tiers == then.store_tiers;
 }
 
+// Numbers and positions are those of one publisher: another endpoint or topic may be another
+// engine.
 bool IsSameStream(const EngineListener& now, const EngineListener& then) {
   return now.endpoint == then.endpoint && now.topic == then.topic && now.bind == then.bind;
 }
@@ -83,6 +93,7 @@ EngineRestorer::EngineRestorer(EngineDirectory* directory, Source source, uint32
       instances_max_(instances_max),
       named_(std::move(named)) {}
 
+// Counts instances, known and new ones, against `instances_max_`.
 absl::Status EngineRestorer::Admit(const EngineEntry& entry) {
   if (workers_.size() < instances_max_ || workers_.contains(entry.instance))
     return absl::OkStatus();
@@ -100,6 +111,11 @@ absl::Status EngineRestorer::OnInstance(const EngineEntry& entry) {
   return absl::OkStatus();
 }
 
+// Whether a checkpoint's stream comes back:
+// 1. The instance is registered already (by flags) as another engine: no. As the same, and this
+//    rank listens: only at the same endpoint.
+// 2. The stream came from flags, and no flag names it now: no. It was removed on purpose.
+// 3. Otherwise it is registered here; a failure is logged and means no.
 bool EngineRestorer::Comes(const EngineEntry& entry, const EngineListener& listener,
                            const std::optional<EngineEntry>& registered) {
   if (registered.has_value()) {
@@ -111,8 +127,8 @@ bool EngineRestorer::Comes(const EngineEntry& entry, const EngineListener& liste
   }
   EngineRegistration registration = RegistrationOf(entry, &listener);
   registration.from_flags = named_ != nullptr && named_(entry, listener);
-  // Who did not say where it came from: flags that name the instance, or all of them, name all that
-  // it has.
+  // Checkpoints of older versions do not say which streams came from flags. If flags name the
+  // instance, or may name all engines (`named_`), the stream is taken for one of flags.
   const bool of_flags =
       listener.told_from_flags.value_or(named_ != nullptr || registered.has_value());
   if (of_flags && !registration.from_flags) {
@@ -127,6 +143,8 @@ bool EngineRestorer::Comes(const EngineEntry& entry, const EngineListener& liste
   return status.ok();
 }
 
+// Sets `passes_` for all that follows of this stream. Without a position nothing was received on it
+// yet: it then starts as a new one.
 absl::Status EngineRestorer::OnPosition(const EngineEntry& entry, uint32_t rank,
                                         const std::optional<StreamPosition>& position) {
   stream_rank_ = rank;
@@ -159,6 +177,8 @@ absl::Status EngineRestorer::OnName(const EngineEntry& entry, const EngineAlias&
   return Restore(entry, of_stream);
 }
 
+// Adopts the instance's worker at its first rank or name; remembered also when that fails (null),
+// so that it is tried and logged once. Dumps know no positions: their names are unconfirmed.
 EngineWorker* EngineRestorer::WorkerOf(const EngineEntry& entry) {
   const auto [it, is_new] = workers_.try_emplace(entry.instance);
   if (!is_new) return it->second.get();
@@ -173,6 +193,8 @@ EngineWorker* EngineRestorer::WorkerOf(const EngineEntry& entry) {
   return it->second.get();
 }
 
+// A name that the worker refuses contradicts others; it is counted and the rest goes on. `more`:
+// the index is told in batches, at the latest by `Finish`.
 absl::Status EngineRestorer::Restore(const EngineEntry& entry, const EngineAlias& alias) {
   if (absl::Status bad = Admit(entry); !bad.ok()) return bad;
   EngineWorker* const worker = WorkerOf(entry);

@@ -1,12 +1,12 @@
-// How do engines of a snapshot come back into a directory? Registrations, then names, then where
-// each stream goes on; told by a replica's snapshot, by a checkpoint or by a dump.
+// Puts engines back into a directory from a replica's snapshot, a checkpoint or a dump:
+// registrations, then for each stream its position, its ranks and its names.
 //
 // *Truth*: a replica that is alive told where its streams stand now. A checkpoint's positions are
 // of an earlier time: what it tells is in no answer before the engine is connected, and degraded
 // until its numbers go on from there, or a replay does. A dump has none: `EngineDirectory::Adopt`,
-// unconfirmed. Of a checkpoint's streams that flags named only those come back that flags name
-// still, at the same endpoint and as the same engine (adapter, salt, what its blocks are). What
-// cannot be restored is logged, and the rest goes on.
+// unconfirmed. A checkpoint's stream that came from flags comes back only if flags still name it,
+// at the same endpoint and as the same engine (adapter, salt, what its blocks are). A failure to
+// restore something is logged, and the rest goes on.
 // *Threads*: one. *Place*: before `EngineDirectory::Open`.
 
 #ifndef KVATLAS_INDEXER_CHECKPOINT_ENGINE_RESTORE_H_
@@ -38,7 +38,8 @@ void RegisterEngines(EngineDirectory* directory, const EngineEntry& entry);
 class EngineRestorer : public SnapshotVisitor {
  public:
   enum class Source { kReplica, kCheckpoint, kDump };
-  // The directory outlives it. Of more than `instances_max` instances nothing is restored.
+  // The directory outlives it. Reading ends with RESOURCE_EXHAUSTED at the instance beyond
+  // `instances_max`.
   EngineRestorer(EngineDirectory* directory, Source source, uint32_t instances_max = UINT32_MAX,
                  NamedByFlags named = nullptr);
 
@@ -55,7 +56,7 @@ class EngineRestorer : public SnapshotVisitor {
   // logged once.
   absl::Status Restore(const EngineEntry& entry, const EngineAlias& alias);
 
-  // What was restored is in the index.
+  // Afterwards all that was restored is in the index.
   void Finish() const;
 
   uint64_t restored() const { return restored_; }
@@ -77,7 +78,7 @@ class EngineRestorer : public SnapshotVisitor {
   std::map<std::string, std::shared_ptr<EngineWorker>> workers_;  // null: it cannot be
   std::set<uint32_t> come_;  // ranks of a checkpoint's instance whose streams come back
   uint32_t stream_rank_ = 0;
-  bool passes_ = false;  // over what is told of this stream
+  bool passes_ = false;  // this stream does not come back
   uint64_t lost_positions_ = 0;
   uint64_t lost_ranks_ = 0;
   uint64_t restored_ = 0;

@@ -1,3 +1,7 @@
+// Files in memory for tests of power cuts. Each file has its bytes as written and as last synced;
+// names have the same two states (`names_`, `durable_names_`), with the unsynced changes of names
+// in between (`changes_`).
+
 #include "indexer/checkpoint/fault_files.h"
 
 #include <algorithm>
@@ -8,8 +12,8 @@ namespace {
 
 constexpr size_t kSectorBytes = 512;
 
-// What of `file` may be on the disk when it was not synced: a prefix, in which some sectors were
-// never written.
+// The content that a disk may have of an unsynced `file`: a prefix of random length, in which each
+// sector has its older bytes, or zeros, with a chance of one in four.
 std::string Torn(const FaultFiles::File& file, std::mt19937_64* random) {
   std::string bytes = file.bytes;
   const size_t size = bytes.empty() ? 0 : (*random)() % (bytes.size() + 1);
@@ -30,7 +34,7 @@ class FaultFiles::Writable : public WritableFile {
 
   absl::Status Append(std::string_view bytes) override {
     const absl::Status step = files_->Step();
-    // The power goes, or the room ends, somewhere in the middle.
+    // When the power goes, half of these bytes arrive; when the room ends, as many as fit.
     if (!step.ok()) bytes = bytes.substr(0, bytes.size() / 2);
     const bool fits = !files_->room_.has_value() || bytes.size() <= *files_->room_;
     if (!fits) bytes = bytes.substr(0, *files_->room_);
@@ -63,6 +67,8 @@ class FaultFiles::Readable : public ReadableFile {
   const FilePtr file_;
 };
 
+// Every operation that changes something passes here first. The counter stops at the cut, so all
+// later operations fail too. A read-only disk counts operations and refuses them.
 absl::Status FaultFiles::Step() {
   if (cut_at_.has_value() && operations_ >= *cut_at_)
     return absl::UnavailableError("the power is gone");
@@ -80,6 +86,8 @@ absl::StatusOr<std::vector<std::string>> FaultFiles::List(const std::string& dir
   return names;
 }
 
+// A new `File` each time: the older one of that name lives on where it is durable, or under another
+// name.
 absl::StatusOr<std::unique_ptr<WritableFile>> FaultFiles::Create(const std::string& path) {
   if (absl::Status step = Step(); !step.ok()) return step;
   auto file = std::make_shared<File>();
@@ -101,6 +109,7 @@ absl::Status FaultFiles::Rename(const std::string& from, const std::string& to) 
   const FilePtr file = it->second;
   names_.erase(it);
   names_[to] = file;
+  // One operation: after a cut, both names changed or neither.
   changes_.push_back({{from, nullptr}, {to, file}});
   return absl::OkStatus();
 }
@@ -112,6 +121,7 @@ absl::Status FaultFiles::Remove(const std::string& path) {
   return absl::OkStatus();
 }
 
+// There is one directory: all names become durable.
 absl::Status FaultFiles::SyncDirectory(const std::string&) {
   if (absl::Status step = Step(); !step.ok()) return step;
   durable_names_ = names_;
@@ -128,7 +138,11 @@ absl::StatusOr<uint64_t> FaultFiles::FreeBytes(const std::string&) {
   return room_.value_or(uint64_t{1} << 40);
 }
 
-// A journal keeps the order of names, mostly; here any subset of the changes may have come through.
+// 1. Names: from the durable ones, each unsynced operation is applied or not, in order. Journals
+//    mostly keep that order; here any subset may have come through, which is harder.
+// 2. Bytes: of each file that has a name left, those that were synced, and with `kThere` and
+//    `kTorn` all or some of the others.
+// 3. The result is a disk at rest: all of it counts as durable.
 std::unique_ptr<FaultFiles> FaultFiles::AfterCut(Unsynced choice, std::mt19937_64* random) const {
   Names names = durable_names_;
   for (const std::vector<Change>& change : changes_) {

@@ -1,8 +1,8 @@
-// What is on a disk after the power was cut? Files in memory that remember what was made durable,
-// and forget the rest in every way a real disk may.
+// Files in memory that lose power: they remember what was made durable, and forget the rest in
+// every way a real disk may.
 //
 // *Truth*: counts every operation that changes something. At the operation of `CutAt` the power
-// goes: it and all after it fail. What is there then is told by `AfterCut`: bytes that were not
+// goes: it and all after it fail. `AfterCut` gives the disk as it is then: bytes that were not
 // synced are there, are gone, or are torn: any prefix, in sectors of which some were never written;
 // names that were not synced are the old ones or the new ones, one by one.
 // *Threads*: none.

@@ -1,3 +1,6 @@
+// The system's files behind `FileLayer`. Every path is opened as a name in an open directory
+// (`Place`), so that a symbolic link under a checkpoint's name is never followed.
+
 #include "indexer/checkpoint/file_layer.h"
 
 #include <dirent.h>
@@ -13,6 +16,8 @@
 namespace kvatlas {
 namespace {
 
+// The system's error as a status; the codes are those of `file_layer.h`. EWOULDBLOCK is what flock
+// says of a file that another process has locked.
 absl::Status Failed(const char* what, const std::string& path, int error) {
   const std::string message = std::string(what) + " " + path + ": " + std::strerror(error);
   switch (error) {
@@ -42,6 +47,8 @@ auto Retried(Call call) {
   }
 }
 
+// Owns a file descriptor; a negative one is none. Closing is not checked: what must be durable was
+// synced before.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -56,12 +63,14 @@ class Descriptor {
   const int fd_;
 };
 
+// A negative result with `errno`. The links above a path's last name are followed here.
 int OpenDirectory(const std::string& path, int flags) {
   return Retried([&] { return open(path.c_str(), flags | O_DIRECTORY | O_CLOEXEC); });
 }
 
-// A name in an open directory. Calls return what the system's do; without the directory -1, with
-// its `errno`.
+// The last name of a path, in its directory, which is opened once (O_PATH: to name files in, not to
+// read). Its calls return what the system's do; where the directory could not be opened, -1 with
+// that `errno`.
 class Place {
  public:
   explicit Place(const std::string& path)
@@ -71,7 +80,7 @@ class Place {
             OpenDirectory(slash_ == std::string::npos ? "." : path.substr(0, slash_ + 1), O_PATH)),
         error_(directory_.fd() < 0 ? errno : 0) {}
 
-  // What has that name itself: no symbolic link is followed. A new file is its owner's alone.
+  // Opens the name itself: no symbolic link is followed. A new file is its owner's alone.
   int Open(int flags) const {
     return Call([&] {
       return openat(directory_.fd(), name_.c_str(), flags | O_NOFOLLOW | O_CLOEXEC,
@@ -83,6 +92,7 @@ class Place {
     return Call([&] { return unlinkat(directory_.fd(), name_.c_str(), 0); });
   }
 
+  // The inner call is `to`'s, so that a failed directory of either side is reported.
   int RenameTo(const Place& to) const {
     return Call([&] {
       return to.Call([&] {
@@ -110,6 +120,8 @@ class RealWritable : public WritableFile {
   RealWritable(int fd, std::string path) : file_(fd), path_(std::move(path)) {}
 
   absl::Status Append(std::string_view bytes) override {
+    // The system may write less than it was given, with a full disk for instance; the next call
+    // then says why.
     while (!bytes.empty()) {
       const ssize_t written =
           Retried([&] { return write(file_.fd(), bytes.data(), bytes.size()); });
@@ -145,6 +157,8 @@ class RealReadable : public ReadableFile {
   const std::string path_;
 };
 
+// The lock goes with the descriptor: when this is destroyed, or when the process ends, whatever
+// ends it.
 class RealLock : public FileLock {
  public:
   explicit RealLock(int fd) : file_(fd) {}
@@ -155,6 +169,8 @@ class RealLock : public FileLock {
 
 class RealFiles : public FileLayer {
  public:
+  // Makes each prefix of the path that ends at a '/', then the whole; one that is there already is
+  // no error.
   absl::Status MakeDirectory(const std::string& path) override {
     for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
       const std::string part = path.substr(0, end);
@@ -176,8 +192,8 @@ class RealFiles : public FileLayer {
     return names;
   }
 
-  // A new file each time: one that is already there may have another owner or mode, or a second
-  // hard link.
+  // Removes what has the name and creates with O_EXCL: a file that is already there may have
+  // another owner or mode, or a second hard link, and would keep them.
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
     const Place place(path);
     if (place.Remove() != 0 && errno != ENOENT) return Failed("cannot replace", path, errno);
@@ -187,7 +203,8 @@ class RealFiles : public FileLayer {
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    // Not blocking: opening a FIFO would wait for a writer.
+    // O_NONBLOCK: opening a FIFO would wait for a writer. It has no effect on the reading of
+    // regular files, and others are refused below.
     const int fd = Place(path).Open(O_RDONLY | O_NONBLOCK);
     if (fd < 0) return Failed("cannot open", path, errno);
     auto file = std::make_unique<RealReadable>(fd, path);
@@ -214,6 +231,8 @@ class RealFiles : public FileLayer {
     return synced == 0 ? absl::OkStatus() : Failed("cannot sync", directory, errno);
   }
 
+  // An advisory lock of the whole file. The file stays after the process: removing it would let two
+  // processes lock two files of one name.
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override {
     const int fd = Place(path).Open(O_RDWR | O_CREAT);
     if (fd < 0) return Failed("cannot create", path, errno);
@@ -222,6 +241,8 @@ class RealFiles : public FileLayer {
     return lock;
   }
 
+  // Room for an unprivileged process (`f_bavail`), without what the file system keeps back for
+  // root.
   absl::StatusOr<uint64_t> FreeBytes(const std::string& directory) override {
     struct statvfs room;
     const int told = Retried([&] { return statvfs(directory.c_str(), &room); });
@@ -233,6 +254,7 @@ class RealFiles : public FileLayer {
 }  // namespace
 
 FileLayer& FileLayer::Real() {
+  // Never destroyed: threads may write while statics go.
   static RealFiles& files = *new RealFiles;
   return files;
 }

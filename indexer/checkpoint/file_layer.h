@@ -1,5 +1,5 @@
-// What does a checkpoint ask of a disk? The few operations by which files become durable, behind an
-// interface, so that a test can cut the power at each of them.
+// The few operations by which checkpoints become durable on a disk, behind an interface, so that a
+// test can cut the power at each of them.
 //
 // *Truth*: nothing is durable before `Sync` of the file, and no name before `SyncDirectory`;
 // `Rename` replaces. A file that is created can be read and written by its owner alone. The last
@@ -37,7 +37,7 @@ class ReadableFile {
   virtual absl::StatusOr<size_t> Read(uint64_t offset, char* to, size_t size) const = 0;
 };
 
-// As long as it lives, no other process has it.
+// A lock that no other process has while this lives.
 class FileLock {
  public:
   virtual ~FileLock() = default;
@@ -46,19 +46,19 @@ class FileLock {
 class FileLayer {
  public:
   virtual ~FileLayer() = default;
-  // With all that is missing above it.
+  // Makes the directory and those above it that are missing.
   virtual absl::Status MakeDirectory(const std::string& path) = 0;
   // Names of files in it, in no order.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
-  // New and empty; what had that name is removed first.
+  // A new, empty file; an older one of that name is removed first.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
-  // A regular file; UNAVAILABLE: it is something else.
+  // Opens a regular file. UNAVAILABLE: it is something else.
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
-  // What this process may still write where that directory is.
+  // Bytes that this process may still write to the file system of that directory.
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& directory) = 0;
 
   // The machine's files.

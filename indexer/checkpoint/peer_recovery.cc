@@ -1,3 +1,8 @@
+// Recovery from a peer, in `PeerRecovery::State::From`. `Registrar` collects the peer's
+// registrations, `EngineRestorer` takes the names of its snapshot, `DumpRestorer` those of a dump.
+// Everything runs on the thread in `Run`; `Cancel` reaches the fetch in progress and the sleeps
+// through `mutex`.
+
 #include "indexer/checkpoint/peer_recovery.h"
 
 #include <algorithm>
@@ -18,19 +23,23 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Bounds of a /workers answer that is parsed as a whole text: bytes, and keys of one worker.
 constexpr size_t kWorkersBytesMax = 16 << 20;
 constexpr uint64_t kWorkerKeysMax = 1 << 16;
+// How often it is looked whether the engines' sockets are connected.
 constexpr Duration kLookEvery = std::chrono::milliseconds(10);
-// A peer that has others to tell is asked again.
+// A peer gives two snapshots at a time and answers 503 beyond: it is asked again for a minute.
 constexpr uint32_t kBusyTries = 30;
 constexpr Duration kBusyWait = std::chrono::seconds(2);
 
-// Of a peer with more than it may have.
+// For a peer that tells of more ranks than are taken over.
 absl::Status TooManyWorkers(uint32_t workers_max) {
   return absl::ResourceExhaustedError("it tells of more than " + std::to_string(workers_max) +
                                       " workers; --peer_workers_max allows more");
 }
 
+// Collects instances and registers nothing before all of them were read: a peer that is refused or
+// breaks off then has opened no sockets. An instance without listeners counts as one worker.
 class Registrar : public SnapshotVisitor {
  public:
   Registrar(EngineDirectory* directory, uint32_t workers_max)
@@ -42,7 +51,7 @@ class Registrar : public SnapshotVisitor {
     entries_.push_back(entry);
     return absl::OkStatus();
   }
-  // All that it was told, once it is known that they are not too many.
+  // Sockets connect and subscribe from here on; their messages wait behind the directory's gate.
   void Register() const {
     for (const EngineEntry& entry : entries_) RegisterEngines(directory_, entry);
   }
@@ -62,6 +71,8 @@ class Registrar : public SnapshotVisitor {
   std::vector<EngineEntry> entries_;
 };
 
+// Blocks of a Dynamo dump. A domain whose block size is not ours is skipped: its hashes mean other
+// tokens.
 class DumpRestorer : public DumpVisitor {
  public:
   DumpRestorer(EngineDirectory* directory, uint32_t workers_max)
@@ -104,7 +115,8 @@ std::string TextOf(const Json& value) {
   return "";
 }
 
-// One worker of a /workers answer; nothing: of another form.
+// One worker of a /workers answer, as Dynamo's indexer or a leaf writes it; nothing: another form,
+// which is skipped. Its rank is the key of its endpoint.
 std::optional<EngineEntry> WorkerEntry(const Json& worker) {
   if (!worker.is_object()) return std::nullopt;
   const auto field = [&](const char* name) { return worker.value(name, Json()); };
@@ -133,9 +145,10 @@ struct PeerRecovery::State {
       : options(std::move(given)),
         directory(directory),
         readiness(readiness),
+        // The registrations of --workers: `StartOver` returns to them.
         own(directory->Registrations()) {}
 
-  // False: cancelled.
+  // Waits for `duration`. False: `Cancel` was called.
   bool Sleep(Duration duration) {
     MutexLock lock(&mutex);
     const Time until = Clock::Real().Now() + duration;
@@ -147,7 +160,8 @@ struct PeerRecovery::State {
     return false;
   }
 
-  // A fetch that `Cancel` ends too.
+  // `running` is the fetch that `Cancel` ends. It is set and cleared under `mutex`, so it never
+  // points to a fetch that is gone.
   absl::Status Begin(HttpFetch* fetch) {
     MutexLock lock(&mutex);
     if (cancelled) return absl::CancelledError("recovery was cancelled");
@@ -159,8 +173,9 @@ struct PeerRecovery::State {
     running = nullptr;
   }
 
-  // Runs `take` on the body of what `peer` answers; NOT_FOUND: it has no such path.
-  // RESOURCE_EXHAUSTED: not now.
+  // Asks `peer` for `path` and runs `take` on the body of a 200. Never takes longer than what is
+  // left of `peer_until`. NOT_FOUND: the peer has no such path. RESOURCE_EXHAUSTED: 503, it may be
+  // asked again later. Others: `take`'s or the connection's.
   absl::Status Fetch(const std::string& peer, const char* path,
                      const std::function<absl::Status(HttpFetch*)>& take) {
     HttpFetchOptions within = options.fetch;
@@ -185,7 +200,13 @@ struct PeerRecovery::State {
     return status;
   }
 
-  // Everything from one peer, or a reason.
+  // Everything from one peer, or the reason why not:
+  // 1. /snapshot?names=0, the registrations alone; a peer without that path is taken for Dynamo's
+  //    indexer: /workers (`LearnWorkers`).
+  // 2. `Registrar::Register`: from now on sockets receive, and nothing that engines say is lost.
+  // 3. `WaitForEngines`: a snapshot that is fetched afterwards is younger than the subscriptions,
+  //    so behind its positions nothing is missing.
+  // 4. `RestoreSnapshot` or `RestoreDump`.
   absl::Status From(const std::string& peer) {
     peer_until = Clock::Real().Now() + options.peer_timeout;
     Registrar registrar(directory, options.workers_max);
@@ -202,7 +223,12 @@ struct PeerRecovery::State {
     return is_ours ? RestoreSnapshot(peer) : RestoreDump(peer);
   }
 
-  // Worker by worker: a document of the whole text may take 30 times its size.
+  // Parses /workers with a callback that keeps one worker at a time: a document of the whole text
+  // may take 30 times its size. The callback returns whether the parser keeps the value.
+  // Depth 0 is the list, 1 the workers, 2 their fields, 3 the fields of `endpoints` and
+  // `listeners`. Objects below are dropped, and keys of one worker are counted against
+  // `kWorkerKeysMax`. A finished worker is given to `registrar` and dropped. After an error
+  // (`status`) everything is dropped until the text ends.
   absl::Status LearnWorkers(HttpFetch* fetch, Registrar* registrar) {
     const absl::StatusOr<std::string> text = fetch->ReadAll(kWorkersBytesMax);
     if (!text.ok()) return text.status();
@@ -231,6 +257,9 @@ struct PeerRecovery::State {
     return absl::OkStatus();
   }
 
+  // Waits until all sockets are connected, at most `connect_wait`: a dead engine must not hold the
+  // start up. Then `settle_wait`, since ZeroMQ says that a socket is connected before its
+  // subscription has arrived at the engine. CANCELLED.
   absl::Status WaitForEngines() {
     const Time until = Clock::Real().Now() + options.connect_wait;
     while (directory->Unconnected() > 0 && Clock::Real().Now() < until)
@@ -242,7 +271,8 @@ struct PeerRecovery::State {
   absl::Status RestoreSnapshot(const std::string& peer) {
     EngineRestorer restorer(directory, EngineRestorer::Source::kReplica, options.workers_max);
     absl::Status status;
-    // It is ready, since it told which engines it listens to, and gives two of these at a time.
+    // True once a body began. Before, RESOURCE_EXHAUSTED means 503 and is tried again; after, it is
+    // a bound that the body exceeded, and is final.
     bool given = false;
     for (uint32_t i = 0; i < kBusyTries; ++i) {
       status = Fetch(peer, "/snapshot", [&](HttpFetch* fetch) {
@@ -262,6 +292,7 @@ struct PeerRecovery::State {
     return Finish(peer, restorer.restored(), status);
   }
 
+  // Restored names become visible to the index only when the reading succeeded as a whole.
   static absl::Status Finish(const std::string& peer, const EngineRestorer& restored,
                              const absl::Status& read) {
     if (!read.ok()) return read;
@@ -271,7 +302,8 @@ struct PeerRecovery::State {
     return absl::OkStatus();
   }
 
-  // As it was before the peer that broke off.
+  // Forgets all that a peer told before it broke off, by registering this leaf's own engines anew:
+  // names that were restored go with the instances.
   void StartOver() {
     for (const EngineEntry& entry : directory->Registrations())
       (void)directory->Unregister(entry.instance, entry.domain.model, std::nullopt, std::nullopt);
@@ -282,7 +314,7 @@ struct PeerRecovery::State {
   EngineDirectory* const directory;
   ReadinessGate* const readiness;
   const std::vector<EngineEntry> own;
-  Time peer_until{0};  // the end of the one that is asked; of the thread in `Run`
+  Time peer_until{0};  // of the peer that is asked; of the thread in `Run`
 
   Mutex mutex;
   CondVar wake;
@@ -295,6 +327,8 @@ PeerRecovery::PeerRecovery(PeerRecoveryOptions options, EngineDirectory* directo
     : state_(std::make_unique<State>(std::move(options), directory, readiness)) {}
 PeerRecovery::~PeerRecovery() = default;
 
+// Asks the peers in their order, in rounds with a pause between: all replicas of a cell may be
+// starting at once, and the first of them to be ready serves the others.
 absl::Status PeerRecovery::Run() {
   State& state = *state_;
   for (uint32_t round = 0; round < state.options.rounds; ++round) {

@@ -1,5 +1,5 @@
-// How does a leaf that starts learn what was known before? From another replica, without missing or
-// repeating anything that engines say meanwhile.
+// A leaf that starts learns what engines hold from another replica, without missing or repeating
+// anything that engines send meanwhile.
 //
 //   1. register the engines that this leaf and its peer know: sockets subscribe, messages wait
 //     behind the gate
@@ -7,9 +7,10 @@
 //   3. fetch the peer's snapshot, which is younger than the subscriptions: names and positions
 //   4. the owner opens the gate: each stream goes on after its position
 //
-// Of a peer that has no snapshot (Dynamo's indexer), /workers and /dump: without positions, so what
-// it tells is unconfirmed.
-// *Truth*: one peer, the first that tells everything; of one that broke off, nothing is kept.
+// A peer without a snapshot is taken for Dynamo's indexer: its /workers and /dump are read. A dump
+// has no positions, so its blocks are unconfirmed.
+// *Truth*: everything is of one peer, the first that tells everything; nothing is kept of a peer
+// that broke off.
 // *Bounds*: a peer is not trusted. What it tells has a size, a least speed, a time and a number of
 // workers (`PeerRecoveryOptions`); beyond one of them it is given up as one that broke off, and a
 // line of the log says which.

@@ -60,7 +60,7 @@ History RunHistory(FaultFiles* files) {
   return history;
 }
 
-// What a leaf makes of that disk, against what was written to it.
+// Compares what a leaf restores from that disk with what was written to it.
 void Expect(const History& history, FaultFiles* disk) {
   ManualClock clock;
   clock.Advance(std::chrono::hours(2));
@@ -74,9 +74,9 @@ void Expect(const History& history, FaultFiles* disk) {
   EXPECT_GE(report->number, history.acknowledged) << "an older one was restored";
   ASSERT_TRUE(history.written.contains(report->number));
   EXPECT_EQ(leaf.Contents(), history.written.at(report->number));
-  // No refusal: what has a checkpoint's name is whole.
+  // No checkpoint was refused: a file with a checkpoint's name is whole.
   EXPECT_EQ(leaf.checkpointer().Stats().refused, 0);
-  // And it can go on from there.
+  // The next checkpoint can be written.
   const absl::StatusOr<CheckpointReport> next = leaf.checkpointer().WriteNow();
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_GT(next->number, report->number);

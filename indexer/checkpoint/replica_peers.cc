@@ -1,3 +1,6 @@
+// URLs of replicas as texts in the order of registration. They are not parsed: Dynamo's clients
+// register what they like, and only --peers is recovered from.
+
 #include "indexer/checkpoint/replica_peers.h"
 
 #include <algorithm>
@@ -8,6 +11,8 @@ Peers::Peers(std::vector<std::string> urls) {
   for (const std::string& url : urls) (void)Add(url);
 }
 
+// A URL that is known already is OK and changes nothing. The search is linear: at most
+// `kPeersKnownMax`.
 absl::Status Peers::Add(const std::string& url) {
   MutexLock lock(&mutex_);
   if (std::find(urls_.begin(), urls_.end(), url) != urls_.end()) return absl::OkStatus();

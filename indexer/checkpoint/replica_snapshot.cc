@@ -1,3 +1,6 @@
+// Bytes of one name, rank and instance first (Put… and Take… mirror each other), then the writer,
+// which pulls from a directory, and the reader, which tells a visitor.
+
 #include "indexer/checkpoint/replica_snapshot.h"
 
 #include <algorithm>
@@ -24,16 +27,16 @@ static_assert(std::endian::native == std::endian::little,
               "the format is written as it lies in memory");
 
 constexpr std::string_view kMagic = "KVAREP07";
-// At the end of an instance, where one of its listeners has a key: the key of each follows.
+// Additions to the instance record, each behind its mark and in this order, written only where
+// there is something to say. Readers of before stop at the first mark they do not know.
+// Behind `kServerKeys`: the CURVE key of each listener. Behind `kFromFlags`: a byte for each.
 constexpr std::string_view kServerKeys = "server_keys:";
-// Behind them: of each listener a byte, whether flags named it.
 constexpr std::string_view kFromFlags = "from_flags:";
-// Written where something of it is said.
 constexpr std::string_view kOffload = "offload:";
 constexpr std::string_view kFirstRank = "first_rank:";
 constexpr std::string_view kStore = "store:";
 constexpr std::string_view kSilent = "silent:";
-// Behind it, a url for each listener, where they are not all the instance's.
+// A url for each listener, where they are not all the instance's.
 constexpr std::string_view kRankUrls = "rank_urls:";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
@@ -60,8 +63,8 @@ enum NameFlag : uint8_t {
   kLasting = 64,
   kSideName = 128
 };
-// Of a name with `kEagle`: its position has so many bits, behind them are the tokens of look-ahead
-// beyond the first.
+// A name with `kEagle` has its position in so many low bits, and in the bits above how many tokens
+// of look-ahead there are beyond the first (`kLookAheadMax` is 31: five bits).
 constexpr int kEagleShift = 27;
 
 enum RankFlag : uint8_t {
@@ -128,6 +131,7 @@ class Taker {
 
 // ---- One name ----
 
+// Fixed fields first, then those that a flag announces, in the order of the flags' use below.
 void PutName(std::string* to, const EngineAlias& alias) {
   uint8_t flags = 0;
   if (alias.suspect) flags |= kSuspect;
@@ -156,7 +160,7 @@ void PutName(std::string* to, const EngineAlias& alias) {
   }
 }
 
-// A digest, and the integer that its last bytes are.
+// A digest; as an integer such a hash is the value of its last bytes.
 EngineBlockHash TakeDigest(Taker* from) {
   const std::string_view bytes = from->TakeText();
   from->Check(!bytes.empty() && bytes.size() <= kEngineHashBytesMax);
@@ -195,7 +199,8 @@ EngineAlias TakeName(Taker* from) {
 
 // ---- One rank ----
 
-// What of a rank's names is told one by one, at the end of its record.
+// Entries at the end of a rank's record, in any number. `kTiers` is no name: its group is
+// `chunk_blocks`, and its hash has the bits of `silent`.
 enum class RankEntry : uint8_t { kAmbiguous = 0, kSideLink = 1, kSharedSide = 2, kTiers = 3 };
 
 void PutHash(std::string* to, const EngineBlockHash& name) {
@@ -371,6 +376,8 @@ std::string TakeRegistered(Taker* from) {
   return std::string(text);
 }
 
+// Refuses texts longer than a registration's, and listeners that are not in order of rank:
+// `Listens` and the restorer rely on each rank being there once.
 EngineEntry TakeInstance(Taker* from) {
   EngineEntry entry;
   entry.instance = TakeRegistered(from);
@@ -428,6 +435,7 @@ EngineEntry TakeInstance(Taker* from) {
   return entry;
 }
 
+// Whether the instance has a stream of that rank.
 bool Listens(const EngineEntry& entry, uint32_t rank) {
   return std::any_of(entry.listeners.begin(), entry.listeners.end(),
                      [&](const EngineListener& of) { return of.rank == rank; });
@@ -435,7 +443,8 @@ bool Listens(const EngineEntry& entry, uint32_t rank) {
 
 // ---- Writing ----
 
-// A name of a stream, in the stream's bytes.
+// A name as it was copied: where its bytes lie in `StreamNames::bytes`, and what `ChainOrder`
+// needs.
 struct CopiedName {
   uint32_t rank = 0;
   SequenceHash block{0};
@@ -444,6 +453,8 @@ struct CopiedName {
   size_t size = 0;
 };
 
+// One stream's names at its position, copied under its locks (`CopyNames`), ordered and sent
+// without.
 struct StreamNames {
   uint32_t rank = 0;
   std::optional<StreamPosition> position;
@@ -455,7 +466,9 @@ struct StreamNames {
   bool begun = false;
 };
 
-// Each block behind its parent, first children at once.
+// An order in which each name comes behind the first name of its parent's block: a walk in depth
+// from the names without a known parent, with child and sibling lists and no recursion. Names on a
+// cycle would be reached from no root and left out.
 std::vector<size_t> ChainOrder(const std::vector<CopiedName>& names) {
   constexpr size_t kNone = SIZE_MAX;
   absl::flat_hash_map<std::pair<uint32_t, SequenceHash>, size_t> first;
@@ -481,6 +494,8 @@ std::vector<size_t> ChainOrder(const std::vector<CopiedName>& names) {
   return order;
 }
 
+// Pulled by `Next`, a piece at a time. Copies one instance when all streams of the one before are
+// sent, so memory is that of one instance's names.
 class SnapshotWriter {
  public:
   SnapshotWriter(const HashContract& contract, const EngineDirectory* directory, bool names)
@@ -488,12 +503,13 @@ class SnapshotWriter {
         directory_(directory),
         with_names_(names),
         entries_(directory->Registrations()) {
-    // Of an engine that is not listened to, nothing is known for sure.
+    // Adopted instances without a stream: nothing confirms what they hold.
     std::erase_if(entries_, [](const EngineEntry& entry) { return entry.listeners.empty(); });
   }
 
   const SnapshotStats& written() const { return written_; }
 
+  // Appends records to `piece` until it is long enough; false: the end record was the last.
   bool Next(std::string* piece) {
     to_ = piece;
     if (records_ == 0) Header();
@@ -532,7 +548,8 @@ class SnapshotWriter {
     ++records_;
   }
 
-  // Names are copied while their stream stands still, ordered and sent afterwards.
+  // `Cut` visits each stream while nothing of it is applied; the work there is copying alone. An
+  // instance that was unregistered meanwhile has fewer streams, or none.
   void Instance(const EngineEntry& entry) {
     Record(Kind::kInstance, InstanceBytes(entry));
     if (!with_names_) return;
@@ -549,7 +566,9 @@ class SnapshotWriter {
                           });
   }
 
-  // Of the ranks that this stream publishes; the first stream has those of no stream too.
+  // Names of the ranks that this stream publishes; ranks of no registered stream go with the first
+  // stream. A rank that several streams publish has no position of its own: its names are told as
+  // suspect, so that the reader lets events confirm them.
   static void CopyNames(const EngineEntry& entry, const EngineWorker& worker, StreamNames* stream) {
     std::map<uint32_t, bool> in_doubt;  // ranks; several streams publish it
     for (const EngineRankStats& rank : worker.Stats().ranks) {
@@ -594,6 +613,7 @@ class SnapshotWriter {
     return stream.next < stream.order.size();
   }
 
+  // The position, then the ranks, then names: a reader needs them in this order.
   void BeginStream(StreamNames* stream) {
     stream->begun = true;
     std::string payload;
@@ -620,6 +640,8 @@ class SnapshotWriter {
 
 // ---- Reading ----
 
+// Reads record by record; only `record_` is kept. Order is enforced: a header first, names and
+// ranks only behind a position, a position only behind its instance.
 class SnapshotReader {
  public:
   SnapshotReader(const HashContract& contract, const ReadChunk& read, SnapshotVisitor* visitor)
@@ -663,6 +685,7 @@ class SnapshotReader {
     return absl::OkStatus();
   }
 
+  // The length is bounded before memory is taken for it; the checksum covers head and payload.
   absl::Status ReadRecord(Kind* kind) {
     record_.resize(kRecordHead);
     if (absl::Status bad = Fill(record_.data(), kRecordHead); !bad.ok()) return bad;
@@ -724,6 +747,7 @@ class SnapshotReader {
     return visitor_->OnRank(*entry_, mark);
   }
 
+  // Names and ranks that follow are this stream's, until the next position or instance.
   absl::Status TakePosition(Taker* payload) {
     const auto rank = payload->Take<uint32_t>();
     const bool is_known = payload->Take<uint8_t>() != 0;

@@ -1,4 +1,4 @@
-// What must another leaf know to go on from here? A replica's registrations and every engine's
+// A leaf's knowledge of engines for another leaf to go on from: registrations and every engine's
 // names, each stream with its position, as a stream of bytes.
 //
 //   header, then for each instance: the instance, then for each stream its position, its ranks and
@@ -11,10 +11,10 @@
 // and what came from flags; anything that older readers must not miss changes the magic. The end
 // counts the records, so a cut stream is known.
 // *Truth*: names of a stream belong to its position: a consistent cut each. Children follow their
-// parents, so that chains are restored as runs. Parked orphans are not in it. Of a rank that
-// several streams name no position tells anything: its names are in doubt. Its writer is not
-// trusted: records of another shape, impossible values and names of unknown streams are refused
-// with their reason; what a name means is for `EngineWorker::Restore` to refuse.
+// parents, so that chains are restored as runs. Parked orphans are not in it. A rank that several
+// streams publish has no position of its own: its names are in doubt. Its writer is not trusted:
+// records of another shape, impossible values and names of unknown streams are refused with their
+// reason; what a name means is for `EngineWorker::Restore` to refuse.
 // *Bounds*: writing copies one instance's names at a time, about 80 bytes each; a record has at
 // most `kSnapshotRecordBytesMax`, and reading keeps one. An instance has at most
 // `kSnapshotListenersMax` listeners, a snapshot `kSnapshotInstancesMax` instances and
@@ -64,8 +64,8 @@ class SnapshotVisitor {
   // The ranks and names that follow are that stream's.
   virtual absl::Status OnPosition(const EngineEntry& entry, uint32_t stream_rank,
                                   const std::optional<StreamPosition>& position) = 0;
-  // What is known of a rank, before its names; of one that knows much in several calls.
-  // `stream_rank` is filled in, here and in names.
+  // What is known of a rank, before its names; possibly in several calls. `stream_rank` is filled
+  // in, here and in names.
   virtual absl::Status OnRank(const EngineEntry& entry, const EngineRankMark& mark) = 0;
   virtual absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) = 0;
 };

@@ -1,4 +1,4 @@
-// What does it cost to tell another leaf what engines hold, and to take it up again?
+// The cost of writing a snapshot of what engines hold, and of restoring it in another leaf.
 
 #include <benchmark/benchmark.h>
 

@@ -28,7 +28,7 @@
 namespace kvatlas {
 namespace {
 
-// What a reader told, as text.
+// A visitor that notes as text what a reader told.
 class Recorder : public SnapshotVisitor {
  public:
   absl::Status OnInstance(const EngineEntry& entry) override {
@@ -169,7 +169,7 @@ class ReplicaSnapshotTest : public testing::Test {
         visitor);
   }
 
-  // Not as from a checkpoint: the engines are there, and would replay.
+  // As from a replica: a checkpoint's positions would make the engines, which are there, replay.
   void Restore(Replica* replica) {
     EngineRestorer restorer(&replica->directory, EngineRestorer::Source::kReplica);
     ASSERT_TRUE(Read(Snapshot(), &restorer).ok());
@@ -210,7 +210,7 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
 
 // ---- Hybrid models ----
 
-// Also what a directory that took it up tells in turn.
+// A snapshot of a directory that restored it is equal too.
 TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) {
   const CurveKeys keys = *MakeCurveKeys();
   ZmqTestEngine hybrid({.curve_secret = keys.secret_key});
@@ -330,7 +330,7 @@ TEST_F(ReplicaSnapshotTest, NamesInsideMainBlocksComeToTheReplica) {
   EXPECT_EQ(sides_of(replica.registry), sides_of(*registry_));
 }
 
-// So that what reads it can make runs of them.
+// In this order a reader can make runs of them.
 TEST_F(ReplicaSnapshotTest, BlocksFollowTheirParents) {
   class Order : public Recorder {
    public:
@@ -471,7 +471,7 @@ TEST_F(ReplicaSnapshotTest, WhatNobodyCanHaveIsRefusedWithAReason) {
   EXPECT_EQ(refused([&](auto* of) { first(of, kNamesRecord).pop_back(); }), kNoName);
 }
 
-// Whatever the records say, reading ends, and what it makes of them holds together.
+// Reading ends whatever the records say, and what it restored is consistent.
 TEST_F(ReplicaSnapshotTest, RecordsOfAnyShapeHarmNothing) {
   const std::vector<Record> records = RecordsOf(Snapshot());
   for (uint32_t seed = 1; seed <= 300; ++seed) {

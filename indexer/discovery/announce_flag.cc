@@ -16,6 +16,8 @@ void AddAnnounceFlags(FlagSet& flags, AnnounceFlag* announce) {
             "silence after which it is not found there any more", std::chrono::milliseconds(100));
 }
 
+// Epoch and instance are new at each start, so that a process that starts again replaces its former
+// record at once.
 absl::StatusOr<std::unique_ptr<Announcer>> StartAnnouncing(const AnnounceFlag& announce,
                                                            ServiceRecord record) {
   if (announce.redis.empty()) return nullptr;

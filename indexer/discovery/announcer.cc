@@ -1,3 +1,6 @@
+// Renews one record's lease in Redis. The thread runs `Announce` in a loop; setters change `record`
+// under `mutex` and may wake it. Callbacks of the Redis client run on its own thread.
+
 #include "indexer/discovery/announcer.h"
 
 #include <algorithm>
@@ -12,7 +15,7 @@
 namespace kvatlas {
 namespace {
 
-// A renewal that failed is tried again sooner than the next is due.
+// A failed renewal is tried again after this, or when the next one is due if that is sooner.
 constexpr Duration kRetryAfter = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -23,7 +26,8 @@ struct Announcer::State {
         client(std::move(redis), [this](const absl::Status& state) { OnConnection(state); }),
         record(std::move(r)) {}
 
-  // A Redis that comes back may have lost everything.
+  // Called by the client at each change of its connection. A Redis that comes back may have lost
+  // everything, so the record is announced at once.
   void OnConnection(const absl::Status& state) {
     if (!state.ok()) return;
     MutexLock lock(&mutex);
@@ -31,6 +35,8 @@ struct Announcer::State {
     changed.Signal();
   }
 
+  // Until `Stop`, or until a younger process of the same id took over: two that renewed in turn
+  // would replace each other for ever.
   void Run() {
     while (true) {
       const absl::Status status = Announce();
@@ -38,7 +44,10 @@ struct Announcer::State {
     }
   }
 
-  // Sent with the mutex held, so that nothing is announced behind what `Stop` withdraws.
+  // One announcement and its reply. The command is handed to the client under `mutex` and only if
+  // not `stopping`: `Stop` sets that under the same mutex before it sends the withdrawal, so no
+  // announcement can follow it. `answer` is shared: the client may still call back after this has
+  // returned an error.
   absl::StatusOr<RedisReply> Send() {
     struct Answer {
       Mutex mutex;
@@ -73,7 +82,8 @@ struct Announcer::State {
     return status;
   }
 
-  // False: stop.
+  // A third of the lease after a success, so that renewals may fail for two thirds of it. False:
+  // stop.
   bool WaitForNext(bool renewed) {
     const Duration due =
         renewed ? options.lease_ttl / 3 : std::min<Duration>(options.lease_ttl / 3, kRetryAfter);
@@ -104,9 +114,10 @@ absl::StatusOr<std::unique_ptr<Announcer>> Announcer::Start(AnnouncerOptions opt
   if (!redis.ok()) return redis.status();
   if (options.lease_ttl < std::chrono::milliseconds(100))
     return absl::InvalidArgumentError("lease_ttl is below 100ms");
-  // What a reader would refuse is refused here.
+  // A record that readers would refuse is refused here, where its owner sees it.
   if (absl::StatusOr<ServiceRecord> read = ServiceRecordFromJson(ToJson(record)); !read.ok())
     return read.status();
+  // The client connects in the background: Redis need not be there.
   auto state = std::make_unique<State>(std::move(options), std::move(record), *std::move(redis));
   State* const raw = state.get();
   std::unique_ptr<Announcer> announcer(new Announcer(std::move(state)));
@@ -116,6 +127,7 @@ absl::StatusOr<std::unique_ptr<Announcer>> Announcer::Start(AnnouncerOptions opt
 
 Announcer::Announcer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
+// Without withdrawing: the lease ends by itself. `client.Stop` ends a `Send` that waits.
 Announcer::~Announcer() {
   {
     MutexLock lock(&state_->mutex);
@@ -126,11 +138,13 @@ Announcer::~Announcer() {
   if (state_->thread.joinable()) state_->thread.join();
 }
 
+// Sent with the next renewal: a load is not worth a command of its own.
 void Announcer::SetLoad(const Load& load) {
   MutexLock lock(&state_->mutex);
   state_->record.load = load;
 }
 
+// Announced at once, if it changed.
 void Announcer::SetServes(std::vector<std::string> serves) {
   if (serves.size() > kServiceServesMax) serves.resize(kServiceServesMax);
   MutexLock lock(&state_->mutex);
@@ -163,7 +177,8 @@ void Announcer::Stop(Duration timeout) {
     state_->changed.Signal();
     record = state_->record;
   }
-  // The client gives up a call by its own timeout; the wait here may be shorter.
+  // Shared with the callback, which may come after this function has given up: the client's own
+  // timeout may be longer than `timeout`.
   struct Done {
     Mutex mutex;
     CondVar changed;

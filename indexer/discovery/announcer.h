@@ -1,9 +1,9 @@
-// How do others find this process? Its record under a lease in Redis, renewed while it lives.
+// Others find this process by its record in Redis, under a lease that is renewed while it lives.
 //
 // *Truth*: a record is there within a lease's third of its start, and is gone a lease after its
-// process died, or at once on `Stop`. Of two that announce one (kind, name, replica) the younger
-// epoch wins; the older is told so and stops announcing. Time is Redis' own, so clocks need not
-// agree.
+// process died, or at once on `Stop`. If two processes have the same (kind, name, replica), the
+// younger epoch wins; the older one learns it with its next renewal and stops announcing. Time is
+// Redis' own, so clocks need not agree.
 // *Threads*: any thread may call everything. One thread of its own, and the Redis client's.
 // *Cost*: one command each `lease_ttl / 3`.
 // *Bounds*: the record's (`service_record.h`).

@@ -1,3 +1,8 @@
+// Merges the records of several sources. A source reports on its own thread (or from within its
+// `Start`) into `State::OnReport`, which tells the owner if the merged set became another.
+// Locks: `telling` is held while `on_change` runs, so that its calls come one at a time and in the
+// order of the reports; it is taken before `mutex`, which is never held across a call out.
+
 #include "indexer/discovery/directory.h"
 
 #include <algorithm>
@@ -13,10 +18,12 @@
 namespace kvatlas {
 namespace {
 
+// The order of `DirectoryView::records`: by id, then address.
 bool InOrder(const ServiceRecord& a, const ServiceRecord& b) {
   return std::tie(a.name, a.replica, a.grpc) < std::tie(b.name, b.replica, b.grpc);
 }
 
+// Changes of load are no change of the set; `View` has the new loads nevertheless.
 bool SameSet(const std::vector<ServiceRecord>& a, const std::vector<ServiceRecord>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameButLoad);
 }
@@ -28,13 +35,18 @@ struct Directory::State {
     std::string entry;
     std::unique_ptr<DirectorySource> source;
     std::vector<ServiceRecord> records;
-    std::optional<Time> heard;  // last answer that was none of failure
+    std::optional<Time> heard;  // the last report that was no failure
     absl::Status status;
-    bool asked = false;                                // it has reported once, whatever
-    std::unique_ptr<ConnectionWatch> watch = nullptr;  // null: there is nothing to be asked
+    bool asked = false;                                // it has reported once, records or failure
+    std::unique_ptr<ConnectionWatch> watch = nullptr;  // null: a fixed entry
   };
 
-  // A source's report: what it names now, then everybody is told if that changes the whole.
+  // 1. The source's entry: a failure leaves its records as they were.
+  // 2. The sources are merged anew; `changed` looks at the set without loads.
+  // 3. `on_change`, outside of `mutex`. Before `Open` has told the first set (`open`) changes are
+  //    only kept.
+  // `telling` is held from before the merge, so a later report cannot overtake this one on its way
+  // to `on_change`.
   void OnReport(size_t index, absl::StatusOr<std::vector<ServiceRecord>> report)
       ABSL_LOCKS_EXCLUDED(telling, mutex) {
     MutexLock tell(&telling);
@@ -62,7 +74,9 @@ struct Directory::State {
     if (now.has_value()) on_change(*now);
   }
 
-  // Every address once: of two records the one that says more, which is the one with a name.
+  // All sources' records in order, each address once: of several records of an address one with a
+  // name is kept, else that of the first source. At most `kDirectoryRecordsMax`; the last in order
+  // are left out and counted.
   std::vector<ServiceRecord> Merged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::vector<ServiceRecord> merged;
     for (const Source& source : sources)
@@ -83,6 +97,7 @@ struct Directory::State {
     return merged;
   }
 
+  // Until each source has reported, a failure included, or `first_answer` has passed.
   void WaitForFirstAnswers() ABSL_LOCKS_EXCLUDED(mutex) {
     const Time until = Clock::Real().Now() + options.first_answer;
     MutexLock lock(&mutex);
@@ -106,6 +121,10 @@ struct Directory::State {
   bool open ABSL_GUARDED_BY(mutex) = false;
 };
 
+// 1. All entries are parsed before any source starts: an error has no side effects.
+// 2. Sources start; fixed ones report at once.
+// 3. `WaitForFirstAnswers`, then the first call of `on_change`, whatever is known by then.
+//    `telling` is taken before `open` is set, so that no report is told before the first set.
 absl::StatusOr<std::unique_ptr<Directory>> Directory::Open(DirectoryOptions options,
                                                            OnChange on_change) {
   auto state = std::make_unique<State>();
@@ -146,6 +165,8 @@ absl::StatusOr<std::unique_ptr<Directory>> Directory::Open(DirectoryOptions opti
 
 Directory::Directory(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
+// Stopped without `mutex`: a source that is about to report needs it, and `Stop` waits for its
+// thread.
 Directory::~Directory() {
   std::vector<DirectorySource*> sources;
   {
@@ -164,6 +185,7 @@ DirectoryView Directory::View() const {
     of.entry = source.entry;
     of.records = source.records.size();
     of.status = source.status;
+    // The age counts only while the source fails: what it last named is then so old.
     of.age = source.heard.has_value() && !source.status.ok()
                  ? state_->options.clock->Now() - *source.heard
                  : Duration::zero();

@@ -79,12 +79,12 @@ struct DirectoryOptions {
   const Clock* clock = &Clock::Real();
 };
 
-// What one source has to say.
+// What one source named last.
 struct DirectorySourceView {
   std::string entry;
   size_t records = 0;
-  Duration age{0};      // since it last answered; of a fixed entry always 0
-  absl::Status status;  // why it did not
+  Duration age{0};      // since it last answered, while it fails; else 0
+  absl::Status status;  // why it fails
 };
 
 struct DirectoryView {

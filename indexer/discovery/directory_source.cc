@@ -1,3 +1,6 @@
+// From an entry of a list to the source that answers it. The kinds are told apart by prefix; all
+// else must be an address.
+
 #include "indexer/discovery/directory_source.h"
 
 #include <utility>
@@ -15,11 +18,13 @@ namespace {
 
 constexpr std::string_view kDns = "dns:";
 
+// With the slash: "redis:6379" is a host named redis.
 bool IsLeases(std::string_view entry) {
   return entry.starts_with("redis:/") || entry.starts_with("rediss:/");
 }
 
-// "NAME=" before a place to look, and what follows it.
+// The name and the place of "NAME=dns:…" or "NAME=k8s:…"; an empty name for any other entry. A '='
+// elsewhere, in a URL's password for instance, splits nothing.
 std::pair<std::string, std::string_view> SplitName(std::string_view entry) {
   const size_t equals = entry.find('=');
   if (equals == std::string_view::npos) return {"", entry};
@@ -28,7 +33,7 @@ std::pair<std::string, std::string_view> SplitName(std::string_view entry) {
   return {std::string(entry.substr(0, equals)), rest};
 }
 
-// Gives the records of another source a name.
+// Gives the records of another source a name, on their way to the report.
 class NamedSource : public DirectorySource {
  public:
   NamedSource(std::string name, std::unique_ptr<DirectorySource> source)
@@ -49,6 +54,7 @@ class NamedSource : public DirectorySource {
   const std::unique_ptr<DirectorySource> source_;
 };
 
+// Reports its one record from within `Start`, on the caller's thread; it has none of its own.
 class FixedSource : public DirectorySource {
  public:
   explicit FixedSource(ServiceRecord record) : record_(std::move(record)) {}
@@ -60,11 +66,13 @@ class FixedSource : public DirectorySource {
   const ServiceRecord record_;
 };
 
+// Entries are shown without passwords: errors end up in logs.
 absl::Status Bad(std::string_view entry, std::string_view why) {
   return absl::InvalidArgumentError("'" + RedisUrlWithoutPassword(entry) +
                                     "': " + std::string(why));
 }
 
+// [NAME=]HOST:PORT. Addresses are not resolved here; port 0 would only fail later.
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeFixedSource(std::string_view entry,
                                                                  const DirectoryOptions& options) {
   ServiceRecord record;
@@ -85,12 +93,15 @@ absl::StatusOr<std::unique_ptr<DirectorySource>> MakeFixedSource(std::string_vie
 
 }  // namespace
 
+// Must know the same prefixes as `MakeDirectorySource`.
 bool IsPlaceToLook(std::string_view entry) {
   const std::string_view place = SplitName(entry).second;
   return place.starts_with(kDns) || place.starts_with(kK8sPrefix) ||
          place.starts_with(kK8sPodsPrefix) || IsLeases(place);
 }
 
+// Making a source has no effect beyond memory: nothing is asked before `Start`.
+// `CheckDirectoryEntry` relies on it.
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeDirectorySource(
     std::string_view entry, const DirectoryOptions& options) {
   if (IsLeases(entry)) return MakeRedisSource(std::string(entry), options);

@@ -1,5 +1,4 @@
-// Where does a directory's knowledge come from? One entry of its list, on a thread of its own if it
-// must wait.
+// A source of a directory: one entry of its list, with a thread of its own if it must wait.
 //
 // *Threads*: `report` is called from the source's thread, or from within `Start`; never after
 // `Stop` returned.
@@ -21,7 +20,7 @@ namespace kvatlas {
 
 class DirectorySource {
  public:
-  // What there is now, or why that is not known.
+  // Takes the records of now, or why they are not known.
   using Report = std::function<void(absl::StatusOr<std::vector<ServiceRecord>>)>;
 
   virtual ~DirectorySource() = default;
@@ -30,7 +29,7 @@ class DirectorySource {
   virtual void Stop() = 0;  // idempotent
 };
 
-// Of one entry. INVALID_ARGUMENT naming it.
+// Makes the source of one entry. INVALID_ARGUMENT, naming the entry.
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeDirectorySource(
     std::string_view entry, const DirectoryOptions& options);
 

@@ -49,7 +49,7 @@ class FakeDns {
       absl::UnavailableError("not yet");
 };
 
-// What a directory told, in order.
+// The sets of records that a directory reported, in order.
 class Recorder {
  public:
   Directory::OnChange Fn() {

@@ -1,3 +1,6 @@
+// Resolves a name every `refresh`. The resolver blocks and cannot be interrupted, so `Stop` waits
+// for a resolution in progress.
+
 #include "indexer/discovery/dns_source.h"
 
 #include <algorithm>
@@ -19,12 +22,14 @@ class DnsSource : public WaitingSource {
   ~DnsSource() override { Stop(); }
 
  private:
+  // The first resolution is at once; `Refresh` resolves again without waiting.
   void Run() override {
     do {
       Tell(Ask());
     } while (Wait(refresh_));
   }
 
+  // Sorted and each once, so that a resolver that rotates its answers causes no change.
   absl::StatusOr<std::vector<ServiceRecord>> Ask() const {
     absl::StatusOr<std::vector<std::string>> hosts = resolve_(name_.host);
     if (!hosts.ok()) return hosts.status();

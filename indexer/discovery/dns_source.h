@@ -1,6 +1,7 @@
 // Which addresses does a DNS name have now? A source of a directory that asks again and again.
 //
-// *Truth*: a failed or empty answer is reported as such; it says nothing of who is there.
+// *Truth*: a failed or empty answer is reported as a failure; it does not mean that nothing is
+// there.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_DNS_SOURCE_H_
 #define KVATLAS_INDEXER_DISCOVERY_DNS_SOURCE_H_

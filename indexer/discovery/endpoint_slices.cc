@@ -1,3 +1,6 @@
+// EndpointSlices of one Service: what each says (`ReadSlice`), and the addresses that all of them
+// name together (`Addresses`).
+
 #include "indexer/discovery/endpoint_slices.h"
 
 #include <arpa/inet.h>
@@ -19,6 +22,7 @@ constexpr K8sKind kSlices = {.plural = "EndpointSlices",
                              .max = kEndpointSlicesMax,
                              .too_many = "over 4096 EndpointSlices of one Service"};
 
+// The port's name where the entry names none.
 const char kDefaultPort[] = "grpc";
 
 bool IsAddress(const std::string& text, bool ipv6) {
@@ -28,6 +32,9 @@ bool IsAddress(const std::string& text, bool ipv6) {
 
 }  // namespace
 
+// One slice. Slices of the address type FQDN are known without endpoints. Ports without a number or
+// out of range are left out; a port's name may be empty. A missing condition "ready" counts as
+// ready, as the API says.
 absl::Status EndpointSlices::ReadSlice(const Json& object, std::string* name, Slice* slice) {
   *name = K8sText(K8sField(K8sField(object, "metadata"), "name"));
   if (name->empty()) return MalformedAnswer("an EndpointSlice without a name");
@@ -68,6 +75,9 @@ absl::Status EndpointSlices::ReadEvent(std::string_view json) {
   return ReadK8sEvent(json, kSlices, ReadSlice, &slices_);
 }
 
+// The entry's number; else the port of its name, or of the default one; else, if no name was given,
+// the slice's only port. Each slice is looked at by itself: during a change of the Service they may
+// differ. 0: none.
 uint16_t EndpointSlices::PortOf(const Slice& slice) const {
   if (service_.port != 0) return service_.port;
   const auto named =
@@ -76,6 +86,9 @@ uint16_t EndpointSlices::PortOf(const Slice& slice) const {
   return service_.port_name.empty() && slice.ports.size() == 1 ? slice.ports.begin()->second : 0;
 }
 
+// The ready addresses of all slices, in order and each once. IPv4 slices come first: a pod that was
+// named by one (by its uid) is not named again by its IPv6 address. Without any address the status
+// says which of these it is: no slice, no such port, or nothing ready.
 absl::StatusOr<std::vector<std::string>> EndpointSlices::Addresses() const {
   if (slices_.known.empty()) {
     return absl::UnavailableError("there is no EndpointSlice of Service " + service_.service +

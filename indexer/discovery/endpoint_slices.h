@@ -7,8 +7,8 @@
 //
 // *Truth*: an address is in the answer when a slice says that it is ready, or says nothing of it;
 // what terminates is not ready, unless the Service publishes such addresses. During a change an
-// endpoint may stand in two slices: one that is ready there is ready. Of a pod with addresses of
-// both families the IPv4 one counts.
+// endpoint may stand in two slices: one that is ready there is ready. If a pod has addresses of
+// both families, the IPv4 one counts.
 // *Bounds*: `kEndpointSlicesMax` slices of `kEndpointsOfSliceMax` endpoints; beyond,
 // RESOURCE_EXHAUSTED. What has another form than the API's is INVALID_ARGUMENT, and changes
 // nothing.

@@ -12,10 +12,11 @@ namespace kvatlas {
 namespace {
 
 constexpr std::string_view kPrefix = "k8s:";
-// As an `InferencePool` has them.
+// As many as an `InferencePool` of Kubernetes has.
 constexpr size_t kPortsMax = 8;
 constexpr uint32_t kRanksMax = 1024;
 
+// A whole number from 1 to `max`, and nothing else.
 template <typename Number>
 bool Read(std::string_view text, Number max, Number* to) {
   uint64_t number = 0;
@@ -26,6 +27,7 @@ bool Read(std::string_view text, Number max, Number* to) {
   return true;
 }
 
+// Ports separated by '|', at most `kPortsMax`; the first is that of rank 0.
 bool ReadPorts(const std::string& text, std::vector<uint16_t>* to) {
   to->clear();
   for (const absl::string_view one : absl::StrSplit(text, '|')) {
@@ -38,6 +40,9 @@ bool ReadPorts(const std::string& text, std::vector<uint16_t>* to) {
 
 }  // namespace
 
+// Parts behind ';' that are not known here are kept as they are, for the registration to read.
+// `events` and `replay` leave room for the ports of all ranks above them. Several ports of `http`
+// mean a rank each, so they say the number of ranks, or must agree with it.
 absl::StatusOr<EnginePods> EnginePods::Parse(std::string_view entry) {
   const std::vector<std::string> parts =
       absl::StrSplit(absl::string_view(entry.data(), entry.size()).substr(kPrefix.size()), ';');

@@ -1,3 +1,6 @@
+// Leaves of a list, merged from given addresses and what a directory finds. The directory calls
+// `Found::Take` on its threads; the owner's thread picks the latest result up in `Changed`.
+
 #include "indexer/discovery/found_leaves.h"
 
 #include <algorithm>
@@ -22,7 +25,8 @@ bool Contains(const std::vector<std::string>& addresses, const std::string& addr
 }  // namespace
 
 struct FoundLeaves::Found {
-  // Called by the directory.
+  // Called by the directory, one call at a time. Keeps only the latest list: changes in between are
+  // of no interest.
   void Take(const std::vector<ServiceRecord>& leaves) {
     std::vector<std::string> addresses;
     for (const ServiceRecord& leaf : leaves)
@@ -30,6 +34,7 @@ struct FoundLeaves::Found {
     MutexLock lock(&mutex);
     latest = std::move(addresses);
   }
+  // The list that came since the last call; nothing: none did.
   std::optional<std::vector<std::string>> Latest() {
     MutexLock lock(&mutex);
     return std::exchange(latest, std::nullopt);
@@ -37,12 +42,13 @@ struct FoundLeaves::Found {
 
   Mutex mutex;
   std::optional<std::vector<std::string>> latest ABSL_GUARDED_BY(mutex);
-  std::unique_ptr<Directory> directory;  // the last member: it calls `Take` until it is gone
+  std::unique_ptr<Directory> directory;  // last: it calls `Take` until it is gone
 };
 
 FoundLeaves::FoundLeaves() = default;
 FoundLeaves::~FoundLeaves() = default;
 
+// Given addresses are not parsed here: they are texts for the sender.
 absl::Status FoundLeaves::Check(const std::vector<std::string>& entries, const std::string& cell) {
   if (entries.size() > kFoundLeavesMax)
     return absl::InvalidArgumentError("at most " + std::to_string(kFoundLeavesMax));
@@ -77,6 +83,8 @@ absl::StatusOr<std::unique_ptr<FoundLeaves>> FoundLeaves::Open(
   return leaves;
 }
 
+// Given ones, then known ones that are still found, then new ones: a change never reorders leaves
+// that stay, so the sender's streams to them stay, and the bound cuts off new ones first.
 std::vector<std::string> FoundLeaves::Merged(const std::vector<std::string>& found) const {
   std::vector<std::string> merged = given_;
   for (const std::string& known : addresses_)
@@ -86,6 +94,7 @@ std::vector<std::string> FoundLeaves::Merged(const std::vector<std::string>& fou
   return merged;
 }
 
+// An empty result never replaces what is known.
 std::optional<std::vector<std::string>> FoundLeaves::Changed() {
   if (found_ == nullptr) return std::nullopt;
   const std::optional<std::vector<std::string>> found = found_->Latest();

@@ -6,9 +6,9 @@
 //   k8s:leaf-a.llm:7410         every ready endpoint of a Service
 //   redis://10.0.0.9:6379       every leaf of the cell that announces itself there
 //
-// *Truth*: whatever fails, leaves stay as they were; there is never a change to an empty list,
-// since a leaf that was alone and comes back where it was goes on where it was. Addresses are told
-// apart as texts: name a leaf in one way.
+// *Truth*: whatever fails, leaves stay as they were; there is never a change to an empty list: a
+// single leaf that comes back at its address then finds its stream where it was. Addresses are
+// compared as texts: name a leaf in one way.
 // *Threads*: one at a time. *Cost*: `Changed` takes a short lock; call it a few times a second.
 // *Bounds*: `kFoundLeavesMax` addresses. Beyond, those known before stay, which others are left out
 // is logged.
@@ -46,7 +46,7 @@ class FoundLeaves {
   static absl::StatusOr<std::unique_ptr<FoundLeaves>> Open(const std::vector<std::string>& entries,
                                                            const std::string& cell,
                                                            DirectoryOptions options = {});
-  // What `Open` refuses, for flags.
+  // Refuses what `Open` refuses, without opening; for flags.
   static absl::Status Check(const std::vector<std::string>& entries, const std::string& cell);
 
   ~FoundLeaves();
@@ -64,7 +64,7 @@ class FoundLeaves {
  private:
   struct Found;
   FoundLeaves();
-  // Those known before first, in their order.
+  // Known addresses first, in their order.
   std::vector<std::string> Merged(const std::vector<std::string>& found) const;
 
   std::vector<std::string> given_;

@@ -111,7 +111,7 @@ TEST(FoundLeavesTest, TheLastOneStaysWhenNobodyIsThere) {
   if (leaves->addresses().empty()) WaitForChange(leaves.get());
   a->Stop();
   const auto b = Announce(redis, "cell", "b", "leaf-b:7410");
-  // Never a change to an empty list, whether or not the moment between was seen.
+  // There is never a change to an empty list, even if the moment between was seen.
   EXPECT_THAT(WaitForChange(leaves.get()), ::testing::Contains("leaf-b:7410"));
 }
 

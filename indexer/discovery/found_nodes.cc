@@ -1,3 +1,6 @@
+// Nodes of the hierarchy that a flag names: a shard map as text or file (`given_`), or what a
+// directory finds (`found_`); never both.
+
 #include "indexer/discovery/found_nodes.h"
 
 #include <string_view>
@@ -10,12 +13,12 @@
 namespace kvatlas {
 namespace {
 
-// Whether a directory is needed for it.
+// Whether a directory is needed: some entry is a place to look. "a=k8s:…" is not one here: a name
+// before an address is a shard's.
 bool IsFound(std::string_view value) {
   for (const absl::string_view entry :
        absl::StrSplit(absl::string_view(value.data(), value.size()), ',')) {
     const std::string_view one(entry.data(), entry.size());
-    // Not a shard's name before an address.
     if (IsPlaceToLook(one) && one.find(':') < one.find('=')) return true;
   }
   return false;
@@ -30,6 +33,8 @@ std::string ShardOf(const ServiceRecord& node) {
 
 }  // namespace
 
+// Found nodes as the text of a shard map, which is then parsed as a flag's would be: with shards if
+// all have the label, without if none has.
 absl::StatusOr<ShardMap> LevelOf(const std::vector<ServiceRecord>& nodes) {
   std::string text;
   size_t shards = 0;
@@ -46,13 +51,14 @@ absl::StatusOr<ShardMap> LevelOf(const std::vector<ServiceRecord>& nodes) {
 }
 
 struct FoundNodes::Found {
-  // Called by the directory.
+  // Called by the directory, on its threads, one call at a time.
   void Take(const std::vector<ServiceRecord>& nodes) {
     MutexLock lock(&mutex);
     latest = nodes;
   }
 
-  // Nothing: as before.
+  // The map of the latest nodes, once per change. Nothing: no change, no nodes, or nodes that make
+  // no level, which is logged; the caller keeps its map.
   std::optional<ShardMap> Look() {
     std::optional<std::vector<ServiceRecord>> nodes;
     {
@@ -69,7 +75,7 @@ struct FoundNodes::Found {
   std::string flag;
   Mutex mutex;
   std::optional<std::vector<ServiceRecord>> latest ABSL_GUARDED_BY(mutex);
-  std::unique_ptr<Directory> directory;  // the last member: it calls `Take` until it is gone
+  std::unique_ptr<Directory> directory;  // last: it calls `Take` until it is gone
 };
 
 FoundNodes::FoundNodes() = default;
@@ -86,6 +92,8 @@ absl::Status FoundNodes::Check(const std::string& flag, const std::string& value
   return absl::OkStatus();
 }
 
+// With a directory, `Open` has waited for the first answers when it returns, and has called `Take`:
+// `Look` may have a map already.
 absl::StatusOr<FoundNodes> FoundNodes::Read(std::string flag, const std::string& value,
                                             DirectoryOptions options) {
   FoundNodes nodes;

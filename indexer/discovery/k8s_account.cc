@@ -1,3 +1,6 @@
+// The service account of the pod that this process is in: the API server's address from environment
+// variables, token, CA and namespace from files that Kubernetes mounts.
+
 #include "indexer/discovery/k8s_account.h"
 
 #include <cstdlib>
@@ -18,6 +21,8 @@ std::string Variable(const char* name) {
 
 }  // namespace
 
+// A small file of the account's directory, without blanks around it. An error says what the pod's
+// spec needs.
 absl::StatusOr<std::string> K8sAccount::File(const std::string& name) const {
   absl::StatusOr<std::string> text = ReadFileUpTo(options_.account_dir + "/" + name, kFileBytesMax);
   if (!text.ok()) {
@@ -37,12 +42,16 @@ absl::StatusOr<std::string> K8sAccount::Url() const {
         "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this process is in no "
         "pod of Kubernetes");
   }
+  // The variable has an IPv6 address without brackets, which a URL needs.
   const bool bare_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
   return "https://" + (bare_ipv6 ? "[" + host + "]" : host) + ":" + port;
 }
 
 absl::StatusOr<std::string> K8sAccount::Namespace() const { return File("namespace"); }
 
+// Called before each request: the token is read anew, as Kubernetes replaces it; the CA file is
+// read once and again only when it has changed. A URL of plain HTTP (tests) takes the token but no
+// CA.
 absl::Status K8sAccount::Authorize(const std::string& url, HttpFetchOptions* options) {
   const absl::StatusOr<std::string> token = File("token");
   if (!token.ok()) return token.status();

@@ -1,5 +1,5 @@
-// What every reader of the API server's answers needs of them: fields, errors, and lists and
-// watches of any kind of object.
+// Common to all readers of the API server's answers: fields, errors, and lists and watches of any
+// kind of object.
 //
 // *Threads*: one at a time for one `K8sItems`; no I/O.
 
@@ -44,7 +44,7 @@ inline absl::Status K8sError(const nlohmann::json& status) {
   return absl::UnavailableError("the watch ended: " + message);
 }
 
-// Of a kind of object: how a list of them is called, how many there may be, and the same in words.
+// A kind of object: its plural, how many there may be, and the error for more.
 struct K8sKind {
   const char* plural;
   size_t max;

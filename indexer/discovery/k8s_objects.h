@@ -1,5 +1,5 @@
-// What does a source list and watch at the API server? Objects of one kind, by a label selector,
-// and what they say together.
+// Objects of Kubernetes that a source lists and watches at the API server: of one kind, by a label
+// selector, and the records that they amount to.
 //
 // *Threads*: one at a time; no I/O.
 
@@ -17,7 +17,7 @@
 
 namespace kvatlas {
 
-// What a list, page by page, and then a watch leave behind, by the objects' names (`ReadK8sPage`,
+// The objects by their names, as a list, page by page, and then a watch leave them (`ReadK8sPage`,
 // `ReadK8sEvent` of k8s_json.h).
 template <typename Item>
 struct K8sItems {

@@ -1,3 +1,6 @@
+// Pods of one selector: a map from name to address, empty while the pod is not ready. List and
+// watch are those of any object (`k8s_json.h`).
+
 #include "indexer/discovery/k8s_pods.h"
 
 #include <arpa/inet.h>
@@ -22,6 +25,7 @@ bool IsAddress(const std::string& text) {
          inet_pton(AF_INET6, text.c_str(), &scratch) == 1;
 }
 
+// The condition "Ready", which covers the readiness probes of all containers.
 bool IsReady(const Json& status) {
   const Json& conditions = K8sField(status, "conditions");
   return conditions.is_array() &&
@@ -33,6 +37,8 @@ bool IsReady(const Json& status) {
 
 }  // namespace
 
+// '&' separates labels here, since ',' separates entries of flags; the API takes ','. The namespace
+// becomes part of a URL's path, so it is checked to be plain.
 absl::StatusOr<K8sPodsQuery> K8sPodsQuery::Parse(std::string_view text) {
   const size_t slash = text.find('/');
   K8sPodsQuery query{.name_space = std::string(text.substr(0, slash)), .selector = {}};
@@ -51,6 +57,8 @@ absl::StatusOr<K8sPodsQuery> K8sPodsQuery::Parse(std::string_view text) {
   return query;
 }
 
+// OK with an empty address: a pod that is not ready, or is being deleted, is known and not named. A
+// ready one must have an address.
 absl::Status K8sPods::ReadPod(const Json& object, std::string* name, std::string* address) {
   const Json& metadata = K8sField(object, "metadata");
   *name = K8sText(K8sField(metadata, "name"));

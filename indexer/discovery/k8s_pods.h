@@ -33,7 +33,7 @@ struct K8sPodsQuery {
   std::string name_space = {};  // empty: this process's own
   std::string selector;         // as the API takes it: "app=vllm,tier=chat"
 
-  // Of "NAMESPACE/SELECTOR". INVALID_ARGUMENT, naming the text and what was expected.
+  // Parses "NAMESPACE/SELECTOR". INVALID_ARGUMENT, naming the text and what was expected.
   static absl::StatusOr<K8sPodsQuery> Parse(std::string_view text);
 
   friend bool operator==(const K8sPodsQuery&, const K8sPodsQuery&) = default;

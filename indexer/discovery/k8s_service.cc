@@ -8,6 +8,7 @@
 namespace kvatlas {
 namespace {
 
+// Kubernetes' bounds of names, and of names of ports.
 constexpr size_t kLabelMax = 63;
 constexpr size_t kPortNameMax = 15;
 
@@ -26,6 +27,8 @@ bool IsNumber(std::string_view text) {
 
 }  // namespace
 
+// From the right: the port behind ':', then the namespace behind the first '.', then the Service.
+// All three become parts of requests, so only plain names pass.
 absl::StatusOr<K8sService> K8sService::Parse(std::string_view text) {
   const auto bad = [text](std::string_view why) {
     return absl::InvalidArgumentError(

@@ -1,3 +1,6 @@
+// Lists objects of Kubernetes, then watches them, on one thread (`Run`). What the objects are and
+// say is behind `K8sObjects`; this file has the requests, the pace and the reports.
+
 #include "indexer/discovery/k8s_source.h"
 
 #include <algorithm>
@@ -21,15 +24,18 @@
 namespace kvatlas {
 namespace {
 
+// Objects per page of a list, and bounds of what is read: a page, a line of a watch, the text of an
+// error.
 constexpr int kPageItems = 200;
 constexpr size_t kPageBytesMax = 64 << 20;
 constexpr size_t kLineBytesMax = 8 << 20;
 constexpr size_t kErrorBytesMax = 64 << 10;
-// Beyond the time in which the server ends a watch by itself.
+// A watch is read for this much longer than the server was asked to keep it, so that normally the
+// server ends it.
 constexpr Duration kWatchGrace = std::chrono::seconds(15);
 constexpr Duration kForever = std::chrono::hours(24);
 
-// For a query: what is not plain is %XX.
+// For a value in a URL's query: all but unreserved characters as %XX.
 std::string Encoded(std::string_view text) {
   std::string encoded;
   for (const char c : text) {
@@ -56,6 +62,12 @@ class K8sSource : public WaitingSource {
   ~K8sSource() override { Stop(); }
 
  private:
+  // Alternates as the header says: `List`, then `Watch` from its version, again and again, until an
+  // error makes a new list necessary.
+  // `progress_` is set by a watch that received a line, or that lasted for at least half of its
+  // time: it resets the backoff, and the next watch begins at once. A watch that ends at once
+  // without a word (a proxy that cuts it, for instance) counts as a failure for the pace, but needs
+  // no new list.
   void Run() override {
     bool listed = false;
     while (!Stopping()) {
@@ -67,19 +79,23 @@ class K8sSource : public WaitingSource {
         if (!watched || progress_) continue;
       } else {
         listed = false;
+        // OUT_OF_RANGE (410 Gone, an unreadable line) is no failure to report: a new list tells the
+        // same and more.
         if (!absl::IsOutOfRange(status)) TellFailure(status);
       }
       if (!WaitAfterFailure()) return;
     }
   }
 
+  // `running_` is set and cleared under `mutex_`, so the fetch is there while it is cancelled.
   void Interrupt() override {
     MutexLock lock(&mutex_);
     if (running_ != nullptr) running_->Cancel();
   }
 
-  // Steps 1 and 2. OK: the list is known; the watch ended, by the server's will or with its
-  // connection. OUT_OF_RANGE: list again.
+  // Step 1. The pages take the place of all that was known only when the last one was read; a page
+  // that fails begins anew. OK: the list is known and reported. OUT_OF_RANGE: list again (a page's
+  // token may have expired).
   absl::Status List() {
     std::string next;
     do {
@@ -101,6 +117,9 @@ class K8sSource : public WaitingSource {
     return absl::OkStatus();
   }
 
+  // Step 2. OK: the watch ended, by the server's time or with its connection; the next one goes on
+  // from the last version read. The time is drawn at random between `watch_for` and twice that, so
+  // that many processes do not ask again at once. OUT_OF_RANGE: list again.
   absl::Status Watch() {
     const Duration watch_for = options_.watch_for + Share(options_.watch_for);
     const auto seconds =
@@ -118,12 +137,15 @@ class K8sSource : public WaitingSource {
     return asked;
   }
 
+  // Reads events, a JSON object per line, as they come in; each changes the objects and is reported
+  // if that changes the records. An event that is malformed, or one too many, leaves the objects
+  // unlike the server's: list again.
   absl::Status ReadWatch(HttpFetch* fetch) {
     std::string text;
     char piece[16 << 10];
     while (true) {
       const absl::StatusOr<size_t> got = fetch->Read(piece, sizeof piece);
-      // A connection that breaks says nothing that the next one does not.
+      // The end and a broken connection are the same: the version says where to go on.
       if (!got.ok() || *got == 0) return absl::OkStatus();
       text.append(piece, *got);
       size_t begin = 0;
@@ -142,7 +164,8 @@ class K8sSource : public WaitingSource {
     }
   }
 
-  // A GET of the objects with `query`; `take` reads the answer of 200.
+  // GET of the objects with `query`; `take` reads the body of a 200. Address, token and namespace
+  // are looked up for each request, since tokens are replaced while the process runs.
   template <typename Take>
   absl::Status Ask(const std::string& query, HttpFetchOptions options, const Take& take) {
     const absl::StatusOr<std::string> url = account_.Url();
@@ -154,6 +177,8 @@ class K8sSource : public WaitingSource {
     HttpFetch fetch(options);
     {
       MutexLock lock(&mutex_);
+      // Checked under `mutex_` together with setting `running_`: `Stop` first sets the flag, then
+      // `Interrupt` cancels what runs, so no request can slip in between.
       if (Stopping()) return absl::CancelledError("stopping");
       running_ = &fetch;
     }
@@ -169,7 +194,8 @@ class K8sSource : public WaitingSource {
     return status;
   }
 
-  // What another answer than 200 means.
+  // Another answer than 200 as a status, with the server's message and what an operator may do
+  // about it. 410: the resource version, or the token of the next page, is too old.
   absl::Status Refused(int status, const std::string& name_space, HttpFetch* fetch) const {
     const absl::StatusOr<std::string> body = fetch->ReadAll(kErrorBytesMax);
     const auto json = nlohmann::json::parse(body.ok() ? *body : "", nullptr, false);
@@ -189,7 +215,8 @@ class K8sSource : public WaitingSource {
     return absl::UnavailableError(text);
   }
 
-  // What they say now, if it differs from what was told.
+  // Reports the records if they differ from the last report, or if that was a failure. Objects may
+  // have no records to say (UNAVAILABLE): then the directory keeps what it has.
   void TellRecords() {
     absl::StatusOr<std::vector<ServiceRecord>> records = objects_->Records();
     if (!records.ok()) return TellFailure(records.status());
@@ -206,13 +233,14 @@ class K8sSource : public WaitingSource {
     Tell(status);
   }
 
-  // A random share of it.
+  // A random part of `whole`, evenly distributed.
   Duration Share(Duration whole) {
     return std::chrono::duration_cast<Duration>(
         whole * std::uniform_real_distribution<double>(0, 1)(random_));
   }
 
-  // False: stop.
+  // Waits `backoff_min` doubled with each failure in a row, at most `backoff_max`, shortened at
+  // random by up to a half. `Refresh` ends the wait. False: stop.
   bool WaitAfterFailure() {
     constexpr int kDoublingsMax = 20;
     const Duration whole =
@@ -227,11 +255,11 @@ class K8sSource : public WaitingSource {
   const K8sOptions options_;
   const Clock* const clock_;
 
-  // Of the thread.
+  // Only the source's thread uses these.
   K8sAccount account_;
   std::mt19937_64 random_;
   std::vector<ServiceRecord> told_;
-  bool failed_ = true;  // the last that was told was no records
+  bool failed_ = true;  // the last report was none of records
   bool progress_ = false;
   int failures_ = 0;  // in a row
 

@@ -244,8 +244,8 @@ TEST(K8sSourceTest, ItEndsWhileItWaits) {
   EXPECT_TRUE(in_a_wait.Becomes({"10.0.0.1:7410"}));
 }
 
-// Two hundred changes under all faults at once: every state told is one that there was, and the
-// last one is the truth.
+// Two hundred changes under all faults at once: every reported state existed, and the last one is
+// the current one.
 class K8sFaultsTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(K8sFaultsTest, WhatIsToldWasTrueAndEndsWithTheTruth) {
@@ -280,7 +280,7 @@ TEST_P(K8sFaultsTest, WhatIsToldWasTrueAndEndsWithTheTruth) {
         endpoints.emplace_back("10.0.0." + std::to_string(draw(12)), draw(3) != 0);
       server.Put("leaf", slice, endpoints);
     }
-    // Now and then it is let come after: however slow it is, it tells that many states.
+    // Now and then the watcher may catch up, so that even a slow one reports that many states.
     if (i % 10 == 9) {
       const Addresses truth = server.Ready("leaf");
       if (!truth.empty()) {

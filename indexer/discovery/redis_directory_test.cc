@@ -28,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr Duration kPoll = std::chrono::milliseconds(10);
-// Renewed every third of it: a process that gets no processor for seconds keeps it.
+// Renewed every third of it: long enough for a process that gets no processor for seconds.
 constexpr Duration kLease = std::chrono::seconds(9);
 
 ServiceRecord Leaf(const std::string& cell, Epoch epoch = 1) {
@@ -245,7 +245,7 @@ TEST(RedisDirectoryTest, AnnouncerWithoutRedisStopsInTime) {
   (*announcer)->Stop(std::chrono::milliseconds(100));
 }
 
-// Whatever renewal was under way.
+// A renewal may be under way at the moment of the withdrawal.
 TEST(RedisDirectoryTest, WhatWasWithdrawnDoesNotComeBack) {
   RedisTestServer server;
   RedisClient client(*ParseRedisUrl(server.url()));

@@ -1,3 +1,7 @@
+// The three scripts, and the reading of what they return. A script runs in Redis as one step, so
+// that announcing, withdrawing and expiring never interleave. All keys of a kind are in one slot
+// (the braces), as a Redis Cluster demands of a script.
+
 #include "indexer/discovery/redis_leases.h"
 
 #include <cstdio>
@@ -8,9 +12,15 @@
 namespace kvatlas {
 namespace {
 
-// KEYS: records, loads, leases, version, born. Values of records start with the epoch as 20 digits
-// and the instance as 16: texts of one length are ordered as their numbers, which Lua could not
-// hold.
+// KEYS: records, loads, leases, version, born. A record's value starts with its incarnation: the
+// epoch as 20 digits and the instance as 16. Texts of one length are ordered as their numbers,
+// which Lua's doubles could not hold.
+// 1. An id whose lease runs under a younger incarnation is not replaced: 0.
+// 2. The record is written, and the version counted up, only if it is new or differs: renewals
+//    change no version.
+// 3. `born` is set once and is gone with the data, by which readers see that Redis lost it.
+// 4. The load is stored apart, so that it changes no version either. Then the lease is renewed, by
+//    Redis' clock.
 constexpr const char* kAnnounceScript = R"(
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -29,6 +39,7 @@ redis.call('ZADD', KEYS[3], now + ttl, id)
 return 1
 )";
 
+// Removes the record only if it still is this incarnation's.
 constexpr const char* kWithdrawScript = R"(
 local old = redis.call('HGET', KEYS[1], ARGV[1])
 if not old or string.sub(old, 1, 36) ~= ARGV[2] then return 0 end
@@ -39,6 +50,10 @@ redis.call('INCR', KEYS[4])
 return 1
 )";
 
+// 1. Removes what has run out, at most 1,000 per call so that a call stays short; the next one goes
+//    on.
+// 2. Returns the version and `born` alone if both are what the caller knows, else all records and
+//    loads too. An empty version (no data) always returns all: nothing.
 constexpr const char* kReadScript = R"(
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -55,6 +70,7 @@ if version ~= '' and version .. '/' .. born == ARGV[1] then return {version, bor
 return {version, born, redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2])}
 )";
 
+// EVAL with the five keys of a kind, then the arguments.
 RedisArgs Script(const char* script, const std::string& prefix, ServiceKind kind,
                  RedisArgs arguments) {
   const std::string stem = prefix + ":{" + std::string(ToString(kind)) + "}:";
@@ -67,6 +83,7 @@ RedisArgs Script(const char* script, const std::string& prefix, ServiceKind kind
 
 constexpr size_t kIncarnationBytes = 36;
 
+// Fixed width, so that incarnations compare as texts in the scripts.
 std::string Incarnation(const ServiceRecord& record) {
   char text[kIncarnationBytes + 1];
   std::snprintf(text, sizeof(text), "%020llu%016llx", static_cast<unsigned long long>(record.epoch),
@@ -78,7 +95,8 @@ absl::Status Unexpected() {
   return absl::InternalError("Redis answered a script with something else than it returns");
 }
 
-// A record whose load is the one given; nothing when either is none.
+// The record in a value of the hash, with `load` put into its JSON as a last member; nothing if
+// either is malformed. `ServiceRecordFromJson` checks all of it: anything may stand in Redis.
 std::optional<ServiceRecord> RecordOf(std::string_view value, std::string_view load) {
   if (value.size() < kIncarnationBytes) return std::nullopt;
   value.remove_prefix(kIncarnationBytes);
@@ -139,7 +157,9 @@ absl::StatusOr<LeasesAnswer> ReadReadReply(const RedisReply& reply) {
   for (size_t i = 0; i < values.size(); i += 2) {
     const auto load = load_of.find(values[i].text);
     auto record = RecordOf(values[i + 1].text, load == load_of.end() ? "" : load->second);
+    // A malformed load costs the load, not the record.
     if (!record.has_value()) record = RecordOf(values[i + 1].text, "");
+    // A record under another id than its own could shadow a service.
     if (record.has_value() && IdOf(*record) == values[i].text) {
       answer.records->push_back(*std::move(record));
     } else {

@@ -1,5 +1,5 @@
-// What is asked of Redis for announcing and finding services? The commands and how their answers
-// are read; scripts, so that each is one step for everybody.
+// The commands by which services are announced and found in Redis, and how their answers are read.
+// They are scripts, so that each is one step to all clients.
 //
 // *Truth*: ends of leases are by Redis' own clock. A script prunes what has run out before it
 // answers.

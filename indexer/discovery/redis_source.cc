@@ -1,3 +1,6 @@
+// Polls the leases of one kind in Redis. Between polls `known_` is what was read last; after a loss
+// of Redis' data, entries that are missing are kept until the grace is over.
+
 #include "indexer/discovery/redis_source.h"
 
 #include <algorithm>
@@ -15,8 +18,8 @@
 namespace kvatlas {
 namespace {
 
-// Answers name loads only when records changed; so often everything is asked for whether or not
-// they did.
+// A poll returns nothing when no record changed, and loads change no version: every so many polls
+// everything is asked for anyway, for the loads.
 constexpr int kPollsPerFullAnswer = 10;
 
 class RedisSource : public WaitingSource {
@@ -37,6 +40,7 @@ class RedisSource : public WaitingSource {
   }
 
  private:
+  // The first poll asks for everything. `Refresh` polls at once.
   void Run() override {
     for (int polls = 0;; ++polls) {
       Poll(/*full=*/polls % kPollsPerFullAnswer == 0);
@@ -44,18 +48,20 @@ class RedisSource : public WaitingSource {
     }
   }
 
-  // A call that waits.
+  // Ends a call to Redis that waits.
   void Interrupt() override {
     if (client_ != nullptr) client_->Stop();
   }
 
+  // One poll and one report. A failure is reported and changes nothing. The grace begins when
+  // `born` is another one than before, also when it is gone: an empty Redis has none until the
+  // first service announces itself there, and that later change begins no second grace.
   void Poll(bool full) {
     const absl::StatusOr<RedisReply> reply =
         client_->Call(ReadCommand(prefix_, kind_, full ? "" : version_));
     if (!reply.ok()) return Tell(reply.status());
     absl::StatusOr<LeasesAnswer> answer = ReadReadReply(*reply);
     if (!answer.ok()) return Tell(answer.status());
-    // An empty Redis was not born yet.
     if (answer->born != born_ && !born_.empty()) grace_ends_ = clock_->Now() + grace_;
     born_ = answer->born;
     version_ = answer->version;
@@ -63,6 +69,8 @@ class RedisSource : public WaitingSource {
     Tell(Known());
   }
 
+  // Replaces what is known. During the grace, entries that are not in the answer stay, marked as
+  // kept. With a name only that cell's or node's records count.
   void Take(std::vector<ServiceRecord> records) {
     const bool keep = grace_ends_.has_value();
     std::map<std::string, Entry> now;
@@ -77,6 +85,8 @@ class RedisSource : public WaitingSource {
     known_ = std::move(now);
   }
 
+  // Drops what is kept once the grace is over: services that live have announced themselves again
+  // by then.
   std::vector<ServiceRecord> Known() {
     if (grace_ends_.has_value() && clock_->Now() >= *grace_ends_) {
       grace_ends_.reset();
@@ -100,7 +110,7 @@ class RedisSource : public WaitingSource {
   const Duration grace_;
   const Clock* const clock_;
   std::unique_ptr<RedisClient> client_;  // immutable after Start
-  // The thread's own:
+  // Only the source's thread uses these.
   std::string version_;
   std::string born_;
   std::optional<Time> grace_ends_;
@@ -111,6 +121,7 @@ class RedisSource : public WaitingSource {
 
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeRedisSource(const std::string& url,
                                                                  const DirectoryOptions& options) {
+  // '|' separates hosts within an entry, since ',' separates entries.
   std::string with_commas = url;
   std::replace(with_commas.begin(), with_commas.end(), '|', ',');
   absl::StatusOr<RedisOptions> redis = ParseRedisUrl(with_commas);

@@ -1,8 +1,8 @@
 // Which services hold a lease in Redis? A source of a directory.
 //
-// *Truth*: `announcer.h` is the other side. When Redis comes back without its data, who was known
-// stays known for `DirectoryOptions::redis_grace`, so that everybody can announce itself again
-// before anybody is missed.
+// *Truth*: `announcer.h` is the other side. When Redis comes back without its data, services that
+// were known stay known for `DirectoryOptions::redis_grace`, in which those that live announce
+// themselves again.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_REDIS_SOURCE_H_
 #define KVATLAS_INDEXER_DISCOVERY_REDIS_SOURCE_H_

@@ -1,3 +1,8 @@
+// A service record as JSON, written and read. Reading trusts nothing: records come from a Redis
+// that others write to. A field that is missing keeps its default, except the kind and the gRPC
+// address; a field of a wrong type or beyond a bound refuses the record, and the error names it.
+// Unknown fields are skipped, so that newer writers may add some.
+
 #include "indexer/discovery/service_record.h"
 
 #include <array>
@@ -14,6 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Bytes of any text: a name, an address, a label's name or value, a model.
 constexpr size_t kTextBytesMax = 256;
 
 constexpr std::array<std::pair<ServiceKind, std::string_view>, 4> kKinds = {{
@@ -28,6 +34,7 @@ absl::Status Bad(std::string_view field, std::string_view why) {
                                     std::string(why));
 }
 
+// These leave `to` as it is when the field is absent.
 absl::Status ReadText(const Json& object, const char* field, std::string* to) {
   const auto it = object.find(field);
   if (it == object.end()) return absl::OkStatus();
@@ -38,6 +45,7 @@ absl::Status ReadText(const Json& object, const char* field, std::string* to) {
   return absl::OkStatus();
 }
 
+// Integers must be unsigned and fit the type; a floating point number must not be negative or NaN.
 template <typename Number>
 absl::Status ReadNumber(const Json& object, const char* field, Number* to) {
   const auto it = object.find(field);
@@ -103,6 +111,7 @@ absl::Status ReadServes(const Json& object, ServiceRecord* record) {
   return absl::OkStatus();
 }
 
+// All or nothing: one bad number refuses the whole record.
 absl::Status ReadLoad(const Json& object, std::optional<Load>* to) {
   const auto it = object.find("load");
   if (it == object.end() || it->is_null()) return absl::OkStatus();
@@ -141,11 +150,13 @@ std::string_view ToString(ServiceKind kind) {
   return "unknown";
 }
 
+// A service without a name is known by its address, so two of them never replace each other.
 std::string IdOf(const ServiceRecord& record) {
   if (record.name.empty()) return record.grpc;
   return record.replica.empty() ? record.name : record.name + "@" + record.replica;
 }
 
+// Every field but the load: one that is added to the record belongs here too.
 bool SameButLoad(const ServiceRecord& a, const ServiceRecord& b) {
   return a.kind == b.kind && a.name == b.name && a.replica == b.replica && a.grpc == b.grpc &&
          a.http == b.http && a.epoch == b.epoch && a.instance_id == b.instance_id &&
@@ -165,6 +176,7 @@ std::string ToJson(const ServiceRecord& record) {
                  {"labels", std::move(labels)},
                  {"serves", record.serves}};
   if (record.load.has_value()) object["load"] = JsonOf(*record.load);
+  // Bytes that are not UTF-8 are replaced instead of throwing.
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,4 +1,4 @@
-// Who offers what, and where? What a service says of itself to those who look for it.
+// A service's description of itself, for processes that look for it: what it offers, and where.
 //
 // *Format*: JSON, one object: `kind`, `name`, `replica`, `grpc`, `http`, `epoch`, `instance`,
 // `labels`, `serves`, `load`. A reader skips fields that it does not know.
@@ -55,7 +55,7 @@ std::string IdOf(const ServiceRecord& record);
 bool SameButLoad(const ServiceRecord& a, const ServiceRecord& b);
 
 std::string ToJson(const ServiceRecord& record);
-// What stands under `load`.
+// The value of `load`.
 std::string LoadToJson(const Load& load);
 
 // INVALID_ARGUMENT, naming the field: not a record, or over a bound.

@@ -1,3 +1,6 @@
+// The thread of a source, and how it waits. `Start` once; `Stop` any number of times, by the owner
+// and by the source's destructor.
+
 #include "indexer/discovery/waiting_source.h"
 
 namespace kvatlas {
@@ -13,6 +16,8 @@ void WaitingSource::Refresh() {
   changed_.Signal();
 }
 
+// 1. The flag, so that `Wait` and `Stopping` say so. 2. `Interrupt`, without the lock: it may end a
+//    blocking call of `Run`. 3. The join: no report comes afterwards.
 void WaitingSource::Stop() {
   {
     MutexLock lock(&mutex_);
@@ -23,6 +28,8 @@ void WaitingSource::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+// A wakeup without a reason waits the whole time again; a `Refresh` between two waits ends the next
+// one at once.
 bool WaitingSource::Wait(Duration time) {
   MutexLock lock(&mutex_);
   while (!stopping_ && !wanted_ && changed_.WaitFor(&mutex_, time)) {

@@ -1,4 +1,4 @@
-// What do sources share that ask, report and wait? One thread, and the lock of what others tell it.
+// The thread of a source that asks, reports and waits.
 //
 //   Start ─▶ thread: Run ─┬▶ … Tell … ─▶ Wait ─┬▶ true: `Refresh`, or the time has passed: again
 //                         ╰◀───────────────────┴▶ false: `Stop`: Run returns

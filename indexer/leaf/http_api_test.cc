@@ -1,5 +1,5 @@
-// What is ours on top of the interface that others defined, and Mooncake's: over real sockets, with
-// a real engine.
+// Our additions to Dynamo's interface, and Mooncake's interface: over real sockets, with a real
+// engine.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -109,7 +109,7 @@ class HttpApiTest : public ::testing::Test {
   std::unique_ptr<HttpTestClient> mooncake_;
 };
 
-// What would look for each key among those before would take some 10^10 steps.
+// A reader that looked for each key among those before would take some 10^10 steps.
 TEST_F(HttpApiTest, ManyKeysAreReadInOnePass) {
   StartLeaf();
   std::string body = R"({"model_name":"m","model":"m","token_ids":[1],"block_hashes":[1])";
@@ -141,7 +141,7 @@ TEST_F(HttpApiTest, DetailTellsEveryTierWithTrustAndAge) {
   EXPECT_FALSE(Ask("/query", query).contains("detail"));
 }
 
-// SGLang 0.5.23 and its hybrids, whose events tell of full attention alone.
+// Hybrid models of SGLang 0.5.23, whose events tell of full attention alone.
 TEST_F(HttpApiTest, AHybridThatTellsOfFullAttentionAloneIsAnsweredAsDegraded) {
   StartLeaf();
   const HttpAnswerText answer = client_->Post(
@@ -239,7 +239,7 @@ TEST_F(HttpApiTest, WhatOneEngineAnnouncesOfASharedStoreTheOtherCanLoad) {
   EXPECT_EQ(client_->Post("/query", query).status, 404) << "and the store with the last one";
 }
 
-// A store that says itself what it holds, as Mooncake's does: a stream without requests.
+// A store that publishes its own holdings, as Mooncake's does: a stream without requests.
 TEST_F(HttpApiTest, AStreamMayBeTheStoresOwn) {
   StartLeaf();
   ZmqTestEngine reader({});
@@ -536,7 +536,7 @@ TEST_F(HttpApiTest, MooncakeRegistersAsksAndUnregisters) {
             404);
 }
 
-// --workers names by texts too.
+// --workers may name instances by texts.
 TEST_F(HttpApiTest, AWorkerWhoseNameIsNoNumberIsUnregistered) {
   StartLeaf();
   EngineRegistration registration;

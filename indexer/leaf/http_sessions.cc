@@ -1,3 +1,5 @@
+// GET /sessions as text: JSON is appended piece by piece, without a document in between.
+
 #include "indexer/leaf/http_sessions.h"
 
 #include <algorithm>
@@ -23,6 +25,9 @@ void AppendWorker(const HolderId& worker, std::string* out) {
   absl::StrAppend(out, ",\"rank\":", worker.rank);
 }
 
+// `next_turn_computes`: what the last prompt has beyond the deepest worker. Clamped, since a worker
+// may have been found with more blocks than the last prompt has: earlier prompts of the session
+// count in `at` too.
 void AppendSession(const SessionAnswer& session, std::string* out) {
   absl::StrAppend(out, "{\"session\":\"", absl::Hex(session.session, absl::kZeroPad16),
                   "\",\"model\":");
@@ -51,6 +56,7 @@ void AppendSession(const SessionAnswer& session, std::string* out) {
 
 void AddSessionsHttp(const HolderRegistry* registry, AdminHttp* http) {
   http->Handle("GET", "/sessions", [registry](const HttpRequest& request) {
+    // A text that is no number is refused; a number above the bound is cut to it.
     uint32_t max = kSessionsByDefault;
     if (const auto wanted = request.Param("max");
         wanted.has_value() && !absl::SimpleAtoi(*wanted, &max)) {
@@ -59,6 +65,7 @@ void AddSessionsHttp(const HolderRegistry* registry, AdminHttp* http) {
       return bad;
     }
     HttpResponse response{.body = "["};
+    // Without ?session= the hash is 0, which means all sessions.
     for (const SessionAnswer& session : registry->Sessions(
              SessionHash(request.Param("session").value_or("")), std::min(max, kSessionsMax))) {
       if (response.body.size() > 1) response.body += ",";

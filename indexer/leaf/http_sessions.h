@@ -1,5 +1,5 @@
-// What of a session is where, and what would its next turn compute? `GET /sessions`, of sessions
-// whose prompts frontends told of.
+// `GET /sessions`: which workers have the prompts of a session, and what its next turn would
+// compute. Sessions are known from the prompts that frontends told of.
 //
 //   ?session=ID   of this one alone, as clients named it; without: the latest, at most `max` of a domain (64, at most 1,024)
 //
@@ -7,9 +7,9 @@
 //   "prompts": 3, "tokens": 4096,
 //     "at": [{"worker": "w", "rank": 0, "tokens": 4080}], "next_turn_computes": 16}]
 //
-// *Truth*: `tokens` of `at` are what a worker has at least: one block in some is looked for.
-// `next_turn_computes`: at most, at the worker with most, beside what is new. Of ids only hashes
-// are kept.
+// *Truth*: `tokens` of `at` are a lower bound: only some of a prompt's blocks are looked up.
+// `next_turn_computes` is an upper bound, at the worker with most, without the new turn's own
+// tokens. Session ids are kept as hashes alone.
 // *Threads*: any.
 
 #ifndef KVATLAS_INDEXER_LEAF_HTTP_SESSIONS_H_

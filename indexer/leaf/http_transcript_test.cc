@@ -61,7 +61,7 @@ class TestLeaf {
     ASSERT_TRUE(leaf_->engines().Register(registration).ok());
   }
 
-  // That message of the instance's engine was applied.
+  // Whether that message of the instance's engine was applied.
   bool Heard(const std::string& instance, uint64_t number) {
     for (const EngineEntry& entry : leaf_->engines().List()) {
       if (entry.instance != instance) continue;
@@ -71,7 +71,7 @@ class TestLeaf {
     return false;
   }
 
-  // Until that instance has had so many batches applied.
+  // Waits until so many batches of that instance were applied.
   void WaitForBatches(const std::string& instance, uint64_t batches) {
     const auto applied = [&] {
       for (const EngineEntry& entry : leaf_->engines().List()) {
@@ -164,8 +164,8 @@ json WithoutStates(json workers) {
   return workers;
 }
 
-// What a dump says of holdings, names aside: theirs are shared by all workers, ours are each
-// worker's own.
+// The holdings in a dump without block names: Dynamo's names are shared by all workers, ours are
+// each worker's own.
 std::set<std::tuple<std::string, int64_t, std::string, uint64_t>> HoldingsOf(const json& dump) {
   std::set<std::tuple<std::string, int64_t, std::string, uint64_t>> holdings;
   for (const auto& [domain, content] : dump.items()) {
@@ -190,7 +190,7 @@ struct Better {
   std::string reason;
 };
 
-// By the start of the exchange's note, or by its body.
+// Keyed by the start of the exchange's note, or by its body.
 const std::map<std::string, Better>& BetterAnswers() {
   static const auto& answers = *new std::map<std::string, Better>{
       {"BlockRemoved [102] on GPU, rank 0 (a hole in the middle).",
@@ -242,7 +242,8 @@ class TranscriptTest : public ::testing::Test {
     return text;
   }
 
-  // Replays the exchanges of these sections; before each, what its note says has happened.
+  // Replays the exchanges of these sections. `happen` is called before each, to bring about what
+  // its note says has happened.
   void Replay(const std::set<std::string>& sections, TestLeaf* leaf,
               const std::function<void(const RecordedExchange&)>& happen = nullptr) {
     HttpTestClient client(leaf->http());
@@ -251,7 +252,8 @@ class TranscriptTest : public ::testing::Test {
       if (!sections.contains(exchange.section)) continue;
       SCOPED_TRACE(std::string(kPage) + ":" + std::to_string(exchange.line));
       if (happen) happen(exchange);
-      // What says a column keeps its ports.
+      // A refusal that names a column would move with the length of a port, so its body is left as
+      // recorded.
       const std::string body = exchange.answer.status == 422 ? exchange.body : Here(exchange.body);
       const HttpAnswerText ours =
           client.Ask(exchange.method, exchange.target, exchange.headers, body);
@@ -325,8 +327,8 @@ TEST_F(TranscriptTest, EnginesComeStoreAreAskedAndGo) {
     if (exchange.target == "/dump") return;
     const std::string& note = exchange.note;
     if (note.starts_with("Event: BlockStored")) {
-      // It was registered before, too: who subscribed may be gone. Batches of nothing, until one is
-      // heard.
+      // The instance was registered before, and that subscription may be gone: empty batches are
+      // published until one arrives.
       for (bool heard = false; !heard;) {
         const uint64_t number = engine.Publish(Batch({}));
         heard = Await([&] { return leaf.Heard("1", number); }, std::chrono::milliseconds(20));

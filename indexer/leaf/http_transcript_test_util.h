@@ -1,5 +1,5 @@
-// How do tests replay recorded HTTP exchanges? Reads them from a page, sends requests byte for
-// byte, reads what comes back.
+// Replays recorded HTTP exchanges in tests: reads them from a page, sends requests byte for byte,
+// reads what comes back.
 
 #ifndef KVATLAS_INDEXER_LEAF_HTTP_TRANSCRIPT_TEST_UTIL_H_
 #define KVATLAS_INDEXER_LEAF_HTTP_TRANSCRIPT_TEST_UTIL_H_

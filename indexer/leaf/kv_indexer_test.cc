@@ -1,5 +1,5 @@
-// What SGLang's router is answered: of a registry by itself, and by a leaf that hears engines over
-// real sockets and is asked over real gRPC.
+// Answers to SGLang's router: of a registry by itself, and of a leaf that hears engines over real
+// sockets and is asked over real gRPC.
 
 #include "indexer/compat/sglang/kv_indexer.h"
 
@@ -517,7 +517,7 @@ TEST_F(KvIndexerLeafTest, TheOtherCallsExist) {
   ASSERT_TRUE(stub_->GetExternalKvHitCounts(&hits, asked, &counts).ok());
   ASSERT_EQ(counts.entries_size(), 1);
   EXPECT_EQ(counts.entries(0).hit_count_total(), 1u);
-  // A bridge has nothing to tell.
+  // Batches of a bridge are refused.
   wire::ApplyExternalKvBatchRequest batch;
   batch.set_worker_id("w");
   wire::ApplyExternalKvBatchResponse applied;

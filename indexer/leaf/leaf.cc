@@ -1,3 +1,9 @@
+// Assembles a leaf: the parts (`Leaf::Parts`), what is wired to what, the timer, and the order in
+// which they start and stop. No part has logic of the index here; each is explained in its own
+// header.
+// Helpers first: one function makes the options of each part out of `LeafOptions`, and one fills
+// each section of Leaf.Stats and /metrics that the parts do not fill themselves.
+
 #include "indexer/leaf/leaf.h"
 
 #include <atomic>
@@ -52,23 +58,31 @@
 namespace kvatlas {
 namespace {
 
+// The timer wakes every `kReportEvery` to send coverage to the parents; every `kReportsPerTick`th
+// time, so each 200 ms, it also does the slower upkeep (`Parts::RunTimer`).
 constexpr Duration kReportEvery = std::chrono::milliseconds(10);
 constexpr int kReportsPerTick = 20;
-// Of the budget for memory an engine's message may be so small a part, and it may always be so
-// long.
+// One message of an engine may take a sixteenth of the memory budget, but 1 MiB is allowed however
+// small the budget is: shorter limits would refuse ordinary batches.
 constexpr uint64_t kMessageShare = 16;
 constexpr uint64_t kMessageBytesLeast = uint64_t{1} << 20;
+// SGLang block hashes looked at per tick; bounds the time that `SweepNames` takes from the timer.
 constexpr size_t kNamesSweptPerTick = 1 << 14;
 
+// Refuses what no later step would name well: the leaf's own holder name and labels as its parents
+// will check them, and the name of the index.
 absl::Status Check(const LeafOptions& options) {
   absl::Status names = ValidateHolder({options.cell, 0, options.replica}, options.labels);
   if (!names.ok()) return names;
-  // Of the least size: how many addresses there are for a domain's is not asked here.
+  // Makes an index of the least address space, only to learn whether the name exists: domains
+  // reserve their own space later, and whether there is enough is not known here.
   IndexOptions index = options.registry.index;
   index.address_bytes_max = uint64_t{16} << 20;
   return MakeIndex(options.registry.index_name, index).status();
 }
 
+// The reporter says hello with a new epoch and instance id at each start, so that parents replace
+// what an earlier process of this cell and replica reported.
 CoverageReporterOptions ReporterOptions(const LeafOptions& options) {
   CoverageReporterOptions reporter;
   reporter.cell = {.name = options.cell, .rank = 0, .replica = options.replica};
@@ -87,7 +101,8 @@ CoverageReporterOptions ReporterOptions(const LeafOptions& options) {
   return reporter;
 }
 
-// Decoded, what an engine sends at once takes up to five times as much.
+// Bounds one engine message by the memory budget: decoded, a message takes up to five times its
+// bytes.
 ZmqIngestOptions IngestOptions(const LeafOptions& options) {
   ZmqIngestOptions ingest = options.engines.ingest;
   if (options.memory_bytes_max == 0) return ingest;
@@ -96,6 +111,9 @@ ZmqIngestOptions IngestOptions(const LeafOptions& options) {
   return ingest;
 }
 
+// The registry of a leaf takes streams of all positions (no schedule), and creates a coverage
+// observer in the reporter for each domain. The reporter must outlive the registry: `Parts`
+// declares it first.
 HolderRegistryOptions RegistryOptions(const LeafOptions& options, const MemoryBudget* memory,
                                       CoverageReporter* reporter) {
   HolderRegistryOptions registry = options.registry;
@@ -110,7 +128,8 @@ HolderRegistryOptions RegistryOptions(const LeafOptions& options, const MemoryBu
   return registry;
 }
 
-// Of engines' names for their blocks.
+// Memory of the names that engines have for their blocks, over all ranks: the part "names" of the
+// memory budget. Called by the memory watch; takes each worker's lock for a moment.
 uint64_t NameBytes(const EngineDirectory& directory) {
   uint64_t bytes = 0;
   for (const EngineEntry& entry : directory.Registrations()) {
@@ -121,11 +140,14 @@ uint64_t NameBytes(const EngineDirectory& directory) {
   return bytes;
 }
 
-// Null: nothing asks by them.
+// Null without --kv_indexer_model: then no interface asks by SGLang's block hashes, and none are
+// kept.
 std::unique_ptr<SglangBlockHashes> MakePageNames(const KvIndexerOptions& options) {
   return options.domain.has_value() ? SglangBlockHashes::Create(options.names) : nullptr;
 }
 
+// With peers or a checkpoint engines start hidden: they are in no answer until `OpenEngines`, since
+// their names and stream positions may still be restored.
 EngineDirectoryOptions DirectoryOptions(const LeafOptions& options, SglangBlockHashes* names,
                                         const MemoryBudget* memory) {
   EngineDirectoryOptions directory;
@@ -143,7 +165,7 @@ EngineDirectoryOptions DirectoryOptions(const LeafOptions& options, SglangBlockH
   return directory;
 }
 
-// Null: no checkpoints are wanted.
+// Null without --checkpoint_dir.
 std::unique_ptr<Checkpointer> MakeCheckpointer(const LeafOptions& options, HolderRegistry* registry,
                                                EngineDirectory* directory, Metrics* metrics) {
   if (options.checkpoint.directory.empty()) return nullptr;
@@ -154,6 +176,8 @@ std::unique_ptr<Checkpointer> MakeCheckpointer(const LeafOptions& options, Holde
   return std::make_unique<Checkpointer>(std::move(checkpoint), registry, directory, metrics);
 }
 
+// The HTTP server carries Dynamo's interface beside the administrative paths: many idle clients
+// keep connections, and 404 and 405 have no body, as there (`bare_errors`).
 AdminHttpOptions HttpOptions(const LeafOptions& options) {
   AdminHttpOptions http;
   http.listen = options.http;
@@ -167,6 +191,8 @@ AdminHttpOptions HttpOptions(const LeafOptions& options) {
   return http;
 }
 
+// Called at each scrape. Counters of the reader are copied as they are: it counts since it was
+// made.
 void SetRedisGauges(const RedisReaderStats& stats, Metrics* metrics) {
   const auto set = [&](const std::string& name, const char* help, uint64_t value) {
     metrics->AddGauge("kvatlas_leaf_redis_" + name, help).Set(static_cast<double>(value));
@@ -233,7 +259,8 @@ void FillCheckpoint(const CheckpointOptions& options, const CheckpointStats& sta
                                                           : -1);
 }
 
-// Of every domain, whatever parent is told of it.
+// Coverage of each domain, once per domain: `Stats` has an entry per parent and domain, and the
+// numbers of a domain are the same whichever parent they are sent to.
 void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) {
   struct Family {
     const char* name;
@@ -260,7 +287,13 @@ void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) 
 
 }  // namespace
 
-// In order of construction: a user comes after what it uses.
+// All parts of a leaf, as members in the order of construction: a part comes after those that it
+// uses, and is destroyed before them. Callbacks capture `this`, and parts are stopped by
+// `Leaf::Stop` before any is destroyed.
+// The constructor only wires: it registers services and routes, but starts no thread and opens no
+// port. `Leaf::Start` does that.
+// Lock order: `mutex` guards only the flags below and is held across no call into a part but
+// `SetHealth`.
 struct Leaf::Parts {
   explicit Parts(const LeafOptions& options)
       : says_no_workers(options.says_no_workers),
@@ -310,6 +343,8 @@ struct Leaf::Parts {
                   .wrap_data = options.http_api.mooncake_data,
                   .cell = options.cell},
                  &registry, &directory) {
+    // The parts that the memory watch reports; the budget itself compares the process's resident
+    // bytes. The first `Tick` is here, so that the level is known before the first stream comes.
     memory.AddPart("index", [this] { return IndexBytes(registry); });
     memory.AddPart("names", [this] { return NameBytes(directory); });
     memory.AddPart("pending", [this] { return registry.PendingBytes(); });
@@ -324,6 +359,8 @@ struct Leaf::Parts {
     page = std::make_unique<Ui>(Pages(options), &http);
     AddCheckpointHttp(checkpointer.get(), &http);
     api.AddRoutes(http.server());
+    // Mooncake's paths collide with Dynamo's (/register, /query), hence listeners of their own;
+    // their health routes are those of the main listener.
     for (const Address& listen : options.http_api.mooncake) {
       mooncake_http.push_back(std::make_unique<HttpServer>(HttpServerOptions{.listen = listen}));
       http.health()->AddRoutes(mooncake_http.back().get());
@@ -336,17 +373,21 @@ struct Leaf::Parts {
     });
   }
 
-  // Engines' instances, and publishers whose stream is there.
+  // The number that --min_initial_workers waits for: instances of engines that are listened to, and
+  // publishers with a connection.
   uint64_t Workers() const {
     uint64_t workers = directory.instances();
     ForEachPublisher([&](const Domain&, const HolderStats&) { ++workers; });
     return workers;
   }
 
-  // Publishers whose answers are not exact yet: those of a checkpoint that live, and those that
-  // were waited for, whose snapshot may still be under way. And the checkpoint's engines
-  // (`EngineDirectory::Unsettled`); not by their trust: one that cannot replay is degraded for as
-  // long as it says nothing.
+  // Workers that readiness waits for, at most `ready_after`:
+  // * engines of the checkpoint (`EngineDirectory::Unsettled`). Their trust is not looked at: an
+  //   engine that cannot replay stays degraded for as long as it is silent, which may be for ever;
+  // * publishers of the checkpoint whose lease runs, until exact (masked ones are in no answer, so
+  //   they are not counted);
+  // * with --min_initial_workers, any other connected publisher that is not exact yet: its first
+  //   snapshot may be under way.
   uint64_t Unsettled() {
     uint64_t unsettled = directory.Unsettled();
     for (const auto& [domain, publishers] : restored) {
@@ -365,7 +406,8 @@ struct Leaf::Parts {
     return unsettled;
   }
 
-  // Those with a connection.
+  // Visits holders that a stream feeds and whose connection is up. Engines' ranks are fed in this
+  // process, have no stream position and are left out.
   template <typename Visit>
   void ForEachPublisher(const Visit& visit) const {
     for (const Domain& domain : registry.Domains()) {
@@ -378,13 +420,17 @@ struct Leaf::Parts {
     }
   }
 
-  // Ready at once, though `ServeWhenReady` says so a little later.
+  // The answer of /ready. Does not wait for the timer: `ServeWhenReady` sets the health of gRPC and
+  // HTTP up to a tick later. While stopping, the reason is that of the health.
   Readiness Ready() {
     if (http.health()->health() == Health::kStopping) return http.health()->readiness();
     return readiness.Get();
   }
 
-  // Holders of streams are there again, as long as their leases. What cannot be read was told.
+  // Puts holders of streams back, before gRPC listens: their leases run, and publishers that say
+  // hello find their positions. An unreadable checkpoint is no error of the start: `readiness.Lost`
+  // makes the leaf wait `ready_after` for workers that it does not know, and parents do not hear an
+  // empty cell meanwhile. A directory that cannot be opened or is locked is an error.
   absl::Status RestoreCheckpoint() {
     if (checkpointer == nullptr) return absl::OkStatus();
     readiness.Recovering("restoring a checkpoint");
@@ -397,12 +443,14 @@ struct Leaf::Parts {
                                   "registered over HTTP are to be registered again"));
     for (const Domain& domain : registry.Domains()) {
       const std::vector<HolderId> holders = registry.HoldersOf(domain);
+      // Nothing else fed the registry yet, so every holder in it is one of the checkpoint's.
       restored[domain].insert(holders.begin(), holders.end());
     }
     return absl::OkStatus();
   }
 
-  // Engines as the checkpoint has them: their own streams go on from there.
+  // Registers the checkpoint's engines, with names and stream positions. Not when a peer told
+  // everything: a live replica's positions are younger.
   void RestoreEngines() {
     if (checkpointer == nullptr) return;
     const absl::Status status = checkpointer->RestoreEngines(named);
@@ -410,7 +458,12 @@ struct Leaf::Parts {
       Log(LogLevel::kWarning, "starts without the checkpoint's engines", {{"reason", status}});
   }
 
-  // Registers what the options name; then all are listened to, at once or once a peer was asked.
+  // 1. `Register` what --workers names: sockets connect at once, messages wait behind the ingest's
+  //    gate.
+  // 2. Without peers: `RestoreEngines`, then `OpenEngines`, on this thread.
+  // 3. With peers: `PeerRecovery::Run` on the thread `recovering`, since it waits for the network;
+  //    if no peer tells everything, `RestoreEngines` on that thread; then `OpenEngines`. A
+  //    cancelled recovery opens nothing: the leaf is stopping.
   absl::Status StartEngines(const LeafOptions& options) {
     for (const EngineRegistration& worker : options.engines.workers)
       if (absl::Status bad = directory.Register(worker); !bad.ok())
@@ -435,6 +488,9 @@ struct Leaf::Parts {
     return absl::OkStatus();
   }
 
+  // Engines' messages flow from here on, and readiness counts `ready_after` from here. Checkpoints
+  // are written only from here on: an earlier one would lack engines that are still to come back,
+  // and hide the older checkpoint that has them.
   void OpenEngines() {
     directory.Open();
     readiness.Recovered();
@@ -442,6 +498,8 @@ struct Leaf::Parts {
     ServeWhenReady();
   }
 
+  // The page explains prompts only on a loopback listener, or where --ui_explain asks for it: an
+  // explanation costs a walk through whole holders, and shows what they hold.
   UiPages Pages(const LeafOptions& options) {
     const bool explains = options.http_api.ui_explain || IsLoopbackHost(options.http.host);
     return HolderPages(
@@ -455,6 +513,7 @@ struct Leaf::Parts {
         &registry);
   }
 
+  // POST of the page: a leaf has no tokenizer, so text is refused and token ids are taken.
   HttpResponse Explain(const HttpRequest& request) {
     const absl::StatusOr<ExplainQuestion> question = ReadExplain(request.body);
     if (!question.ok()) return HttpError(question.status());
@@ -475,7 +534,8 @@ struct Leaf::Parts {
     return bytes;
   }
 
-  // Says once that it serves.
+  // Sets gRPC's and HTTP's health to serving, once. Called by the timer and by `OpenEngines`. Under
+  // `mutex`, so that it cannot overwrite the health of a leaf that `Stop` has begun to stop.
   void ServeWhenReady() {
     if (serving.load() || !readiness.Get().ready) return;
     MutexLock lock(&mutex);
@@ -484,7 +544,8 @@ struct Leaf::Parts {
     http.SetHealth(Health::kServing);
   }
 
-  // Reading goes on from where the checkpoint stands.
+  // Begins to read the cell's logs in Redis, each from behind the position that the checkpoint
+  // restored for its holder. Under a policy, a Redis without TLS beyond loopback is refused.
   absl::Status StartRedis(const LeafOptions& options) {
     if (!options.redis.has_value()) return absl::OkStatus();
     if (absl::Status bad = RedisClient::MayGoInClear(options.redis->redis); !bad.ok()) return bad;
@@ -497,12 +558,14 @@ struct Leaf::Parts {
     return absl::OkStatus();
   }
 
+  // Afterwards the thread `recovering` is gone: it has opened the engines, or never will.
   void StopRecovery() {
     if (recovery != nullptr) recovery->Cancel();
     if (recovering.joinable()) recovering.join();
   }
 
-  // Says that no worker streams to this leaf, and what to do about it.
+  // Logs that no worker streams to this leaf and what to do about it: when the leaf is ready, and
+  // once a minute while that lasts. The first time is no warning: workers may just be starting.
   void WatchWorkers() {
     const Time now = Clock::Real().Now();
     const bool none = directory.instances() == 0 && registry.Stats().streams_open == 0;
@@ -515,7 +578,11 @@ struct Leaf::Parts {
          {"publishers", "are to stream to " + address + ": leaves=" + address}});
   }
 
-  // What time brings, until `stopping`.
+  // The thread `timer`, until `stopping`. Every 10 ms coverage goes to the parents; every 200 ms
+  // leases, repairs, names and readiness are looked at. Parents hear nothing before
+  // `readiness.MayReport`: of a cell's replicas the one heard last speaks for it, and a leaf that
+  // still recovers would report an empty cell. Once reporting has begun it never stops.
+  // No part is called with `mutex` held.
   void RunTimer() {
     bool reports = false;  // to its parents
     MutexLock lock(&mutex);
@@ -538,7 +605,7 @@ struct Leaf::Parts {
     }
   }
 
-  // Names of blocks that nothing holds any more.
+  // Drops some of the SGLang block hashes whose block no holder of the domain has any more.
   void SweepNames() {
     if (page_names != nullptr)
       page_names->Sweep(kNamesSweptPerTick,
@@ -570,7 +637,7 @@ struct Leaf::Parts {
   EngineDirectory directory;
   std::unique_ptr<Checkpointer> checkpointer;
   Peers peers;
-  std::map<Domain, std::set<HolderId>> restored;  // publishers; immutable once recovered
+  std::map<Domain, std::set<HolderId>> restored;  // publishers; immutable after RestoreCheckpoint
   ReadinessGate readiness;
   LeafService service;
   KvIndexerService kv_indexer;
@@ -588,6 +655,8 @@ struct Leaf::Parts {
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   bool stopped ABSL_GUARDED_BY(mutex) = false;
   std::atomic<bool> serving{false};
+  // `recovery` and the threads are set in `Leaf::Start` before another thread may use them, and
+  // joined in `Leaf::Stop`.
   std::unique_ptr<PeerRecovery> recovery;
   std::thread recovering;
   std::thread timer;
@@ -597,6 +666,15 @@ Leaf::Leaf(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Leaf::~Leaf() { Stop(Duration::zero()); }
 
+// Every error names its flag (`OfFlag`), and the destructor of `leaf` stops what had started.
+// 1. `Check`, then `Parts`: everything is made and wired, nothing runs.
+// 2. HTTP starts first: probes can be answered (alive, not ready) during a long restore.
+// 3. `RestoreCheckpoint`, before gRPC: a publisher that says hello must find its position, or it
+//    would send a snapshot.
+// 4. gRPC starts; its port, which may have been 0, becomes the address that the reporter tells
+//    parents.
+// 5. `StartEngines`, `StartRedis`: the other sources of streams.
+// 6. The timer starts last: it ticks all of the above.
 absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   if (absl::Status bad = Check(options); !bad.ok()) return bad;
   auto leaf = std::unique_ptr<Leaf>(new Leaf(std::make_unique<Parts>(options)));
@@ -646,9 +724,18 @@ void Leaf::SetNotReady() {
 }
 bool Leaf::live() const { return parts_->http.health()->deaf().empty(); }
 
-// 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3.
-//   Write down what is held.
-// 4. Tell the parents goodbye. 5. Let running questions finish.
+// Idempotent by `stopped`; with a grace of 0 (destructor) no checkpoint is written and no call gets
+// time.
+// 1. `SetNotReady`: probes fail, so that no new traffic is sent here.
+// 2. New streams and hellos are refused, workers' streams and the reading of Redis end: publishers'
+//    holdings stand still.
+// 3. `StopRecovery`, before the checkpointer: it decides whether engines were opened, and with that
+//    whether a last checkpoint may be written.
+// 4. The checkpointer ends, with a last checkpoint, and only then the ingest: the checkpoint takes
+//    each engine's stream position from it.
+// 5. The timer ends, so that the reporter is ticked no more; parents are told goodbye.
+// 6. Running questions get the other half of the grace; HTTP ends last, so that /healthz answers
+//    until then.
 void Leaf::Stop(Duration grace) {
   Parts& parts = *parts_;
   {

@@ -10,13 +10,13 @@
 //   workers ══ logs in Redis ══▶ RedisReader ─▶ HolderRegistry
 //   disk    ══ Checkpointer ══▶ HolderRegistry, EngineDirectory
 //
-// *Truth*: a leaf that has a checkpoint takes it up before it listens for streams and questions
-// over gRPC. One that starts with peers recovers engines from them, or else from its checkpoint:
-// until then engines are in no answer. It is not ready before, nor until workers that came back are
-// caught up with (`readiness.h`). A leaf that is stopped writes a last checkpoint.
+// *Truth*: a leaf restores its checkpoint before it listens for streams and questions over gRPC.
+// With peers it recovers engines from them, or else from its checkpoint; until then engines are in
+// no answer and the leaf is not ready. Nor is it ready before the workers that came back are caught
+// up with (`readiness.h`). A leaf that is stopped writes a last checkpoint.
 // *Threads*: gRPC's, HTTP's, the ingest's, one while it recovers, one that writes checkpoints, and
-// one for what time brings: news for parents every 10 ms, leases and repairs every 200 ms. Every
-// method may be called from any thread; `Stop` once.
+// a timer: coverage for parents every 10 ms, leases and repairs every 200 ms. Every method may be
+// called from any thread; `Stop` once.
 // *Lifetime*: on `Stop` new streams and questions are refused, engines' streams end, parents are
 // told goodbye, running calls get the grace.
 //
@@ -60,7 +60,7 @@ namespace kvatlas {
 struct LeafEngineOptions {
   std::vector<EngineRegistration> workers;  // registered at the start
   NamedByFlags named;                       // of a checkpoint's engines that are not among them
-  // Before that many workers are there, this leaf is not ready.
+  // The leaf is not ready before so many workers are there.
   uint32_t min_initial_workers = 0;
   Duration ready_after = ReadinessOptions().ready_after;  // how long it waits for restored workers
   bool local_hashes = true;  // 8 bytes a block more; without them there is no /dump
@@ -108,11 +108,11 @@ struct LeafOptions {
 
 class Leaf {
  public:
-  // UNAVAILABLE, naming the address, when one cannot be had. INVALID_ARGUMENT: no such index, a bad
-  // name, or an engine that cannot be registered. RESOURCE_EXHAUSTED: no address space for
-  // `kv_indexer.names`. FAILED_PRECONDITION: another process has the directory of checkpoints.
-  // INVALID_ARGUMENT: or nothing can be written there. What the flags of kvatlas-leaf set is named
-  // by them: "--grpc: cannot listen …".
+  // UNAVAILABLE: an address cannot be had; it is named. INVALID_ARGUMENT: an unknown index, a bad
+  // name, an engine that cannot be registered, or a checkpoint directory that cannot be written.
+  // RESOURCE_EXHAUSTED: no address space for `kv_indexer.names`. FAILED_PRECONDITION: another
+  // process has the directory of checkpoints. Where a flag of kvatlas-leaf sets the value, the
+  // message begins with it: "--grpc: cannot listen …".
   static absl::StatusOr<std::unique_ptr<Leaf>> Start(LeafOptions options);
   ~Leaf();  // Stop(0)
 
@@ -124,7 +124,7 @@ class Leaf {
   std::vector<Address> mooncake_addresses() const;
   const HolderRegistry& registry() const;
   HolderRegistry& registry();
-  // Who asks `registry` in this process says so, for `queries` of the status.
+  // Counts a question that was asked of `registry` in this process, for `queries` of the status.
   void CountQuery();
   EngineDirectory& engines();
   Readiness readiness();

@@ -56,7 +56,7 @@ LeafOptions Options(const std::string& directory, const Address& grpc = {"127.0.
   options.http = {"127.0.0.1", 0};
   options.engines.ingest.reconnect_min = milliseconds(10);
   options.engines.ingest.reconnect_max = milliseconds(50);
-  // However slow an engine is, its replay is waited for.
+  // Longer than any engine takes: replays must not time out.
   options.engines.ingest.tracker.replay_timeout = seconds(60);
   options.checkpoint.directory = directory;
   options.checkpoint.every = std::chrono::hours(1);
@@ -175,7 +175,7 @@ TEST(LeafCheckpointTest, PublishersGoOnWhereTheCheckpointIs) {
   leaf.reset();  // as if killed: no last one
   worker.Send(Stored{.blocks = Sequence(5000, 10)});
   leaf = Start(Options(directory, grpc));
-  // Before anybody was heard: there, and not exact.
+  // Before its publisher was heard the holder is there, and not exact.
   EXPECT_TRUE(leaf->registry().PositionOf(kLlama, worker.holder()).has_value());
   EXPECT_TRUE(worker.IsExact(*leaf));
   EXPECT_EQ(worker.stats().snapshots_sent, 0);
@@ -195,7 +195,7 @@ TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsPublishersAreCaughtUpWith) {
   ASSERT_TRUE(worker.IsExact(*leaf));
   leaf->Stop(seconds(5));
   leaf.reset();
-  // Where its publisher does not look for it.
+  // Another port: its publisher does not find it there.
   options.grpc = {"127.0.0.1", 0};
   leaf = Start(options);
   EXPECT_EQ(leaf->readiness().reason, "1 workers are not caught up with");
@@ -206,7 +206,7 @@ TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsPublishersAreCaughtUpWith) {
   EXPECT_TRUE(worker.IsExact(*leaf));
 }
 
-// Answers that have a part of it say nothing of what is missing.
+// An answer does not show that a part of an engine's blocks is still missing.
 TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsEnginesAreCaughtUpWith) {
   const std::string directory = CheckpointDirectory();
   PoolEngine replays({.seed = 41, .replay = true}), cannot({.seed = 42});
@@ -237,7 +237,7 @@ TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsEnginesAreCaughtUpWith) {
   EXPECT_EQ(answer->holders.size(), 2u);
 }
 
-// Its blocks of before may have been evicted meanwhile.
+// The blocks that the engine held before may have been evicted meanwhile.
 TEST(LeafCheckpointTest, ALeafIsNotReadyWhileWhatAReplayDidNotReachBackToIsInDoubt) {
   const std::string directory = CheckpointDirectory();
   PoolEngine engine({.seed = 44, .replay = true, .ring = 10});
@@ -355,7 +355,8 @@ TEST(LeafCheckpointTest, EnginesThatCanReplayAreExactAgain) {
   }
 }
 
-// What a hybrid worker can reuse of its prompt, and what its main class holds.
+// The leading blocks of its prompt that a hybrid worker can reuse, and those that its main class
+// holds.
 std::pair<uint32_t, uint32_t> ReusableAndHeld(const Leaf& leaf, const EngineRegistration& of) {
   const std::vector<SequenceHash> prompt =
       SequenceHashes(LocalHashes(HybridTokens(6), {.block_size = 4}, BlockSeed({})));
@@ -393,7 +394,7 @@ TEST(LeafCheckpointTest, AnEngineFedHybridWorkerCanReuseTheSameBlocksAfterAResta
   EXPECT_EQ(stats.side_names, 6u);
   EXPECT_EQ(stats.unjoined, 2u);
   leaf.reset();
-  // What was missed meanwhile is replayed onto names of all classes.
+  // The replay of the missed batches applies to names of all classes.
   engine.Drop(HybridPayload({{.group = 2, .kind = "mamba", .names = {5}, .parent = 4}}));
   leaf = Start(Options(directory));
   EXPECT_TRUE(can_reuse(5, 6));
@@ -417,7 +418,8 @@ TEST(LeafCheckpointTest, AnEngineThatCannotReplayIsNotCalledExact) {
   leaf = Start(options);
   engine.sockets().WaitForSubscribers();
   engine.Run(5);
-  // What was removed unheard goes with what is not confirmed: never too much, perhaps too little.
+  // Blocks whose removal was missed are dropped with all unconfirmed ones: never too much is
+  // promised, perhaps too little.
   EXPECT_TRUE(Eventually([&] {
     return engine.Compare(leaf->registry(), "1", /*under=*/true).empty();
   })) << engine.Compare(leaf->registry(), "1", /*under=*/true);
@@ -489,7 +491,7 @@ TEST(LeafCheckpointTest, OfEnginesOfFlagsThoseComeBackThatFlagsNameStill) {
   }
 }
 
-// Its cache is another one, and so are its numbers.
+// An engine at another endpoint has another cache and other sequence numbers.
 TEST(LeafCheckpointTest, AnEngineThatFlagsNameElsewhereStartsFresh) {
   const std::string directory = CheckpointDirectory();
   PoolEngine before({.seed = 34}), after({.seed = 35});
@@ -532,7 +534,7 @@ TEST(LeafCheckpointTest, AnEngineWhoseBlockSizeIsLearnedGoesOnWithTheOneThatItHa
   EXPECT_TRUE(IsExact(*leaf, engine, "w")) << engine.Compare(leaf->registry(), "w");
 }
 
-// As `kvatlas serve` does, whose engines are registered once they have been asked what they are.
+// As in `kvatlas serve`, which registers its engines after it has asked them what they are.
 TEST(LeafCheckpointTest, WhoRegistersItsEnginesLaterSaysWhichComeBack) {
   const std::string directory = CheckpointDirectory();
   PoolEngine kept({.seed = 37, .replay = true}), gone({.seed = 38});
@@ -563,7 +565,7 @@ TEST(LeafCheckpointTest, ADirectoryOfAnotherLeafIsRefusedAtTheStart) {
   EXPECT_NE(std::string(refused.message()).find("most likely another leaf"), std::string::npos);
 }
 
-// Told after an hour of blocks, it would be too late.
+// An error at the first checkpoint would come too late.
 TEST(LeafCheckpointTest, ADirectoryThatCannotBeMadeIsRefusedAtTheStart) {
   const absl::Status refused = Leaf::Start(Options("/dev/null/checkpoints")).status();
   EXPECT_EQ(refused, absl::InvalidArgumentError("--checkpoint_dir: cannot make "

@@ -30,7 +30,7 @@ LeafOptions Options() {
   options.grpc = options.http = {"127.0.0.1", 0};
   options.engines.ingest.reconnect_min = milliseconds(10);
   options.engines.ingest.reconnect_max = milliseconds(50);
-  // However slow an engine is, its replay is waited for.
+  // Longer than any engine takes: replays must not time out.
   options.engines.ingest.tracker.replay_timeout = seconds(60);
   options.engines.recovery.settle_wait = milliseconds(50);
   options.engines.recovery.rounds = 1;
@@ -69,8 +69,8 @@ Trust TrustOf(Leaf& leaf, const std::string& instance) {
   return Trust::kStale;
 }
 
-// Its connection's first replay is through: from here on a small window matters only when something
-// is lost.
+// The first replay of the connection is over: from here on a small window matters only when
+// something is lost.
 bool IsSettled(Leaf& leaf, const std::string& instance) {
   return Eventually([&] {
     for (const EngineEntry& entry : leaf.engines().List())

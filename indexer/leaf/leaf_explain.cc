@@ -1,3 +1,6 @@
+// Leaf.Explain: the first blocks of a prompt, and for the workers that reach deepest, in which
+// tiers each has each of them.
+
 #include "indexer/leaf/leaf_explain.h"
 
 #include <algorithm>
@@ -20,7 +23,9 @@ namespace {
 
 constexpr uint32_t kWorkersByDefault = 4;
 
-// The prompt's first blocks.
+// The sequence hashes of the prompt's first `kExplainedPromptBlocks` blocks. Tokens beyond are
+// neither copied nor hashed; one more is read, since a look-ahead hash (EAGLE) covers the token
+// behind its block.
 std::vector<SequenceHash> SequenceOf(const v1::Tokens& tokens, uint32_t block_size,
                                      const HashContract& contract) {
   const size_t read = std::min<size_t>(static_cast<size_t>(tokens.ids_size()),
@@ -36,6 +41,7 @@ std::vector<SequenceHash> SequenceOf(const v1::Tokens& tokens, uint32_t block_si
   return sequence;
 }
 
+// A byte per position: the bits of the tiers that hold the block; 0 where the rank lacks it.
 void Fill(const Explanation::Rank& rank, v1::ExplainedWorker* worker) {
   worker->mutable_worker()->set_name(rank.instance);
   worker->mutable_worker()->set_rank(rank.rank);
@@ -49,6 +55,11 @@ void Fill(const Explanation::Rank& rank, v1::ExplainedWorker* worker) {
 
 }  // namespace
 
+// 1. The domain as this asker may see it; a hidden one is answered as an unknown one.
+// 2. Memory and one of the process's places for long answers, before anything is hashed: both are
+//    given up when this returns.
+// 3. `Explanation::Read` copies the holdings of the `workers` deepest ranks; the others are not
+//    reported.
 absl::Status ExplainPrompt(const HolderRegistry& registry, const HashContract& contract,
                            Security& security, const Identity& asker,
                            const v1::ExplainRequest& request, v1::ExplainResponse* response) {

@@ -1,3 +1,8 @@
+// The gRPC service of a leaf. A question goes through FindOverlaps or a stream (`OpenStream`), both
+// into `Answer` (trace, metrics) and `Find` (the question itself); the other methods are thin.
+// The helpers turn a request into sequence hashes and an answer of the registry into the response.
+// All of it runs on gRPC's threads and allocates on the request's arena (`messages_`).
+
 #include "indexer/leaf/leaf_service.h"
 
 #include <grpcpp/support/server_callback.h>
@@ -25,8 +30,8 @@
 namespace kvatlas {
 namespace {
 
-// Without a block there is nothing to compare, but a load to tell: who wants that says
-// `all_workers`.
+// A prompt without a full block has nothing to compare: INVALID_ARGUMENT, unless the asker wants
+// all workers for their loads. RESOURCE_EXHAUSTED above `kQueryBlocksMax`.
 absl::Status CheckLength(size_t blocks, uint32_t block_size, bool all_workers) {
   if (blocks == 0 && !all_workers) {
     return absl::InvalidArgumentError(
@@ -39,6 +44,8 @@ absl::Status CheckLength(size_t blocks, uint32_t block_size, bool all_workers) {
                                       " are answered");
 }
 
+// Hashes of the prompt's full blocks, each by its own tokens alone, seeded by adapter and salt:
+// blocks of different namespaces never have the same hash.
 std::vector<LocalHash> LocalsOf(const v1::Tokens& tokens, uint32_t block_size,
                                 const HashContract& contract) {
   const std::vector<TokenId> ids(tokens.ids().begin(), tokens.ids().end());
@@ -48,7 +55,9 @@ std::vector<LocalHash> LocalsOf(const v1::Tokens& tokens, uint32_t block_size,
                      BlockSeed(cache_namespace, contract));
 }
 
-// The prompt's sequence hashes, in whichever of the three forms it came.
+// The prompt's sequence hashes, in whichever of the three forms it came; sequence hashes cost
+// least, tokens most. All three empty means a prompt without a full block (`CheckLength`). More
+// than one form: INVALID_ARGUMENT, as they could contradict each other.
 absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsRequest& request,
                                                      uint32_t block_size,
                                                      const HashContract& contract) {
@@ -85,7 +94,9 @@ absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsReque
   return sequence;
 }
 
-// The best so many, deepest first, then by name. Sorted are pointers: an overlap is dear to move.
+// The `best` holders that can load most blocks, ties by name so that answers are stable; 0: all, in
+// the same order. Pointers are sorted: an overlap is expensive to move. A selection of k out of n
+// costs n log k.
 std::vector<const HolderOverlap*> Best(std::span<const HolderOverlap> overlaps, size_t best) {
   std::vector<const HolderOverlap*> order;
   order.reserve(overlaps.size());
@@ -104,6 +115,8 @@ std::vector<const HolderOverlap*> Best(std::span<const HolderOverlap> overlaps, 
   return order;
 }
 
+// Loadable blocks are only said where they are more than the worker's own, and tiers only where the
+// registry found some of `blocks` below the device: most answers stay short.
 void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   ToProto(overlap.holder->id, worker->mutable_worker());
   worker->set_blocks(overlap.blocks);
@@ -126,7 +139,9 @@ void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   worker->set_external_blocks(tiers.external);
 }
 
-// Labels change with hellos only, so a frequent client is told once.
+// Labels change with hellos only, so a client that names the version it has (`known`) gets none
+// again. The version of an answer is the sum of its workers' versions: any order of the workers
+// gives the same, and another set almost surely another one.
 void FillLabels(std::span<const HolderOverlap* const> workers, uint64_t known,
                 v1::FindOverlapsResponse* response) {
   uint64_t version = 0;
@@ -159,6 +174,8 @@ LeafService::LeafService(LeafIdentity identity, HolderRegistry* registry,
         return Answer({}, request, response);
       }) {
   SetMessageAllocatorFor_FindOverlaps(&messages_);
+  // The generated base class covers the unary method only: a bidirectional method with a bounded
+  // request type is marked by its index in the proto file.
   constexpr int kFindOverlapsStream = 1;  // of the service's methods
   MarkMethodCallback(kFindOverlapsStream,
                      Streams::MethodHandler([this](grpc::CallbackServerContext* context) {
@@ -167,6 +184,7 @@ LeafService::LeafService(LeafIdentity identity, HolderRegistry* registry,
   AddHolderMetrics(registry, "kvatlas_leaf", metrics);
 }
 
+// Answered at once on the calling thread: `Finish` is called before this returns.
 grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext* context,
                                                     const v1::FindOverlapsRequest* request,
                                                     v1::FindOverlapsResponse* response) {
@@ -176,6 +194,8 @@ grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext*
   return reactor;
 }
 
+// Frontends ask on such a stream, and tell on it which prompts they have sent where
+// (`told_wire.h`). Prompts that were told of for an unknown worker or domain are counted only.
 LeafService::Streams::Reactor* LeafService::OpenStream(grpc::CallbackServerContext* context) {
   return told_.Open(
       &streams_, context,
@@ -184,6 +204,8 @@ LeafService::Streams::Reactor* LeafService::OpenStream(grpc::CallbackServerConte
       [this](int unknown) { told_unknown_.Increment(unknown); });
 }
 
+// One question, traced and counted whether or not it was answered. `queries_` counts refused
+// questions too.
 absl::Status LeafService::Answer(const Identity& asker, const v1::FindOverlapsRequest& request,
                                  v1::FindOverlapsResponse* response) {
   const Time started = Clock::Real().Now();
@@ -200,6 +222,14 @@ absl::Status LeafService::Answer(const Identity& asker, const v1::FindOverlapsRe
   return status;
 }
 
+// 1. `DomainVisibleTo`: which domain this asker may see under that name; a hidden one is answered
+//    exactly as one that does not exist (`NoSuchDomain`).
+// 2. The domain's block size, which tokens and lengths need.
+// 3. `SequenceOf`; then the memory level: under pressure long questions are refused, short ones
+//    never.
+// 4. `FindOverlaps`, then `AddPending`: prompts that frontends said they have sent and that no
+//    event confirms yet.
+// 5. `Best`, then the response. Holders in `answer` are valid as long as `answer` is.
 absl::Status LeafService::Find(const Identity& asker, const v1::FindOverlapsRequest& request,
                                v1::FindOverlapsResponse* response) const {
   Domain asked;
@@ -245,6 +275,8 @@ absl::Status LeafService::ExplainTo(const Identity& asker, const v1::ExplainRequ
   return ExplainPrompt(*registry_, identity_.contract, *security_, asker, request, response);
 }
 
+// For one domain the numbers of the process are left out. An unknown domain is no error: it is left
+// out.
 grpc::Status LeafService::Stats(grpc::ServerContext*, const v1::StatsRequest* request,
                                 v1::StatsResponse* response) {
   if (!request->has_domain()) {
@@ -266,6 +298,8 @@ void LeafService::FillIdentity(v1::StatsResponse* response) const {
   response->set_contract(identity_.contract.Id());
 }
 
+// Over gRPC, /status and the page: identity, process, every domain, then what the leaf knows of its
+// streams upward, engines, checkpoints and Redis (`fill_rest_`).
 void LeafService::FillAll(v1::StatsResponse* response) const {
   FillIdentity(response);
   FillProcess(response);

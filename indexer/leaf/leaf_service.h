@@ -1,4 +1,4 @@
-// Which workers of this cell hold how much of a prompt? The gRPC service of one leaf, and its HTTP
+// The gRPC service of one leaf (which workers of this cell hold how much of a prompt), and its HTTP
 // status.
 //
 //   GET /status   what Stats answers, as JSON
@@ -58,13 +58,13 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::S
   // Adds the paths above. REQUIRES: `http` has not started.
   void AddHttp(AdminHttp* http);
 
-  // What `Stats` answers of all domains, and the questions answered over gRPC since the start.
+  // `Stats` of all domains, and the questions answered over gRPC since the start.
   v1::StatsResponse AllStats() const;
-  // `Leaf.Explain` for who asked otherwise.
+  // `Leaf.Explain` for askers over other transports than gRPC.
   absl::Status ExplainTo(const Identity& asker, const v1::ExplainRequest& request,
                          v1::ExplainResponse* response) const;
   const std::string& cell() const { return identity_.cell; }
-  // One more that was asked in this process, of the registry itself.
+  // Counts one more question, asked in this process of the registry itself.
   void CountQuery() { queries_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t queries() const { return queries_.load(std::memory_order_relaxed); }
 

@@ -44,7 +44,7 @@ using std::chrono::seconds;
 const Domain kLlama{"llama-70b", "tenant-a"};
 constexpr Duration kPatience = seconds(60);
 
-// Waits for what other processes' threads bring about, as an operator polling would.
+// Waits for a change that other threads or processes make, by polling as an operator would.
 bool Eventually(const std::function<bool()>& condition) {
   const Clock& clock = Clock::Real();
   Mutex mutex;
@@ -251,7 +251,7 @@ class LeafTest : public testing::Test {
     return fetch.Get("http://" + leaf_->http_address().ToString(), path).value_or(0);
   }
 
-  // From now on so much of 1,000 bytes is used.
+  // The budget is 1,000 bytes, of which so much is used from now on.
   void UseMemory(uint64_t bytes, const std::string& level) {
     memory_used_.store(bytes);
     EXPECT_TRUE(Eventually([&] {
@@ -518,7 +518,8 @@ TEST_F(LeafTest, CoverageReachesTheParentAndIsWithdrawn) {
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == -1; }));
 }
 
-// It would speak for its cell, beside a replica that has all of it.
+// Otherwise a leaf without its workers would speak for its cell, beside a replica that has all of
+// them.
 TEST_F(LeafTest, ALeafThatWaitsForWorkersTellsItsParentsNothing) {
   Parent parent;
   workers_min_ = 2;
@@ -528,7 +529,7 @@ TEST_F(LeafTest, ALeafThatWaitsForWorkersTellsItsParentsNothing) {
   w0.Store(sequence);
   ASSERT_TRUE(w0.AtRest());
   EXPECT_EQ(Found(Ask(sequence)), "w0:200");
-  // Another leaf, that began later, was heard: this one would have been.
+  // A leaf that started later was heard by now, so this one would have been too.
   const std::unique_ptr<Leaf> first = std::move(leaf_);
   workers_min_ = 0;
   cell_ = "cell-b";
@@ -640,7 +641,7 @@ TEST_F(LeafTest, AsMemoryFillsLessIsTakenAndSmallQuestionsAreAlwaysAnswered) {
   EXPECT_NE(Get("/metrics").find("kvatlas_leaf_memory_part_bytes{part=\"index\"}"),
             std::string::npos);
 
-  // With room again the worker that was refused comes, and what was refused is asked for.
+  // With room again, the refused worker connects and the refused blocks are asked for.
   UseMemory(0, "ample");
   EXPECT_TRUE(w1.AtRest());
   EXPECT_EQ(DumpCode(), grpc::StatusCode::OK);
@@ -648,7 +649,7 @@ TEST_F(LeafTest, AsMemoryFillsLessIsTakenAndSmallQuestionsAreAlwaysAnswered) {
   EXPECT_EQ(CodeOf(Ask(Sequence(2000))), grpc::StatusCode::OK);
 }
 
-// Says hello in the middle of a stream, and not what it holds.
+// A sender that says hello in the middle of a stream and sends no snapshot.
 class HelloAlone : public SenderLinkObserver {
  public:
   explicit HelloAlone(const Address& leaf) : link_(leaf.ToString()) { link_.Start(this); }

@@ -1,4 +1,7 @@
 // kvatlas-leaf: the index of one cell, as a service.
+// Declare… names the flags and where each is stored, Finish… turns texts into values after parsing
+// (all errors name their flag), and `Main` starts the leaf and what looks for its peers: parents,
+// pods of engines, engines that dial in, and the announcement of this leaf.
 
 #include <chrono>
 #include <memory>
@@ -44,18 +47,24 @@
 namespace kvatlas {
 namespace {
 
+// How often `Serve` looks whether the list of parents changed, and renews what is announced.
 constexpr Duration kLookAtFilesEvery = std::chrono::milliseconds(500);
 
+// The parsed command line. Lives as long as `Main`: the leaf's options point into it (`schedule`,
+// `topics`, `dialed`).
 struct Flags {
   LeafOptions leaf;
   std::string parents;
   std::string schedule_name = WaypointSchedule::Standard().Name();
   WaypointSchedule schedule = WaypointSchedule::Standard();
   std::vector<std::string> labels;  // NAME=VALUE
+  // --workers and the flags that go with it; `Finish` splits its entries.
   EngineFlags engines;
+  // Entries of --workers that name no engine but where engines are found: pods of Kubernetes, and
+  // sockets that engines connect to.
   std::vector<PodWorkers> pods;
   std::vector<DialedEntry> dialed;
-  DialedTopics topics;  // of these
+  DialedTopics topics;  // their topics
   std::string redis;
   uint32_t redis_shards = 1;
   std::string kv_indexer_model;
@@ -65,6 +74,7 @@ struct Flags {
   AnnounceFlag announce;
 };
 
+// Flags are declared by group; `flags.Group` may come back to an earlier group.
 void DeclareEngines(FlagSet& flags, Flags* f) {
   LeafEngineOptions& engines = f->leaf.engines;
   flags.Group("Engines");
@@ -232,6 +242,7 @@ void Declare(FlagSet& flags, Flags* f) {
             "unwritten for so long, they are the first to go when there are too many");
 }
 
+// The leaf's Redis options from --redis and --redis_shards; none without --redis.
 absl::Status FinishRedis(Flags* flags) {
   if (flags->redis.empty()) return absl::OkStatus();
   absl::StatusOr<RedisOptions> redis = ParseRedisUrl(flags->redis);
@@ -256,6 +267,7 @@ absl::Status FinishKvIndexer(Flags* flags) {
   return absl::OkStatus();
 }
 
+// `LeafOptions::schedule` points to the schedule in `flags`, which outlives the leaf.
 absl::Status FinishSchedule(Flags* flags) {
   absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(flags->schedule_name);
   if (!schedule.ok()) {
@@ -266,6 +278,9 @@ absl::Status FinishSchedule(Flags* flags) {
   return absl::OkStatus();
 }
 
+// Runs once, before anything starts. Order matters in one place: the dialed entries are parsed
+// before `named` is made of them, and their shared sockets are added to the ingest's options before
+// the leaf copies those.
 absl::Status Finish(Flags* flags) {
   const absl::StatusOr<uint64_t> memory = ReadMemoryFlag(flags->memory_budget);
   if (!memory.ok()) return memory.status();
@@ -279,6 +294,7 @@ absl::Status Finish(Flags* flags) {
   auto workers = flags->engines.Workers();
   if (!workers.ok()) return workers.status();
   flags->leaf.engines.workers = *std::move(workers);
+  // Entries of --workers that are places to look: sockets for engines that dial in, or pods.
   for (const std::string& entry : flags->engines.Found()) {
     if (DialedEntry::IsEntry(entry)) {
       auto dialed = DialedEntry::Parse(entry, flags->engines.of_all);
@@ -294,6 +310,8 @@ absl::Status Finish(Flags* flags) {
   }
   for (const std::string& peer : flags->leaf.engines.recovery.peers)
     if (absl::Status bad = HttpUrl::Parse(peer).status(); !bad.ok()) return OfFlag("peers", bad);
+  // Engines that dialed in are registered by their topics while the leaf runs, so flags do not list
+  // them. This tells a checkpoint which of its engines the flags still stand for.
   if (!flags->dialed.empty()) {
     flags->leaf.engines.named = [flags](const EngineEntry&, const EngineListener& listener) {
       return std::any_of(flags->dialed.begin(), flags->dialed.end(),
@@ -309,6 +327,7 @@ absl::Status Finish(Flags* flags) {
   return labels.ok() ? labels : OfFlag("labels", labels);
 }
 
+// This leaf's record for others in Redis; models and load are added in `Serve`.
 ServiceRecord RecordOf(const LeafOptions& options, const Leaf& leaf) {
   ServiceRecord record;
   record.kind = ServiceKind::kLeaf;
@@ -320,7 +339,8 @@ ServiceRecord RecordOf(const LeafOptions& options, const Leaf& leaf) {
   return record;
 }
 
-// Until a signal: other parents when there are, and what is announced of this leaf.
+// The main thread, until SIGTERM or SIGINT: gives the leaf other parents when the directory finds
+// them, and tells the announcer which models are held here and how busy the workers are.
 void Serve(ServiceMain& service, Leaf& leaf, FoundNodes& parents, Announcer* announcer) {
   while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
     if (std::optional<ShardMap> changed = parents.Changed(); changed.has_value())
@@ -333,7 +353,9 @@ void Serve(ServiceMain& service, Leaf& leaf, FoundNodes& parents, Announcer* ann
   if (announcer != nullptr) announcer->Stop();
 }
 
-// --workers read again: those that are gone, or otherwise, are listened to no more.
+// On SIGHUP, --workers as the file says now. Two steps: everything is parsed first, and only when
+// all reloaded flags are right the commit runs. Engines that are gone from the list, or listed
+// otherwise, are unregistered, and new ones registered.
 absl::StatusOr<FlagSet::Commit> PrepareWorkers(const Flags& flags, EngineDirectory* directory,
                                                std::vector<EngineRegistration>* workers) {
   auto parsed = flags.engines.Workers();
@@ -355,6 +377,12 @@ void AddExamples(FlagSet& flags) {
                 "what a file says, before it counts; SIGHUP reads it again");
 }
 
+// 1. Flags are declared and read; `Checked` ends the process here with --check or on an error.
+// 2. Parents are looked for (at most `DirectoryOptions::first_answer`), then `Leaf::Start`.
+// 3. Finders of engines and the announcer start once the leaf has its ports.
+// 4. The ready line is printed, then signals are handled until `Serve` returns.
+// 5. Finders end before the leaf stops, since they register engines in it. On the signal itself the
+//    leaf is already not ready (`OnStopSignal`), so that probes see it at once.
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-leaf", "Which workers of this cell hold how much of a prompt.");
   Flags flags;
@@ -386,6 +414,7 @@ int Main(int argc, char** argv) {
     Log(LogLevel::kInfo, "no parents: no hierarchy hears of this cell",
         {{"hint", "--parents HOST:PORT of a kvatlas-hierarchy, where there are several cells"}});
   }
+  // Ports as they are now: a flag may have said 0.
   std::vector<std::pair<std::string, Address>> listening = {{"grpc", (*leaf)->grpc_address()},
                                                             {"http", (*leaf)->http_address()}};
   for (const Address& mooncake : (*leaf)->mooncake_addresses())

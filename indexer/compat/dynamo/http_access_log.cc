@@ -1,3 +1,6 @@
+// One write per line, so that lines of several threads, and of several processes that append to one
+// file, do not mix. A disk that is full may cut a line: the next one then begins with a newline.
+
 #include "indexer/compat/dynamo/http_access_log.h"
 
 #include <fcntl.h>
@@ -20,6 +23,8 @@ HttpAccessLog::~HttpAccessLog() {
   if (file_ >= 0) close(file_);
 }
 
+// Opens the new file before the old one is closed: on an error the old one stays. `cut_` is kept
+// only if both are the same file.
 absl::Status HttpAccessLog::Open() {
   const int file = open(file_name_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) {
@@ -52,6 +57,7 @@ void HttpAccessLog::Write(const HttpRequest& request, std::string_view method,
   const double ms = std::chrono::duration<double, std::milli>(took).count();
   absl::StrAppendFormat(&line, "\",\"status\":%d,\"duration_ms\":%.3f}\n", response.status, ms);
   MutexLock lock(&mutex_);
+  // The mutex orders the writes and guards the descriptor against `Open`.
   if (cut_) line.insert(line.begin(), '\n');
   const ssize_t written = write(file_, line.data(), line.size());
   if (written > 0) cut_ = line[static_cast<size_t>(written) - 1] != '\n';

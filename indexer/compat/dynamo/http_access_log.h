@@ -1,10 +1,10 @@
-// Who asked what, and how long did it take? One line of JSON a request, in a file.
+// The access log: one line of JSON per request, in a file.
 //
 //   {"ts":"2026-11-21T20:00:00.123Z","trace_id":"7","method":"POST","path":"/query","model":"m","status":200,"duration_ms":0.041}
 //
-// *Threads*: any. *Cost*: a write to the file a line, on the thread that answered. A line that
-// cannot be written whole is lost, and the log says how many were; of one that was cut a part may
-// stand there, on a line of its own.
+// *Threads*: any. *Cost*: one write to the file per line, on the thread that answered. A line that
+// cannot be written whole is lost and counted in the log; a part of it may stand in the file, on a
+// line of its own.
 
 #ifndef KVATLAS_INDEXER_COMPAT_DYNAMO_HTTP_ACCESS_LOG_H_
 #define KVATLAS_INDEXER_COMPAT_DYNAMO_HTTP_ACCESS_LOG_H_

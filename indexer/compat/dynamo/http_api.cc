@@ -1,3 +1,9 @@
+// The routes of Dynamo's indexer and ours on top, in `HttpApi::Impl`: AddRoutes, then the handlers
+// by theme (queries, engines, replicas). Bodies are read by `http_bodies.h`, questions answered by
+// `HttpQueries`, long answers streamed piece by piece.
+// The path alone decides which verb of the policy a request needs; handlers check only what a body
+// names (`Refused`).
+
 #include "indexer/compat/dynamo/http_api.h"
 
 #include <algorithm>
@@ -27,18 +33,22 @@
 namespace kvatlas {
 namespace {
 
+// Bytes of a body of queries, and about the size of one piece of a batch's answer.
 constexpr size_t kQueryBytesMax = 8 << 20;
 constexpr size_t kBatchPieceBytes = 256 << 10;
 constexpr char kPlainText[] = "text/plain; charset=utf-8";
 
 HttpResponse Ok(int status = 200) { return {.status = status, .body = "{\"status\":\"ok\"}"}; }
 
+// {"error":…}, the form of Dynamo's refusals.
 HttpResponse Error(int status, std::string_view text) {
   HttpResponse response{.status = status};
   AppendJsonError(text, &response.body);
   return response;
 }
 
+// HTTP status and headers as everywhere (`HttpError`), the text as Dynamo's clients read it:
+// without the code's name.
 HttpResponse Error(const absl::Status& status) {
   HttpResponse response = HttpError(status);
   response.body.clear();
@@ -47,7 +57,8 @@ HttpResponse Error(const absl::Status& status) {
   return response;
 }
 
-// What axum says to a body that is not what was expected.
+// The answer of axum, the web framework of Dynamo's indexer, to a body of the wrong form: plain
+// text, 400 for broken JSON and 422 for JSON of another shape.
 void RefuseBody(const JsonReader& reader, HttpResponse* response) {
   const JsonError error = reader.error();
   response->status = error.syntax ? 400 : 422;
@@ -65,6 +76,7 @@ bool IsTrue(std::string_view text) {
   return false;
 }
 
+// `otherwise` for a parameter that is missing or no number: such a query is not refused.
 uint32_t NumberParam(const HttpRequest& request, std::string_view name, uint32_t otherwise) {
   const std::string text = request.Param(name).value_or("");
   uint32_t number = otherwise;
@@ -73,12 +85,13 @@ uint32_t NumberParam(const HttpRequest& request, std::string_view name, uint32_t
   return result.ec == std::errc() && result.ptr == text.data() + text.size() ? number : otherwise;
 }
 
-// What an explanation goes into at most.
+// Bounds of an explanation, whatever ?blocks= and ?ranks= say.
 constexpr uint32_t kExplainedBlocksMax = 65536;
 constexpr uint32_t kExplainedRanksMax = 1024;
 
-// {"answers":[…]}, query by query, so that neither time nor memory of one piece grows with their
-// number.
+// The answer of a batch, {"answers":[…]}, made while it is sent: a piece ends with the query that
+// exceeds `kBatchPieceBytes`, so neither time nor memory of a piece grows with the number of
+// queries. Owns the queries; runs on the threads that the server writes from, one call at a time.
 class BatchAnswer {
  public:
   BatchAnswer(HttpQueries* queries, QueriesBody body, std::shared_ptr<const Identity> asker,
@@ -87,6 +100,7 @@ class BatchAnswer {
 
   bool Next(std::string* piece) {
     if (at_ == 1) *piece += "{\"answers\":[";  // the first entry is the frame's
+    // Borrowed for one piece only: a slow client must not hold memory for questions.
     HttpQueries::Lease scratch = queries_->Borrow();
     for (; at_ < body_.count; ++at_) {
       if (piece->size() > kBatchPieceBytes) return true;
@@ -98,7 +112,8 @@ class BatchAnswer {
   }
 
  private:
-  // An error says its status, since the answer as a whole is 200.
+  // Appends one answer. An error gets its HTTP status into its object, since the response as a
+  // whole is 200: its closing brace is replaced.
   void Append(HttpQueries::Scratch* scratch, std::string* piece) {
     const int status = queries_->Answer(body_.queries[at_], *asker_, detail_, scratch, piece);
     if (status == 200) return;
@@ -134,6 +149,8 @@ class HttpApi::Impl {
 
   absl::Status Open() { return log_ == nullptr ? absl::OkStatus() : log_->Open(); }
 
+  // All routes have an observer for metrics and the access log. `vital` ones are answered whatever
+  // others do.
   void AddRoutes(HttpServer* server) {
     AddQueries(server);
     Add(server, {.method = "GET",
@@ -174,6 +191,7 @@ class HttpApi::Impl {
   }
 
  private:
+  // Observers are per path: methods of one path share theirs.
   void Add(HttpServer* server, HttpRoute route) {
     std::unique_ptr<HttpEndpointMetrics>& metrics = endpoints_[route.path];
     if (metrics == nullptr) {
@@ -202,6 +220,8 @@ class HttpApi::Impl {
 
   // ---- Queries ----
 
+  // A query has two handlers: the quick one runs on the I/O thread that read it and declines what
+  // may take long; the same request is then answered on the pool.
   void AddQueries(HttpServer* server) {
     for (const bool by_hash : {false, true}) {
       Add(server, {.method = "POST",
@@ -230,11 +250,17 @@ class HttpApi::Impl {
          .json_body = true});
   }
 
-  // False: it would take long, and is not to be answered here.
+  // One query or a batch of them.
+  // 1. Details and batches are declined by the quick handler; the body of a declined batch is read
+  //    again on the pool.
+  // 2. On the pool, memory at its critical level refuses: only what is too large for the quick
+  //    handler comes here. Small queries are answered at any level.
+  // 3. A single query is answered into the response; a batch becomes a `BatchAnswer` that takes the
+  //    queries out of the scratch.
+  // False: declined, `response` is untouched.
   bool Query(bool by_hash, bool quick, const HttpRequest& request, HttpResponse* response) {
     const bool detail = !request.query.empty() && IsTrue(request.Param("detail").value_or("0"));
     if (quick && detail) return false;
-    // Small ones are answered at once, whatever the memory.
     if (!quick) {
       const absl::Status full =
           CheckMemory(parts_.registry->memory(), MemoryLevel::kCritical, "large questions");
@@ -262,7 +288,8 @@ class HttpApi::Impl {
     return true;
   }
 
-  // Of a route whose answers are long: with a place, or refused for a while.
+  // Runs `answer` with one of the process's places for long answers; without a free one, or with
+  // memory full, 503 and retry-after.
   HttpResponse WithPlace(const std::function<HttpResponse(LongAnswers::Place)>& answer) const {
     const absl::Status full = CheckMemory(parts_.registry->memory(), MemoryLevel::kFull,
                                           "dumps, snapshots and explanations");
@@ -277,13 +304,16 @@ class HttpApi::Impl {
     return refused;
   }
 
-  // Holds its place until the client has taken the last piece, or is gone.
+  // A body that holds its place until the client has taken the last piece or is gone: the server
+  // destroys it then.
   static HttpBodySource Keeping(LongAnswers::Place place, HttpBodySource source) {
     return [place = std::move(place), source = std::move(source)](std::string* piece) {
       return source(piece);
     };
   }
 
+  // Which of the two bodies it is, is not in the path: one that names "block_hashes" is read as a
+  // query by hash.
   HttpResponse Explain(const HttpRequest& request) {
     HttpResponse response;
     HttpQueries::Lease scratch = queries_.Borrow();
@@ -303,6 +333,7 @@ class HttpApi::Impl {
     return response;
   }
 
+  // Without a gate (tests) always ready.
   HttpResponse Ready() {
     const Readiness readiness =
         parts_.ready ? parts_.ready() : Readiness{.ready = true, .reason = {}};
@@ -315,6 +346,9 @@ class HttpApi::Impl {
 
   // ---- Engines ----
 
+  // The policy is asked for every host that the leaf would connect to or pass on; the directory
+  // checks endpoints (`CheckZmqSource`). Engines registered here are not `from_flags`: they come
+  // back from checkpoints until they are unregistered.
   HttpResponse Register(const HttpRequest& request, JsonReader* reader) {
     RegisterBody body;
     if (HttpResponse response; !body.Read(reader)) {
@@ -360,6 +394,8 @@ class HttpApi::Impl {
     return status.ok() ? Ok(201) : Error(status);
   }
 
+  // Without a group the instance goes in whichever group it is, so the caller must be allowed to do
+  // that for every tenant.
   HttpResponse Unregister(const HttpRequest& request, JsonReader* reader) {
     UnregisterBody body;
     if (HttpResponse response; !body.Read(reader)) {
@@ -376,6 +412,7 @@ class HttpApi::Impl {
     return status.ok() ? Ok() : Error(status);
   }
 
+  // The policy's name for the subject of a body.
   PolicyTarget TargetOf(const std::string& model, const std::string& group,
                         const std::string& holder) const {
     const Domain domain = DomainOf(model, group);
@@ -387,7 +424,7 @@ class HttpApi::Impl {
     return target;
   }
 
-  // What the policy does not allow of a body is answered, and audited as what is allowed is.
+  // 403 if the policy does not allow this target; nothing if it does. Both are audited.
   std::optional<HttpResponse> Refused(const HttpRequest& request, Verb verb,
                                       const PolicyTarget& target, std::string_view event) const {
     const absl::Status status = security_->Check(*request.identity, verb, target, request.peer,
@@ -415,6 +452,7 @@ class HttpApi::Impl {
     return SetPaused(reader, &EngineDirectory::Resume);
   }
 
+  // The test endpoints pause or resume one rank's stream, or all of an instance's.
   HttpResponse SetPaused(JsonReader* reader,
                          absl::Status (EngineDirectory::*set)(const std::string&,
                                                               std::optional<uint32_t>)) {
@@ -430,6 +468,8 @@ class HttpApi::Impl {
 
   // ---- Replicas ----
 
+  // While the leaf recovers what it has is not whole: a replica that asks now must try again or ask
+  // another.
   HttpResponse Dump() {
     if (parts_.directory == nullptr) return {.body = "{}"};
     if (parts_.directory->recovering()) return Error(503, "recovering");
@@ -438,6 +478,8 @@ class HttpApi::Impl {
     });
   }
 
+  // As for dumps; under a policy the cell is checked too, since replicas of this cell alone may
+  // have it. Without names it is short and needs no place.
   HttpResponse Snapshot(const HttpRequest& request) {
     PolicyTarget target;
     target.cell = options_.cell;
@@ -446,7 +488,6 @@ class HttpApi::Impl {
     if (parts_.directory->recovering()) return Error(503, "recovering");
     const bool names = request.Param("names").value_or("1") != "0";
     HttpBodySource source = ReplicaSnapshotSource(options_.contract, parts_.directory, names);
-    // Registrations alone are short.
     if (!names) return {.content_type = kSnapshotContentType, .more = std::move(source)};
     return WithPlace([&](LongAnswers::Place place) {
       return HttpResponse{.content_type = kSnapshotContentType,
@@ -485,6 +526,8 @@ class HttpApi::Impl {
   const HttpApiParts parts_;
   const std::shared_ptr<Security> security_;
   HttpQueries queries_;
+  // Null without --access_log. It and the observers outlive the routes: the server is stopped
+  // before this is destroyed.
   std::unique_ptr<HttpAccessLog> log_;
   std::map<std::string, std::unique_ptr<HttpEndpointMetrics>> endpoints_;
 };

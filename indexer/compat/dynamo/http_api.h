@@ -1,5 +1,5 @@
-// What can routers and engines of the field ask of this leaf over HTTP? The interface of Dynamo's
-// standalone indexer: paths, bodies, status codes and texts of refusals; and ours on top.
+// The interface of Dynamo's standalone indexer over HTTP: paths, bodies, status codes and texts of
+// refusals; and our additions.
 //
 //   /health /register /unregister /workers /query /query_by_hash /dump /register_peer
 //   /deregister_peer /peers /snapshot /reopen_logs /test/pause_listener /test/resume_listener (only

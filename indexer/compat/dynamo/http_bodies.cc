@@ -1,3 +1,7 @@
+// Bodies as tables of fields. A table's order is the order of the cases below it; names of structs
+// and numbers of elements are those of Dynamo's Rust types, since refusals name them. Fields of
+// ours come last and are not counted there.
+
 #include "indexer/compat/dynamo/http_bodies.h"
 
 #include "absl/strings/str_cat.h"
@@ -6,14 +10,15 @@
 namespace kvatlas {
 namespace {
 
-// A field that is read and forgotten, if it is a text or null.
+// Reads a field that has no effect here: it must still be a text or null, as in Dynamo.
 bool ReadIgnored(JsonReader* reader) {
   std::optional<std::string> ignored;
   return reader->ReadOptional(&ignored);
 }
 
-// As the service that it comes from, which knows numbers alone, and also what --workers names by a
-// text. A text that is a number is refused, as there.
+// A number, as Dynamo's indexer takes it, or, ours, a name as --workers has them. A text that is a
+// number is refused, as there: the attempt to read it as a number words the error. The reader is
+// copied to look ahead; it is small.
 bool ReadInstance(JsonReader* reader, std::string* instance) {
   JsonReader ahead = *reader;
   if (ahead.Peek() == '"' && ahead.ReadString(instance) && !instance->empty() &&
@@ -40,6 +45,7 @@ constexpr size_t kHashElements = 5;
 
 }  // namespace
 
+// The next query, cleared. Queries beyond `count` keep their memory for later requests.
 QueryBody* QueriesBody::Add(bool by_hash) {
   if (count == queries.size()) queries.emplace_back();
   QueryBody* query = &queries[count++];
@@ -55,13 +61,16 @@ QueryBody* QueriesBody::Add(bool by_hash) {
 
 namespace {
 
-// The fields' places in both lists; the rest by name.
+// Indices of the fields that both lists have at the same place. Queries by tokens have the adapter
+// behind them; by hash it is already in the hashes.
 constexpr size_t kPrompt = 0;
 constexpr size_t kModel = 1;
 constexpr size_t kGroup = 2;
 constexpr size_t kTenant = 3;
 constexpr size_t kSalt = 4;
 
+// `field` is an index of either list. The tenant is read and ignored: Dynamo's queries name it
+// beside the routing group, which is the tenant here.
 bool ReadQueryField(size_t field, QueryBody* query, JsonReader* reader) {
   switch (field) {
     case kPrompt:
@@ -79,17 +88,22 @@ bool ReadQueryField(size_t field, QueryBody* query, JsonReader* reader) {
   }
 }
 
+// A query within a batch has no "queries": the last field is left out.
 std::span<const JsonField> FieldsOf(bool by_hash, bool may_be_batch) {
   const std::span<const JsonField> all =
       by_hash ? std::span<const JsonField>(kHashFields) : std::span<const JsonField>(kQueryFields);
   return may_be_batch ? all : all.first(all.size() - 1);
 }
 
+// The Rust types' names and their numbers of fields, for refusals.
 std::string_view NameOf(bool by_hash) { return by_hash ? "QueryByHashRequest" : "QueryRequest"; }
 size_t ElementsOf(bool by_hash) { return by_hash ? kHashElements : kQueryElements; }
 
 }  // namespace
 
+// Query 0 is the frame: the request itself if it is a single query, else what stands beside
+// "queries", which is not looked at. Queries of a batch are from 1 on, hence `count` is one more
+// than there are. Once "queries" was seen nothing is required of the frame (`batch` is `lenient`).
 bool QueriesBody::Read(bool by_hash, JsonReader* reader) {
   count = 0;
   batch = false;
@@ -114,6 +128,7 @@ bool QueriesBody::Read(bool by_hash, JsonReader* reader) {
       &batch);
 }
 
+// A number equal to the constant that means "auto" is refused, so that only the text means it.
 bool ReadBlockSize(JsonReader* reader, uint32_t* size) {
   if (reader->Peek() != '"') {
     return reader->ReadU32(size) &&
@@ -125,6 +140,7 @@ bool ReadBlockSize(JsonReader* reader, uint32_t* size) {
   return *size != 0 || reader->Refuse("block_size: expected a number of tokens or \"auto\"");
 }
 
+// Nine elements are Dynamo's; the fields from "topic" on are ours.
 bool RegisterBody::Read(JsonReader* reader) {
   *this = {};
   group = kDefaultGroup;
@@ -218,6 +234,7 @@ bool RegisterBody::Read(JsonReader* reader) {
   });
 }
 
+// Without a group, or without a rank, all of the instance is meant.
 bool UnregisterBody::Read(JsonReader* reader) {
   *this = {};
   constexpr JsonField kFields[] = {{"instance_id", true},

@@ -1,5 +1,4 @@
-// What do clients of Dynamo's indexer ask? The bodies of its requests, read in place into memory
-// that is kept.
+// The bodies of requests to Dynamo's indexer, read in place into memory that is kept.
 //
 // *Truth*: names, types, what is required and what may be null are those of the service they were
 // written for; unknown keys have no effect. "queries" is ours.
@@ -23,7 +22,7 @@ namespace kvatlas {
 
 inline constexpr size_t kQueriesMax = 4096;
 
-// Of /query and /query_by_hash.
+// The body of /query and /query_by_hash.
 struct QueryBody {
   bool by_hash = false;
   std::vector<TokenId> tokens;  // unless `by_hash`
@@ -91,14 +90,14 @@ struct UnregisterBody {
   bool Read(JsonReader* reader);
 };
 
-// Of /register_peer and /deregister_peer.
+// The body of /register_peer and /deregister_peer.
 struct PeerBody {
   std::string url;
 
   bool Read(JsonReader* reader);
 };
 
-// Of /test/pause_listener and /test/resume_listener.
+// The body of /test/pause_listener and /test/resume_listener.
 struct ListenerBody {
   uint64_t instance = 0;
   std::optional<uint32_t> rank;

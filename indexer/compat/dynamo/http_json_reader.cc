@@ -1,3 +1,12 @@
+// A pull reader of JSON with serde_json's errors. In order: integers by SIMD, the wording of
+// errors, structure (objects and arrays), numbers, text, skipping.
+// Clients compare texts of refusals with those of Dynamo's indexer, so it matters at which byte
+// each error is noted: `SyntaxHere` is the position behind the last byte taken, `SyntaxNext` counts
+// the offending byte too, unless the text has ended. The transcripts that tests replay fix all of
+// this.
+// `at_` only moves forward. After a false nothing may be read any more, but the path of the error
+// is still completed by the callers on the way out (`InField`, `AtIndex`).
+
 #include "indexer/compat/dynamo/http_json_reader.h"
 
 #if defined(__SSE4_1__)
@@ -18,6 +27,7 @@
 namespace kvatlas {
 namespace {
 
+// serde_json's texts.
 constexpr std::string_view kEndInValue = "EOF while parsing a value";
 constexpr std::string_view kEndInList = "EOF while parsing a list";
 constexpr std::string_view kEndInObject = "EOF while parsing an object";
@@ -38,6 +48,7 @@ std::string Backquoted(std::string_view before, std::string_view text) {
                       absl::string_view(text.data(), text.size()), "`");
 }
 
+// REQUIRES: a Unicode scalar value; surrogates were joined or refused before.
 void AppendUtf8(uint32_t code, std::string* out) {
   const auto put = [out](uint32_t byte) { out->push_back(static_cast<char>(byte)); };
   if (code < 0x80) return put(code);
@@ -59,13 +70,16 @@ void AppendUtf8(uint32_t code, std::string* out) {
 
 #if defined(__SSE4_1__)
 
+// A window of 64 characters has one bit per character in each mask. Windows lie within the text, so
+// nothing is read beyond its end; before it, `LastDigits` loads up to 16 bytes that end with the
+// number, hence `kReachBack`.
 constexpr size_t kWindow = 64;
-constexpr ptrdiff_t kReachBack = 16;  // before a number, `LastDigits` may look at so much
-constexpr uint64_t kDigitsMax = 19;   // as many always fit in 64 bits
+constexpr ptrdiff_t kReachBack = 16;  // `LastDigits` reads so much before a number's end
+constexpr uint64_t kDigitsMax = 19;   // so many digits always fit in 64 bits
 
 __m128i Load(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
 
-// What is what among 64 characters, a bit each.
+// Which of 64 characters are digits, commas, minus signs and blanks: bit i is character i.
 struct Window {
   uint64_t digits = 0;
   uint64_t commas = 0;
@@ -79,6 +93,7 @@ struct Window {
         return uint64_t{static_cast<uint32_t>(_mm_movemask_epi8(equal))} << i;
       };
       const __m128i digit = _mm_sub_epi8(bytes, _mm_set1_epi8('0'));
+      // Unsigned min(x, 9) == x holds for 0 to 9 alone: SSE has no unsigned comparison of bytes.
       digits |= mask(_mm_cmpeq_epi8(_mm_min_epu8(digit, _mm_set1_epi8(9)), digit));
       commas |= mask(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(',')));
       minuses |= mask(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('-')));
@@ -87,8 +102,9 @@ struct Window {
   }
 };
 
-// The number that the `count` digits before `end` make, at most 16: neighbours are joined to pairs,
-// fours, eights.
+// The number whose `count` digits, at most 16, end before `end`. Loads 16 bytes, zeroes those
+// before the number by a mask that slides over `kKeep`, and joins neighbours to pairs, fours and
+// eights with multiply-add: 10 and 1, 100 and 1, 10,000 and 1. `end` - 16 must be readable.
 inline uint64_t LastDigits(const char* end, size_t count) {
   alignas(16) static constexpr uint8_t kKeep[32] = {0,    0,    0,    0,    0,    0,    0,    0,
                                                     0,    0,    0,    0,    0,    0,    0,    0,
@@ -105,12 +121,15 @@ inline uint64_t LastDigits(const char* end, size_t count) {
   return (both & 0xFFFFFFFF) * 100'000'000 + (both >> 32);
 }
 
+// Up to `kDigitsMax` digits: the last 16, and those before them.
 inline uint64_t DigitsOf(const char* from, size_t count) {
   if (count <= 16) return LastDigits(from + count, count);
   const size_t high = count - 16;
   return LastDigits(from + high, high) * 10'000'000'000'000'000 + LastDigits(from + count, 16);
 }
 
+// Whether the number is one of the type. What does not fit is left to the careful lane, which words
+// the error.
 inline bool Fits(bool negative, uint64_t magnitude, uint32_t* value) {
   *value = static_cast<uint32_t>(magnitude);
   return !negative && magnitude <= std::numeric_limits<uint32_t>::max();
@@ -118,13 +137,24 @@ inline bool Fits(bool negative, uint64_t magnitude, uint32_t* value) {
 
 inline bool Fits(bool negative, uint64_t magnitude, int64_t* value) {
   constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+  // Two's complement without a branch: -m is ~m + 1.
   *value = static_cast<int64_t>((magnitude ^ (0 - uint64_t{negative})) + negative);
   // "-0" is a floating point number to serde.
   return magnitude <= kMax + negative && magnitude >= uint64_t{negative};
 }
 
-// Takes the integers of the window at `at` that are followed by a comma, a blank if `kStep` is 2,
-// and something that may be a number; returns how many characters they were.
+// Takes the integers of the window at `at`, each followed by a comma, by a blank if `kStep` is 2,
+// and by a further element; returns how many characters they were. `at` is the first character of
+// an element.
+// 1. `starts`: places where an element may begin: `kStep` behind a comma, and the window's first.
+//    `between`: places of the blank behind commas.
+// 2. `right`: characters that are what they should be at their place: digits and commas, a minus at
+// a start, a blank between. The first wrong one ends the window (`limit`), so all before it are
+// digits, signs and separators at places that they may have.
+// 3. Only commas with a whole step inside the limit count: the last number of a window may go on in
+//    the next one.
+// 4. Each number between commas: no digits, too many digits, a leading zero or a value that does
+//    not fit stops here, before that number.
 template <size_t kStep, typename T>
 size_t TakeWindow(const char* at, std::vector<T>* values) {
   const Window window(at);
@@ -142,6 +172,7 @@ size_t TakeWindow(const char* at, std::vector<T>* values) {
     const bool negative = window.minuses >> from & 1;
     const char* const digits = at + from + negative;
     const size_t count = to - from - negative;
+    // One unsigned comparison refuses 0 and more than `kDigitsMax`.
     if (count - 1 > kDigitsMax - 1 || (*digits == '0' && count > 1)) break;
     T value;
     if (!Fits(negative, DigitsOf(digits, count), &value)) break;
@@ -151,7 +182,9 @@ size_t TakeWindow(const char* at, std::vector<T>* values) {
   return from;
 }
 
-// Takes integers as long as `TakeWindow` does; returns where the first is that was not taken.
+// Takes windows as long as they have something to take; returns the first character not taken,
+// which begins an element. The first 16 bytes of the text are left to the careful lane
+// (`kReachBack`), and so is its last window.
 template <size_t kStep, typename T>
 const char* TakeIntegers(const char* begin, const char* at, const char* end,
                          std::vector<T>* values) {
@@ -177,6 +210,7 @@ const char* TakeIntegers(const char*, const char* at, const char*, std::vector<T
 
 // ---- What went wrong ----
 
+// Notes an error; the last one wins. Always false, to be returned.
 bool JsonReader::Fail(bool syntax, std::string_view text, const char* at) {
   syntax_ = syntax;
   problem_ = text;
@@ -186,6 +220,7 @@ bool JsonReader::Fail(bool syntax, std::string_view text, const char* at) {
 
 bool JsonReader::Refuse(std::string_view text) { return Fail(false, text, at_); }
 
+// Line and column are counted only here, since errors are rare. Columns are bytes, as serde_json's.
 JsonError JsonReader::error() const {
   const std::string_view before(begin_, static_cast<size_t>(problem_at_ - begin_));
   const size_t newline = before.rfind('\n');
@@ -196,6 +231,8 @@ JsonError JsonReader::error() const {
                                " column ", before.size() - line_start)};
 }
 
+// Puts a field in front of the path of the error. Called by each level on the way out, so the path
+// grows from the innermost outwards. Always false.
 bool JsonReader::InField(std::string_view name) {
   std::string path(name);
   if (!path_.empty() && path_[0] != '[') path += '.';
@@ -210,6 +247,8 @@ bool JsonReader::AtIndex(size_t index) {
   return false;
 }
 
+// serde says "invalid type" of another kind of number, and "invalid value" of one of the right kind
+// beyond the range.
 bool JsonReader::WrongNumber(const Number& number, bool right_type, std::string_view expected) {
   const std::string value = number.kind == Kind::kUnsigned ? std::to_string(number.u)
                             : number.kind == Kind::kSigned ? std::to_string(number.i)
@@ -220,8 +259,9 @@ bool JsonReader::WrongNumber(const Number& number, bool right_type, std::string_
                              ", expected ", absl::string_view(expected.data(), expected.size())));
 }
 
-// Says what the next value is, which is not what was expected. It is taken, unless it is a list or
-// an object.
+// Says what the next value is, which is not what was expected. Scalars are taken first, since serde
+// notes the position behind them; of a list or an object not even the bracket is taken. A syntax
+// error within the value is the error instead.
 bool JsonReader::InvalidType(std::string_view expected) {
   std::string words;
   const char first = Peek();
@@ -267,6 +307,8 @@ char JsonReader::Peek() {
   return at_ < end_ ? *at_ : '\0';
 }
 
+// serde also reads a struct from an array. None of our structs is sent so; an array is refused by
+// its length, after all of it was skipped.
 bool JsonReader::ReadStruct(std::string_view what, size_t elements,
                             std::span<const JsonField> fields,
                             absl::FunctionRef<bool(size_t i)> read, const bool* lenient) {
@@ -286,6 +328,9 @@ bool JsonReader::ReadStruct(std::string_view what, size_t elements,
   }
 }
 
+// Behind the '{'. Fields are looked for linearly: there are few, and `seen` has a bit for each (at
+// most 32). Unknown keys are skipped whole. Missing fields are looked for at the end, in the order
+// of `fields`, unless `lenient` says by then that nothing is required.
 bool JsonReader::ReadFields(std::span<const JsonField> fields,
                             absl::FunctionRef<bool(size_t i)> read, const bool* lenient) {
   uint32_t seen = 0;
@@ -318,12 +363,15 @@ bool JsonReader::ReadFields(std::span<const JsonField> fields,
   return true;
 }
 
-// Serde looks for the object's end before it notes where it is.
+// serde looks for the object's end before it notes the position: a '}' that follows directly is
+// counted.
 bool JsonReader::RefuseDuplicate(std::string_view name) {
   if (Peek() == '}') ++at_;
   return Refuse(Backquoted("duplicate field ", name));
 }
 
+// Before a key or the end: takes blanks and the comma. `there`: false at '}', which is left. Each
+// wrong byte has an error of its own.
 bool JsonReader::NextKey(bool first, bool* there) {
   const char next = Peek();
   if (at_ == end_) return SyntaxNext(kEndInObject);
@@ -359,6 +407,7 @@ bool JsonReader::ReadSequence(absl::FunctionRef<bool()> read) {
   return true;
 }
 
+// The same between elements of an array; false in `there` at ']', which is left.
 bool JsonReader::NextElement(bool first, bool* there) {
   const char next = Peek();
   if (at_ == end_) return SyntaxNext(kEndInList);
@@ -380,7 +429,10 @@ bool JsonReader::ReadNumber(std::string_view expected, Number* number) {
   return AnyNumber(first != '-', number);
 }
 
-// From the first digit on.
+// From the first digit on; the sign was taken. An integer that fits 64 bits stays one: unsigned, or
+// signed where it is negative. "-0", integers that do not fit, and all with a fraction or exponent
+// are floating point, as in serde_json. A magnitude beyond double is an error; one below it becomes
+// 0.
 bool JsonReader::AnyNumber(bool positive, Number* number) {
   const char* const from = at_;
   if (at_ == end_) return SyntaxHere(kEndInValue);
@@ -399,6 +451,7 @@ bool JsonReader::AnyNumber(bool positive, Number* number) {
   number->kind = Kind::kFloat;
   const std::from_chars_result result = std::from_chars(from, at_, number->f);
   if (result.ec == std::errc::result_out_of_range) {
+    // Out of range either way: only a negative exponent can have made it too small.
     if (std::string_view(from, at_).find('-') == std::string_view::npos) {
       return SyntaxHere("number out of range");
     }
@@ -408,6 +461,8 @@ bool JsonReader::AnyNumber(bool positive, Number* number) {
   return true;
 }
 
+// At '.' or an exponent. The end of the text within a skipped number has another error in
+// serde_json (`skipping`).
 bool JsonReader::TakeFraction(bool skipping) {
   if (*at_ == '.') {
     ++at_;
@@ -459,9 +514,10 @@ bool JsonReader::ReadI64(int64_t* value) {
   return true;
 }
 
-// Two lanes: integers that are followed by a comma, by a blank where the last one was, and by more,
-// are taken 64 characters at a time; whatever else comes is left to the careful lane, which says
-// what is wrong if something is.
+// Two lanes. `TakeIntegers` takes windows of well-formed integers; one element at a time is read by
+// `read_one`, which takes what the fast lane left and words what is wrong. After each such element
+// the fast lane is tried again, with or without a blank between elements, as it was behind the last
+// one (`blank_between_`, which is kept for the next array).
 template <typename T, typename ReadOne>
 bool JsonReader::ReadIntegers(std::vector<T>* values, ReadOne read_one) {
   values->clear();
@@ -527,7 +583,9 @@ bool JsonReader::ReadOptional(std::optional<std::string>* value) {
   return ReadString(&value->emplace());
 }
 
-// From the opening quote on; appends.
+// From the opening quote on; appends to `value`. Runs without quotes, backslashes and control
+// characters are copied whole. UTF-8 is checked at the end, if a byte is beyond ASCII: escapes
+// cannot make it wrong.
 bool JsonReader::Text(std::string* value) {
   const size_t before = value->size();
   bool ascii = true;
@@ -551,6 +609,7 @@ bool JsonReader::Text(std::string* value) {
   return true;
 }
 
+// Behind the backslash.
 bool JsonReader::Escape(std::string* value) {
   if (at_ == end_) return SyntaxHere(kEndInString);
   constexpr std::string_view kLetters = "\"\\/bfnrt";
@@ -563,6 +622,7 @@ bool JsonReader::Escape(std::string* value) {
   return true;
 }
 
+// Too few bytes: the error stands at the end of the text, as serde_json has it.
 bool JsonReader::FourHexDigits(uint32_t* code) {
   if (end_ - at_ < 4) {
     at_ = end_;
@@ -576,6 +636,8 @@ bool JsonReader::FourHexDigits(uint32_t* code) {
   return true;
 }
 
+// Behind "\u": one code, or a pair of surrogates. serde_json calls a lone trailing surrogate a lone
+// leading one too.
 bool JsonReader::HexEscape(std::string* value) {
   uint32_t code;
   if (!FourHexDigits(&code)) return false;
@@ -596,6 +658,7 @@ bool JsonReader::HexEscape(std::string* value) {
 
 // ---- Skipping ----
 
+// The rest of null, true or false; the first letter was taken.
 bool JsonReader::Word(std::string_view rest) {
   for (const char expected : rest) {
     if (at_ == end_) return SyntaxHere(kEndInValue);
@@ -604,7 +667,8 @@ bool JsonReader::Word(std::string_view rest) {
   return true;
 }
 
-// From the opening quote on.
+// From the opening quote on. As serde_json does for ignored values, surrogates and UTF-8 are not
+// checked.
 bool JsonReader::SkipString() {
   ++at_;
   while (true) {
@@ -623,6 +687,7 @@ bool JsonReader::SkipString() {
   }
 }
 
+// A string, a word or a number that begins with `first`, which is not taken yet.
 bool JsonReader::SkipScalar(char first) {
   switch (first) {
     case '"':
@@ -653,7 +718,11 @@ bool JsonReader::SkipKey() {
   return SkipString() && Colon();
 }
 
-// Without recursion: `open` are the brackets that are open.
+// Any value, however deep, without recursion: `open` has the brackets that are open, so hostile
+// nesting costs a byte a level and no stack.
+// Each turn of the outer loop takes a scalar or an opening bracket; the inner one then closes what
+// ends there and takes the comma, after which a key is taken if the innermost bracket is an
+// object's.
 bool JsonReader::Skip() {
   std::string open;
   while (true) {

@@ -1,6 +1,5 @@
-// What does a JSON body say, and what exactly is wrong with it? A reader directed by what is
-// expected, that reads known shapes without building a document, and words its refusals as serde
-// does, since clients of the field's services have learnt to read those.
+// A reader of JSON bodies. The caller says which shape it expects; no document is built, and
+// refusals are worded as serde words them, since clients of Dynamo's indexer read those.
 //
 //   "token_ids[0]: invalid value: integer `-1`, expected u32 at line 1 column 16"
 //

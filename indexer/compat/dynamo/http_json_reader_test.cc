@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// What a query's body is refused with; "" if it is not.
+// The text with which a query's body is refused; "" if it is not.
 std::string Refusal(const std::string& body, bool by_hash = false) {
   JsonReader reader(body);
   QueriesBody queries;
@@ -69,7 +69,7 @@ TEST(JsonReaderTest, BatchOfQueriesNeedsNothingBesideIt) {
             "column 65");
 }
 
-// Words and places of what the service of the field says, whatever the shape of the mistake.
+// The same words and positions as Dynamo's indexer, whatever the shape of the mistake.
 TEST(JsonReaderTest, SyntaxErrorsAreNamedWhereTheyAre) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "EOF while parsing a value at line 1 column 0"},

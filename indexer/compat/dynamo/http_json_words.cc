@@ -1,3 +1,6 @@
+// Values as serde words them in errors: floating point as Rust prints it, strings with Rust's
+// escapes for debugging.
+
 #include "indexer/compat/dynamo/http_json_words.h"
 
 #include <charconv>
@@ -7,6 +10,9 @@
 
 namespace kvatlas {
 
+// std::to_chars gives the shortest digits that mean the number, in scientific form; only their
+// layout is made here, by the place of the decimal point: digits and ".0", a point within, "0.000…"
+// before, else an exponent.
 std::string FloatWords(double value) {
   std::string out = std::signbit(value) ? "-" : "";
   if (value == 0) return out + "0.0";
@@ -35,6 +41,8 @@ std::string FloatWords(double value) {
   return out + digits + (exponent < 0 ? "e" : "e+") + std::to_string(exponent);
 }
 
+// Bytes beyond ASCII are passed on as they are: the text was checked to be UTF-8. Control
+// characters without a short form are \u{hex}, without leading zeros.
 std::string QuotedWords(std::string_view text) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string out = "\"";

@@ -1,5 +1,4 @@
-// How many ask an endpoint over HTTP, how long do they wait, how often are they refused? Under the
-// names of Dynamo's indexer:
+// Requests per endpoint, their durations and refusals, under the names of Dynamo's indexer:
 //
 //   dynamo_kvindexer_request_duration_seconds{endpoint}, …_requests_total{endpoint,method},
 //   …_errors_total{endpoint,status_class}

@@ -1,3 +1,9 @@
+// From a query's body to the text of its answer. `SubjectOf` finds the domain or the refusal,
+// `ChainOf` the prompt's sequence hashes, and the walk in the index tells a `ScoresAnswer` of each
+// holder.
+// Memory for a question (`Scratch`) is borrowed and given back, so that a steady load allocates
+// nothing.
+
 #include "indexer/compat/dynamo/http_queries.h"
 
 #include <algorithm>
@@ -11,7 +17,8 @@
 namespace kvatlas {
 namespace {
 
-// A scratch that a huge prompt has passed through is not kept.
+// A scratch that a huge prompt has passed through is not kept: idle scratches are as many as
+// questions were ever asked at once, and each stays as large as it has grown.
 constexpr size_t kKeptElementsMax = 1 << 16;
 
 bool IsSmall(const HttpQueries::Scratch& scratch) {
@@ -33,6 +40,8 @@ HttpQueries::HttpQueries(HashContract contract, const HolderRegistry* registry,
 
 HttpQueries::~HttpQueries() = default;
 
+// The most recently returned scratch: its memory is most likely in a cache. A new one when all are
+// lent.
 HttpQueries::Lease HttpQueries::Borrow() {
   {
     MutexLock lock(&mutex_);
@@ -51,6 +60,11 @@ HttpQueries::Lease::~Lease() {
   queries_->idle_.push_back(std::move(scratch_));
 }
 
+// The domain that the query is about, as far as this asker may see it, with the hash variants to
+// ask under; or a status and its text.
+// A domain with a block size of 0 (an engine's is still to be learned, or was registered so) is
+// answered with 200 and no workers: the directory knows it and the registry does not yet. A domain
+// that is unknown or hidden is 404 in Dynamo's words.
 HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query, const Identity& asker) const {
   Subject subject;
   if (query.by_hash && query.cache_salt.has_value()) {
@@ -67,8 +81,6 @@ HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query, const Identi
       subject.look_aheads |= directory_->LookAheads(subject.domain);
     return subject;
   }
-  // Of blocks without tokens there are none: the directory knows such a domain, the registry does
-  // not.
   if (directory_ != nullptr && directory_->BlockSizeOf(subject.domain).has_value()) return subject;
   subject.status = 404;
   subject.error =
@@ -76,6 +88,9 @@ HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query, const Identi
   return subject;
 }
 
+// The prompt's sequence hashes. Local hashes come as signed numbers and are taken for their bits;
+// tokens are hashed under adapter and salt, and with `eagle` tokens of look-ahead behind each
+// block.
 std::vector<SequenceHash> HttpQueries::ChainOf(const QueryBody& query, uint32_t block_size,
                                                uint32_t eagle,
                                                std::vector<LocalHash>* locals) const {
@@ -101,6 +116,9 @@ int HttpQueries::Answer(const QueryBody& query, const Identity& asker, bool deta
   }
   ScoresAnswer& answer = scratch->answer;
   answer.Clear();
+  // One walk for each kind of hash that the domain's workers announce (bit k of `look_aheads`: k
+  // tokens of look-ahead). A holder is found by one of them, or by several and then counts with the
+  // larger (`ScoresAnswer::Add`).
   for (uint32_t left = subject.block_size > 0 ? subject.look_aheads : 0; left != 0;
        left &= left - 1) {
     const auto eagle = static_cast<uint32_t>(std::countr_zero(left));
@@ -133,6 +151,7 @@ void HttpQueries::AppendDetail(const Subject& subject, const QueryBody& query, S
   AppendRankDetails(ranks, subject.block_size, out);
 }
 
+// The kind of hash under which some rank reaches deepest is explained; among equals plain hashes.
 int HttpQueries::Explain(const QueryBody& query, const Identity& asker,
                          const ExplainOptions& options, std::string* out) const {
   const Subject subject = SubjectOf(query, asker);

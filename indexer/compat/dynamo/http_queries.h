@@ -1,9 +1,7 @@
-// What is answered to a prompt asked over HTTP? From its tokens or local hashes to the text of an
-// answer.
+// Answers questions over HTTP: from a prompt's tokens or local hashes to the text of an answer.
 //
-// *Truth*: as `HolderRegistry`. Of a domain with workers that announce look-ahead pairs (EAGLE) a
-// prompt's tokens are asked under both kinds of hashes, and a holder counts with what it has more
-// of.
+// *Truth*: as `HolderRegistry`. In a domain with workers that announce look-ahead hashes (EAGLE) a
+// prompt's tokens are asked under each kind of hashes, and a holder counts with the deepest.
 // *Threads*: any. *Cost*: see tools/bench; a question takes memory that earlier ones left.
 // *Lifetime*: registry and directory outlive it.
 
@@ -62,7 +60,7 @@ class HttpQueries {
  private:
   friend class Lease;
 
-  // What a query is about, or why there is no answer.
+  // The domain of a query and how to ask it, or why there is no answer.
   struct Subject {
     Domain domain;
     uint32_t block_size = 0;

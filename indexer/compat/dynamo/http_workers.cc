@@ -1,3 +1,6 @@
+// /workers as text: an object per instance, with its listeners by rank. Dynamo's keys come first;
+// state, reasons and, with ?detail=1, counters of streams and ranks are ours.
+
 #include "indexer/compat/dynamo/http_workers.h"
 
 #include <chrono>
@@ -18,7 +21,8 @@ int HexDigit(char c) {
   return -1;
 }
 
-// As forms are: '+' is a blank, and a '%' that means nothing is itself.
+// Decodes a value of a URL's query as forms are: '+' is a blank, and a '%' without two hexadecimal
+// digits stands for itself.
 std::string FormDecode(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -37,6 +41,7 @@ void AppendStatus(ListenerStatus status, std::string* out) {
   AppendJsonText(ListenerStatusName(status), out);
 }
 
+// State and reason as `engine_state.h` derives them from status, connection and errors.
 void AppendState(const EngineState& state, std::string* out) {
   *out += ",\"state\":";
   AppendJsonText(state.name, out);
@@ -45,6 +50,7 @@ void AppendState(const EngineState& state, std::string* out) {
   AppendJsonText(state.reason, out);
 }
 
+// The replay endpoint, and how its connection is once it was asked.
 void AppendReplay(const EngineListener& listener, std::string* out) {
   if (listener.replay_endpoint.empty()) return;
   *out += ",\"replay_endpoint\":";
@@ -57,6 +63,7 @@ void AppendReplay(const EngineListener& listener, std::string* out) {
   AppendJsonText(listener.stream.replay->reason, out);
 }
 
+// Only with ?detail=1. `last_sequence` is null before the first batch.
 void AppendStream(const ZmqStreamStats& stream, std::string* out) {
   const TrackerStats& tracker = stream.tracker;
   absl::StrAppend(out, ",\"connected\":", stream.connected ? "true" : "false", ",\"silent_ms\":",
@@ -69,6 +76,7 @@ void AppendStream(const ZmqStreamStats& stream, std::string* out) {
       ",\"restarts\":", tracker.restarts);
 }
 
+// Twice by rank: "endpoints" is Dynamo's map, "listeners" has the same ranks with their state.
 void AppendListeners(const EngineEntry& entry, bool detail, std::string* out) {
   *out += ",\"endpoints\":{";
   const char* comma = "";
@@ -97,6 +105,8 @@ void AppendListeners(const EngineEntry& entry, bool detail, std::string* out) {
   *out += '}';
 }
 
+// Ranks with trust and blocks by tier, then refusals (only reasons that occurred) and totals of the
+// worker.
 void AppendRanks(const EngineWorkerStats& worker, std::string* out) {
   *out += ",\"ranks\":{";
   const char* comma = "";
@@ -128,6 +138,8 @@ void AppendRanks(const EngineWorkerStats& worker, std::string* out) {
 
 }  // namespace
 
+// A repeated parameter is refused in serde's words. `tenant_id` is known, so that it may not be
+// repeated either, and has no effect.
 std::string WorkersFilter::Read(std::string_view query) {
   std::optional<std::string> tenant;
   while (!query.empty()) {

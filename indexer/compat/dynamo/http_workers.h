@@ -23,8 +23,8 @@ struct WorkersFilter {
   std::string Read(std::string_view query);
 };
 
-// An array. With `detail` also what is known of each stream and rank. What an engine says that is
-// refused is named in any case: "last_refusal".
+// Appends an array of instances; with `detail` also what is known of each stream and rank. An
+// engine of which something was refused has "last_refusal" in any case.
 void AppendWorkers(const std::vector<EngineEntry>& entries, bool detail, std::string* out);
 
 // 7 for "7", "pod-7" in quotes for others.

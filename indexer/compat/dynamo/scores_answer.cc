@@ -1,3 +1,9 @@
+// The text of an answer, written into a buffer that is large enough for the worst case, with no
+// check per piece. Holders get numbers at their first sight (`Learn`), with their JSON keys ready,
+// so that a later answer copies texts and formats numbers only.
+// Ranks of one instance are a list through `entries_`, in the order of `Add`; instances are in the
+// order of their first rank.
+
 #include "indexer/compat/dynamo/scores_answer.h"
 
 #include <algorithm>
@@ -10,22 +16,25 @@
 namespace kvatlas {
 namespace {
 
-// More than an instance's text takes beside its keys: five numbers of at most 14 digits (2^32
+// Upper bound of an instance's text without its keys: five numbers of at most 14 digits (2^32
 // blocks of 2^16 tokens), and the words.
 constexpr size_t kGroupBytes = 160;
-// The same of a rank, in both places.
+// The same for a rank, which stands in "scores" and in "dp".
 constexpr size_t kEntryBytes = 2 * 24;
+// The words around both lists.
 constexpr size_t kFrameBytes = 64;
 constexpr size_t kNumberBytesMax = 20;
 
+// Copies a literal without its final 0; returns the end.
 template <size_t kSize>
 char* Put(const char (&text)[kSize], char* to) {
   std::memcpy(to, text, kSize - 1);
   return to + kSize - 1;
 }
 
-// Blocks as tokens in digits. Neighbours are often equal, so the last text is kept: up to eight
+// Formats blocks as tokens. Neighbours are often equal, so the last text is kept: up to eight
 // digits in a register, since memory that was just written byte by byte is slow to read as a whole.
+// Longer numbers are in `long_`.
 class Tokens {
  public:
   explicit Tokens(uint32_t block_size) : block_size_(block_size) { Format(0); }
@@ -65,6 +74,8 @@ class Tokens {
 };
 static_assert(sizeof(uint64_t) <= kNumberBytesMax);
 
+// A holder asked under several kinds of hashes, and an instance of several ranks, count with the
+// deepest.
 void TakeLarger(const TierReach& reach, TierReach* best) {
   best->device = std::max(best->device, reach.device);
   best->device_host = std::max(best->device_host, reach.device_host);
@@ -82,7 +93,8 @@ void ScoresAnswer::Key::Set(const std::string& key) {
   }
 }
 
-// May write up to `kShortMax` bytes beyond the end.
+// Copies a fixed number of bytes where it can, which is faster than the exact number: up to
+// `kShortMax` bytes beyond the end are written. `Write` keeps so much room behind the text.
 inline char* ScoresAnswer::Key::Put(char* to) const {
   if (size <= kShortMax) {
     std::memcpy(to, text, kShortMax);
@@ -92,6 +104,9 @@ inline char* ScoresAnswer::Key::Put(char* to) const {
   return to + size;
 }
 
+// Begins another answer. Numbers of holders stay valid: entries of earlier answers are told apart
+// by `query_`, so nothing need be reset per holder. All is forgotten when too many holders were
+// seen, since they come and go.
 void ScoresAnswer::Clear() {
   if (known_.size() > kHoldersRemembered) {
     known_.clear();
@@ -105,6 +120,8 @@ void ScoresAnswer::Clear() {
   key_bytes_ = 0;
 }
 
+// The holder's number. The address of its info is only a hint: it may be another holder's by now,
+// so name and rank are compared, and a mismatch learns it anew.
 uint32_t ScoresAnswer::Find(const HolderInfo& holder) {
   const auto found = by_info_.find(&holder);
   if (found == by_info_.end()) return Learn(holder);
@@ -131,6 +148,9 @@ uint32_t ScoresAnswer::Learn(const HolderInfo& holder) {
   return known;
 }
 
+// Constant time. `group` and `entry` of an instance or a holder count only if their `query` is this
+// one. `key_bytes_` sums up the keys as `Write` will copy them, twice each: in "scores" and
+// "instances".
 void ScoresAnswer::Add(const HolderInfo& holder, const TierReach& reach) {
   const uint32_t number = Find(holder);
   Known& known = known_[number];
@@ -152,6 +172,8 @@ void ScoresAnswer::Add(const HolderInfo& holder, const TierReach& reach) {
   group.last = known.entry;
 }
 
+// Instances without anything on the device are left out, and so are such ranks. An instance that is
+// not left out has a rank to write, so the last comma is there to be replaced.
 char* ScoresAnswer::WriteScores(uint32_t block_size, char* to) const {
   Tokens tokens(block_size);
   char* const begin = to;
@@ -171,6 +193,7 @@ char* ScoresAnswer::WriteScores(uint32_t block_size, char* to) const {
   return to == begin ? to : to - 1;
 }
 
+// All instances; each has at least one rank, whose comma becomes the brace.
 char* ScoresAnswer::WriteInstances(uint32_t block_size, char* to) const {
   Tokens tokens(block_size);
   for (const Group& group : groups_) {
@@ -195,6 +218,8 @@ char* ScoresAnswer::WriteInstances(uint32_t block_size, char* to) const {
   return groups_.empty() ? to : to - 1;
 }
 
+// Makes room for the worst case, writes, and cuts the text to its length. The slack covers what
+// `Key::Put` and `Tokens::Put` may write beyond the end.
 void ScoresAnswer::Write(uint32_t block_size, bool open, std::string* out) const {
   const size_t before = out->size();
   out->resize(before + kFrameBytes + Key::kShortMax + kNumberBytesMax + key_bytes_ +

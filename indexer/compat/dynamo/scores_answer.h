@@ -1,5 +1,5 @@
-// How do the holders' reaches become the answer that clients read? Ranks of one instance are
-// brought together, blocks become tokens, and all of it text.
+// Turns holders' reaches into the answer that clients read: ranks of one instance are brought
+// together, blocks become tokens, and all of it text.
 //
 //   {"scores":{"1":{"0":12}},"frequencies":[],
 //    "instances":{"1":{"longest_matched":12,"gpu":12,"dp":{"0":12},"cpu":12,"disk":12}}}
@@ -48,7 +48,7 @@ class ScoresAnswer {
     void Set(const std::string& key);
     char* Put(char* to) const;
   };
-  // Of a holder, from query to query.
+  // A holder, remembered from query to query.
   struct Known {
     Key rank_key;
     uint32_t rank = 0;
@@ -62,7 +62,7 @@ class ScoresAnswer {
     uint64_t query = 0;
     uint32_t group = 0;
   };
-  // Of a query.
+  // A holder's reach in the current query.
   struct Entry {
     uint32_t known = 0;
     TierReach reach;
@@ -83,7 +83,7 @@ class ScoresAnswer {
   std::vector<Known> known_;
   std::vector<Instance> instances_;
   absl::flat_hash_map<const HolderInfo*, uint32_t>
-      by_info_;                                         // a hint: an address may be another's now
+      by_info_;                                         // a hint: the address may be reused
   absl::flat_hash_map<std::string, uint32_t> by_name_;  // into `instances_`
   uint64_t query_ = 0;
   std::vector<Entry> entries_;

@@ -1,3 +1,7 @@
+// Mooncake's paths over the same directory and registry as Dynamo's (`http_api.h`), with the same
+// JSON reader but its own names and its own errors: {"error":…} with 400 for a body that is no JSON
+// or of another shape. Handlers run on the server's pool.
+
 #include "indexer/compat/mooncake/mooncake_api.h"
 
 #include <algorithm>
@@ -16,6 +20,7 @@
 namespace kvatlas {
 namespace {
 
+// Of any body; 8 MiB are some million token ids.
 constexpr size_t kQueryBytesMax = 8 << 20;
 
 HttpResponse Error(int status, std::string_view text) {
@@ -24,6 +29,7 @@ HttpResponse Error(int status, std::string_view text) {
   return response;
 }
 
+// HTTP status as everywhere (`HttpError`), the text without the code's name.
 HttpResponse Error(const absl::Status& status) {
   const absl::string_view text = status.message();
   return Error(HttpError(status).status, {text.data(), text.size()});
@@ -31,7 +37,7 @@ HttpResponse Error(const absl::Status& status) {
 
 HttpResponse BadBody(const JsonReader& reader) { return Error(400, reader.error().text); }
 
-// A name, or a number.
+// An instance is a name here, or a number, which becomes a name.
 bool ReadName(JsonReader* reader, std::string* name) {
   if (reader->Peek() == '"') return reader->ReadString(name);
   uint64_t number;
@@ -40,6 +46,7 @@ bool ReadName(JsonReader* reader, std::string* name) {
   return true;
 }
 
+// Sequence hashes as unsigned numbers.
 bool ReadU64s(JsonReader* reader, std::vector<SequenceHash>* hashes) {
   return reader->ReadSequence([&] {
     uint64_t hash;
@@ -49,6 +56,8 @@ bool ReadU64s(JsonReader* reader, std::vector<SequenceHash>* hashes) {
   });
 }
 
+// The body of /query or, with `hashes` in place of `tokens`, of /query_by_hash. "modelname" is an
+// alias that registrations use.
 struct QueryForm {
   std::string model;
   std::vector<TokenId> tokens;
@@ -77,6 +86,7 @@ struct QueryForm {
           return by_hash ? ReadU64s(reader, &hashes) : reader->ReadArray(&tokens);
         case 2:
           return reader->ReadOptional(&tenant);
+        // Null, as in other optional fields, or a name or number.
         case 3:
           return reader->Peek() == 'n' ? reader->ReadOptional(&instance)
                                        : ReadName(reader, &instance.emplace());
@@ -91,6 +101,8 @@ struct QueryForm {
   }
 };
 
+// Mooncake's names for the fields of a registration. What the interface has no field for keeps its
+// default; null is as if the field were absent.
 bool ReadRegistration(JsonReader* reader, EngineRegistration* registration) {
   constexpr JsonField kFields[] = {
       {"endpoint", true},
@@ -143,7 +155,8 @@ bool ReadRegistration(JsonReader* reader, EngineRegistration* registration) {
   });
 }
 
-// "longest_matched" and its like, of one instance.
+// One instance of an answer: by medium the deepest prefix that one rank has on that medium alone,
+// by rank over all media. External stores count as disk: the interface has three media.
 void AppendInstanceAnswer(const std::map<uint32_t, RankDetail>& ranks, uint64_t block_size,
                           std::string* out) {
   RankDetail best;
@@ -165,13 +178,15 @@ void AppendInstanceAnswer(const std::map<uint32_t, RankDetail>& ranks, uint64_t 
                   ",\"DISK\":", std::max(of(Tier::kDisk), of(Tier::kExternal)) * block_size, "}");
 }
 
-// Of an object that is open, with the comma before it.
+// A key within an object that is open, with the comma before it unless it is the first.
 void AppendKey(std::string_view name, std::string* out) {
   if (out->back() != '{') *out += ',';
   AppendJsonText(name, out);
   *out += ':';
 }
 
+// Blocks by rank and medium as the engine's worker counts them; 0 to 3 are the tiers device, host,
+// disk, external.
 void AppendEngineView(const EngineEntry& entry, std::string* out) {
   *out += "{\"type\":";
   AppendJsonText(entry.engine_type, out);
@@ -222,6 +237,8 @@ void MooncakeApi::AddRoutes(HttpServer* server) {
        }});
 }
 
+// 1. The body; 2. the policy, for the domain, the instance and every host that would be connected
+//    to (audited either way); 3. the directory, whose statuses become HTTP's.
 HttpResponse MooncakeApi::Register(const HttpRequest& request) {
   JsonReader reader(request.body);
   EngineRegistration registration;
@@ -247,6 +264,8 @@ HttpResponse MooncakeApi::Register(const HttpRequest& request) {
   return response;
 }
 
+// The request names no model, so the instance is looked for in all models of the tenant; the first
+// one found goes, or its one rank. The answer lists what it had before.
 HttpResponse MooncakeApi::Unregister(const HttpRequest& request) {
   JsonReader reader(request.body);
   std::string instance;
@@ -286,6 +305,10 @@ HttpResponse MooncakeApi::Unregister(const HttpRequest& request) {
   return Error(404, absl::StrCat("instance ", instance, " not found in tenant ", group));
 }
 
+// An unknown model or tenant, or one that the asker may not see, has no instances: 200 with an
+// empty object. A block size, if the body names one, must be the domain's. Tokens are asked under
+// each kind of hash that the domain's workers announce, as in `HttpQueries::Answer`; sequence
+// hashes are of one kind.
 HttpResponse MooncakeApi::Query(const HttpRequest& request, bool by_hash) {
   JsonReader reader(request.body);
   QueryForm form;
@@ -328,8 +351,10 @@ HttpResponse MooncakeApi::Query(const HttpRequest& request, bool by_hash) {
   return response;
 }
 
+// Every engine of this leaf with its listeners and blocks. Made whole in memory: it grows with
+// engines and ranks, not with blocks.
 HttpResponse MooncakeApi::GlobalView() const {
-  // By model, by tenant.
+  // By model, then by tenant. The block size of a domain is that of any of its instances.
   std::map<std::string, std::map<std::string, std::vector<EngineEntry>>> models;
   for (EngineEntry& entry : directory_->List()) {
     models[entry.domain.model][GroupOf(entry.domain)].push_back(std::move(entry));

@@ -1,6 +1,5 @@
-// How is this leaf asked by those who speak Mooncake's indexer interface (RFC #1403, Conductor)?
-// The same engines and the same index, under its names, on a listener of its own, since its paths
-// are also Dynamo's.
+// Mooncake's indexer interface (RFC #1403, Conductor): the same engines and the same index under
+// its names, on a listener of its own, since its paths are also Dynamo's.
 //
 //   POST /register       {"endpoint","replay_endpoint"?,"type","modelname","lora_name"?,"tenant_id"?,"instance_id",
 //                         "block_size","dp_rank"?,"additionalsalt"?}
@@ -8,8 +7,7 @@
 //   POST /unregister     {"instance_id","tenant_id"?,"dp_rank"?} ─▶ {"status":"unregistered successfully",
 //                         "removed_instances":["pod-1|default|0"]}
 //   POST /query          {"model","token_ids","block_size"?,"tenant_id"?,"instance_id"?,"lora_name"?,"cache_salt"?}
-//   POST /query_by_hash  the same with "seq_hashes" (or "block_hash"): sequence hashes of the
-//   contract
+//   POST /query_by_hash  the same with "seq_hashes" (or "block_hash"): the contract's hashes
 //                        ─▶ {"default":{"pod-1":{"longest_matched":256,"GPU":128,"DP":{"0":128,"1":256},"CPU":256,"DISK":0}}}
 //   GET  /global_view    ─▶ {"data":{"<model>":{"<tenant>":{"block_size","instances":{"pod-1":{"type","status",
 //                         "DP":{"0":{"endpoint","status"}},"blocks":{"0":{"GPU","CPU","DISK"}}}}}}}}
@@ -17,8 +15,8 @@
 // *Truth*: GPU, CPU and DISK are the deepest prefix that one rank has on that medium alone, in
 // tokens; DP is by rank, over all media; `longest_matched` the deepest of those. A model or a
 // tenant that was never announced has no instances. The RFC's first text wraps the answers of
-// queries in {"data":…}: with `wrap_data`, or where the request has ?data=1. What /global_view says
-// the RFC leaves open: this form is ours.
+// queries in {"data":…}: with `wrap_data`, or where the request has ?data=1. The RFC leaves the
+// form of /global_view open: this one is ours.
 // *Threads*: the server's. *Lifetime*: registry and directory outlive it, and it the server.
 
 #ifndef KVATLAS_INDEXER_COMPAT_MOONCAKE_MOONCAKE_API_H_

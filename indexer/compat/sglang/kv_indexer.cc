@@ -1,3 +1,8 @@
+// Answers to SGLang's router. A name of a page (8 bytes of a SHA-256 chain) becomes one of our
+// blocks in `SglangBlockHashes`, blocks become holders in the registry, and a holder becomes the
+// address that its labels give.
+// Whatever is not known is no match and OK: the router passes most errors on to its user.
+
 #include "indexer/compat/sglang/kv_indexer.h"
 
 #include <algorithm>
@@ -17,9 +22,11 @@ namespace {
 
 namespace v1 = ::kv_indexer::v1;
 
-// Header lists of 8 kB are the least that clients accept, and one that is too long fails the call.
+// Bound of the trailing metadata: clients accept header lists of 8 kB at least, and a longer one
+// fails the call.
 constexpr size_t kTrustBytesMax = 1024;
 
+// The interface's three tiers; blocks in external stores are not listed by `Match`.
 constexpr std::array<std::pair<Tier, v1::TierType>, 3> kListedTiers = {
     {{Tier::kDevice, v1::TIER_HBM}, {Tier::kHost, v1::TIER_DRAM}, {Tier::kDisk, v1::TIER_SSD}}};
 
@@ -32,7 +39,8 @@ absl::Status NoDomain() {
   return absl::UnavailableError("this leaf answers for no model: set --kv_indexer_model");
 }
 
-// Null: it has none.
+// The label `worker_address`, or else `url`: it must be, byte for byte, what the router knows the
+// worker by. Null: neither label has a value.
 const std::string* AddressOf(const HolderInfo& holder) {
   const std::string* url = nullptr;
   for (const auto& [name, value] : holder.labels) {
@@ -43,7 +51,8 @@ const std::string* AddressOf(const HolderInfo& holder) {
   return url;
 }
 
-// As metadata takes it: what is no visible character, and what separates, as %XX.
+// Appends "HOLDER=TRUST". Metadata takes visible characters alone, so others and the separators are
+// %XX. Stops at the bound, perhaps within a name; the trust behind it is still whole.
 void AppendTrust(const HolderId& holder, Trust trust, std::string* text) {
   if (text->size() >= kTrustBytesMax) return;
   constexpr char kDigits[] = "0123456789ABCDEF";
@@ -59,6 +68,7 @@ void AppendTrust(const HolderId& holder, Trust trust, std::string* text) {
   *text += trust == Trust::kStale ? "=stale" : "=degraded";
 }
 
+// The wire has signed numbers; a name is their bits. No copy.
 std::span<const uint64_t> NamesOf(const google::protobuf::RepeatedField<int64_t>& hashes,
                                   size_t most) {
   return {reinterpret_cast<const uint64_t*>(hashes.data()), most};
@@ -66,6 +76,7 @@ std::span<const uint64_t> NamesOf(const google::protobuf::RepeatedField<int64_t>
 
 }  // namespace
 
+// The last '=' separates: a model's name may have one, a tenant's may not.
 absl::StatusOr<Domain> ParseKvIndexerModel(std::string_view text) {
   const size_t equals = text.rfind('=');
   const std::string_view model = text.substr(0, equals);
@@ -79,6 +90,12 @@ KvIndexer::KvIndexer(const KvIndexerOptions& options, const HolderRegistry* regi
                      const SglangBlockHashes* names)
     : options_(options), registry_(registry), names_(names) {}
 
+// 1. Bounds; then only the first `max_blocks` hashes count, if the router says so.
+// 2. `FindPrefix`: blocks of the leading names that are known. None: no match, `blocks_read` is 1.
+// 3. `FindOverlaps` in the tiers that count: leading blocks that a holder can reuse.
+// 4. Holders without an address are left out; the others are answered deepest first, then by name.
+// The vectors are kept per thread: a prefix query allocates nothing for them. `found` points into
+// `answer` and is valid within this call alone.
 absl::Status KvIndexer::MatchPrefix(const v1::MatchExternalKvPrefixRequest& request,
                                     v1::MatchExternalKvPrefixResponse* response,
                                     std::string* trust) const {
@@ -120,6 +137,10 @@ absl::Status KvIndexer::MatchPrefix(const v1::MatchExternalKvPrefixRequest& requ
   return absl::OkStatus();
 }
 
+// Each distinct hash is looked up alone, in each listed tier: which holders have this one block
+// there, whatever stands before it. So the cost is three questions of one block per hash, hence the
+// lower bound `kKvIndexerListMax`. `held_only`: what is held counts, not what can be reused.
+// Workers come in order of their ids.
 absl::Status KvIndexer::Match(const v1::MatchExternalKvRequest& request,
                               v1::MatchExternalKvResponse* response) {
   struct Worker {
@@ -130,7 +151,7 @@ absl::Status KvIndexer::Match(const v1::MatchExternalKvRequest& request,
     return TooMany(request.hashes_size(), kKvIndexerListMax);
   if (!options_.domain.has_value()) return NoDomain();
   std::map<HolderId, Worker> workers;
-  absl::flat_hash_map<int64_t, bool> matched;  // every hash of the request
+  absl::flat_hash_map<int64_t, bool> matched;  // of the request; whether some worker holds it
   for (const int64_t hash : request.hashes()) {
     const auto [it, is_new] = matched.try_emplace(hash, false);
     if (!is_new) continue;
@@ -164,6 +185,8 @@ absl::Status KvIndexer::Match(const v1::MatchExternalKvRequest& request,
   return absl::OkStatus();
 }
 
+// Counts hashes that some worker held. At the bound known hashes go on counting and new ones are
+// not taken; nothing is ever dropped.
 void KvIndexer::CountHits(const absl::flat_hash_map<int64_t, bool>& matched) {
   MutexLock lock(&mutex_);
   for (const auto& [hash, is_held] : matched) {

@@ -1,4 +1,4 @@
-// What does SGLang's router ask of its KV indexer, and what does a leaf know of it? Names of pages
+// The questions of SGLang's router to its KV indexer, answered from a leaf's index: names of pages
 // become blocks, blocks become holders, holders become addresses.
 //
 //   MatchExternalKvPrefix ─▶ SglangBlockHashes: leading names that are known ─▶ HolderRegistry::FindOverlaps ─▶ addresses, the deepest first
@@ -35,7 +35,7 @@
 
 namespace kvatlas {
 
-// Of 8 bytes each: 8 MiB.
+// A hash has 8 bytes: 8 MiB.
 inline constexpr int kKvIndexerHashesMax = 1 << 20;
 inline constexpr int kKvIndexerListMax = 16384;
 inline constexpr size_t kHitCountsMax = 1 << 20;
@@ -56,9 +56,9 @@ class KvIndexer {
   KvIndexer(const KvIndexerOptions& options, const HolderRegistry* registry,
             const SglangBlockHashes* names);
 
-  // `trust`: of those in the answer that are not exact, "worker-3/0=degraded,worker-4/0=stale", at
-  // most about a kilobyte. INVALID_ARGUMENT: no hashes. RESOURCE_EXHAUSTED: too many. UNAVAILABLE:
-  // no domain was named.
+  // `trust` lists the workers in the answer that are not exact,
+  // "worker-3/0=degraded,worker-4/0=stale", in at most about a kilobyte. INVALID_ARGUMENT: no
+  // hashes. RESOURCE_EXHAUSTED: too many. UNAVAILABLE: no domain was named.
   absl::Status MatchPrefix(const kv_indexer::v1::MatchExternalKvPrefixRequest& request,
                            kv_indexer::v1::MatchExternalKvPrefixResponse* response,
                            std::string* trust) const;
@@ -68,7 +68,7 @@ class KvIndexer {
   absl::Status Match(const kv_indexer::v1::MatchExternalKvRequest& request,
                      kv_indexer::v1::MatchExternalKvResponse* response);
 
-  // Of what `Match` counted since the start. RESOURCE_EXHAUSTED.
+  // Hits that `Match` counted since the start. RESOURCE_EXHAUSTED.
   absl::Status HitCounts(const kv_indexer::v1::GetExternalKvHitCountsRequest& request,
                          kv_indexer::v1::GetExternalKvHitCountsResponse* response) const;
 

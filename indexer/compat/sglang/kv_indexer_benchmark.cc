@@ -173,7 +173,7 @@ void Decode(benchmark::State& state) {
 }
 BENCHMARK(Decode)->Arg(100)->Arg(10000);
 
-// What naming a block costs the ingest where names are computed.
+// The cost of naming a block at ingest where names are computed.
 void NameABlock(benchmark::State& state) {
   const bool is_sglang = state.range(0) != 0;
   std::unique_ptr<SglangBlockHashes> names = SglangBlockHashes::Create();

@@ -1,3 +1,6 @@
+// `KvIndexer` as a gRPC service: readiness, deadlines, the bound of queries at once, visibility
+// under a policy and metrics. Every call is answered on the thread that it came on.
+
 #include "indexer/compat/sglang/kv_indexer_service.h"
 
 #include <grpcpp/support/server_callback.h>
@@ -19,13 +22,14 @@ namespace {
 
 namespace v1 = ::kv_indexer::v1;
 
+// Ends a call at once.
 grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 
-// One more while it lives.
+// Counts one query while it lives. `before`: how many there were without it.
 class InFlight {
  public:
   explicit InFlight(std::atomic<uint32_t>* count)
@@ -41,6 +45,7 @@ class InFlight {
   const uint32_t before_;
 };
 
+// Called at each scrape.
 void SetNameGauges(const PageNamesStats& stats, Metrics* metrics) {
   const auto set = [&](const std::string& name, const char* help, uint64_t value) {
     metrics->AddGauge("kvatlas_leaf_kv_indexer_" + name, help).Set(static_cast<double>(value));
@@ -76,16 +81,19 @@ KvIndexerService::KvIndexerService(const KvIndexerOptions& options, const Holder
     metrics->OnScrape([names, metrics] { SetNameGauges(names->Stats(), metrics); });
 }
 
-// What is unknown has no matches, and so has what the asker's tenants do not have.
+// Whether the policy hides the one domain from this caller: it then gets the same empty answers as
+// for an unknown domain.
 bool KvIndexerService::Hidden(const grpc::CallbackServerContext& context) const {
   if (!security_->enforces() || !domain_.has_value()) return false;
   return DomainVisibleTo(*security_, *IdentityOf(security_.get(), context), *domain_).hidden;
 }
 
+// UNAVAILABLE makes the router choose the least loaded worker itself.
 absl::Status KvIndexerService::Serving() const {
   return serving_() ? absl::OkStatus() : absl::UnavailableError("not ready yet: see GET /ready");
 }
 
+// Timed and counted whether answered or refused.
 grpc::ServerUnaryReactor* KvIndexerService::MatchExternalKvPrefix(
     grpc::CallbackServerContext* context, const v1::MatchExternalKvPrefixRequest* request,
     v1::MatchExternalKvPrefixResponse* response) {
@@ -96,6 +104,8 @@ grpc::ServerUnaryReactor* KvIndexerService::MatchExternalKvPrefix(
   return Finish(context, status);
 }
 
+// In the order of cost: the bound, the deadline, readiness and visibility are looked at before the
+// index is asked.
 absl::Status KvIndexerService::Answer(grpc::CallbackServerContext* context,
                                       const v1::MatchExternalKvPrefixRequest& request,
                                       v1::MatchExternalKvPrefixResponse* response) {
@@ -128,8 +138,9 @@ grpc::ServerUnaryReactor* KvIndexerService::GetExternalKvHitCounts(
   return Finish(context, indexer_.HitCounts(*request, response));
 }
 
-// A batch has hashes without tokens, parents and positions: of no use to anything but this
-// interface, and what it says is lost with every restart. The log says so ever more rarely.
+// Refused: a batch has hashes without tokens, parents and positions, so nothing but this interface
+// could use it, and it would be lost with every restart. Logged at batches 1, 2, 4, 8 and so on: a
+// bridge sends for ever.
 grpc::ServerUnaryReactor* KvIndexerService::ApplyExternalKvBatch(
     grpc::CallbackServerContext* context, const v1::ApplyExternalKvBatchRequest* request,
     v1::ApplyExternalKvBatchResponse*) {
