@@ -81,9 +81,9 @@ bool TokenEvidence::IsTrusted(const std::string& shape) {
   return found != shapes_.end() && found->second.equal >= options_.first;
 }
 
-// The first `first` requests of a shape are samples, then each `every`-th. A request that is due
-// while `under_way_max` samples run is skipped. True: one is counted as under way, until `Add` or
-// `Unknown`.
+// Requests of a shape are samples until `first` were taken since the last difference; then each
+// `every`-th request is one. A request that is due while `under_way_max` samples run is skipped.
+// True: one is counted as under way, until `Add` or `Unknown`.
 bool TokenEvidence::Samples(const std::string& shape) {
   MutexLock lock(&mutex_);
   if (shapes_.size() >= options_.shapes_max && !shapes_.contains(shape)) return false;

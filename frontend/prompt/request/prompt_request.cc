@@ -70,7 +70,7 @@ constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of UTF-8;
 // bodies would hold their size in each thread for good.
 constexpr size_t kKeptBytes = 256 << 10;
 
-// The error begins with the field's name: doors report it.
+// The error begins with the field's name, which the APIs report to the client.
 absl::Status Wrong(std::string_view field, const char* what) {
   return absl::InvalidArgumentError(absl::StrCat(std::string(field), " is ", what));
 }
