@@ -1,6 +1,6 @@
-// Whose engines make tokens of this prompt, when none of them was met yet? Engines' addresses are
-// labels of their workers, which come with leaves' answers to routes; a prompt without tokens
-// cannot be routed. So a route that only learns is asked for first.
+// Tokenizes a prompt by an engine when the frontend has met no engine of the model yet. Addresses
+// of engines are labels of their workers and come with the answers of leaves to routes, but a
+// prompt without tokens cannot be routed. So a route that only learns is asked for first.
 //
 //   Tokenize ─▶ NOT_FOUND, "no engine met" ─▶ Frontend::RouteAsync, `only_learns` ─▶ Tokenize
 //

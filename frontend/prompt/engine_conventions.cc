@@ -1,3 +1,6 @@
+// Collects what engines say of themselves into one immutable table for each model (`MakeModel`).
+// `Set` builds all tables without the lock and swaps them in; readers keep the table that they got.
+
 #include "frontend/prompt/engine_conventions.h"
 
 #include <algorithm>
@@ -15,8 +18,14 @@
 namespace kvatlas {
 namespace {
 
-// Which of the model's conventions each engine has; several engines may be at one authority, one
-// after the other: the last counts.
+// The table of one model. `engines`: what the engine at each HOST:PORT said; nothing: it does not
+// say. `otherwise`: what an engine that does not say counts as; nothing: such an engine is left out
+// of the table, and `ModelConventions::Of` gives it the first convention, which most engines have.
+// Null: no engine has a convention.
+//
+// 1. Counts the engines of each convention.
+// 2. Sorts: most engines first, since the first convention stands for engines that are not known.
+// 3. Notes the place of each engine's convention, and the engines that take token ids.
 ModelConventions::Ptr MakeModel(const std::map<std::string, std::optional<Convention>>& engines,
                                 const absl::flat_hash_set<std::string>& takes_token_ids,
                                 const std::optional<Convention>& otherwise) {
@@ -38,7 +47,8 @@ ModelConventions::Ptr MakeModel(const std::map<std::string, std::optional<Conven
     }
   }
   if (counted.empty()) return nullptr;
-  // Equals by name, so that a look that changes nothing changes no order.
+  // Equal counts are ordered by name: a look that finds the same engines gives the same order, and
+  // readings keep their numbers.
   std::sort(counted.begin(), counted.end(), [](const Counted& a, const Counted& b) {
     return a.engines != b.engines ? a.engines > b.engines
                                   : ToString(a.convention) > ToString(b.convention);
@@ -84,6 +94,8 @@ std::string ToString(const Convention& convention) {
   return text;
 }
 
+// SGLang's parsers belong to its convention, as they change what its templates get. Of vLLM no
+// option is known here that does.
 std::optional<Convention> ConventionOf(const EngineFacts& facts) {
   if (facts.kind == kVllm) return Convention{.engine = EngineKind::kVllm};
   if (facts.kind != kSglang) return std::nullopt;
@@ -92,6 +104,7 @@ std::optional<Convention> ConventionOf(const EngineFacts& facts) {
                     .tool_call_parser = facts.tool_call_parser};
 }
 
+// The version is "0.33.0" or the like; one that does not begin with two numbers counts as too old.
 bool TakesTokenIds(const EngineFacts& facts) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(facts.version, absl::MaxSplits('.', 1));
@@ -102,6 +115,7 @@ bool TakesTokenIds(const EngineFacts& facts) {
   return major > 0 || minor >= 33;
 }
 
+// A url that does not parse, and an engine that is not known, take none.
 bool ModelConventions::TakesTokenIds(const std::string& url) const {
   if (takes_token_ids.empty()) return false;
   const absl::StatusOr<EngineUrl> engine = EngineUrl::Parse(url);
@@ -115,11 +129,15 @@ size_t ModelConventions::Of(const std::string& url) const {
   return found == by_authority.end() ? 0 : found->second;
 }
 
+// A model without a table reads as `otherwise` says, and under `auto` as vLLM (the default of
+// `Convention`).
 EngineConventions::EngineConventions(std::optional<Convention> otherwise)
     : otherwise_(std::move(otherwise)),
       unknown_(std::make_shared<const ModelConventions>(
           ModelConventions{.conventions = {otherwise_.value_or(Convention())}})) {}
 
+// An authority that is given twice for a model counts with the last of the two: one engine after
+// another was at the address.
 void EngineConventions::Set(const std::vector<Engine>& engines) {
   std::map<std::string, std::map<std::string, std::optional<Convention>>> by_model;
   absl::flat_hash_set<std::string> takes_token_ids;

@@ -1,10 +1,10 @@
-// How do the engines of a model read requests? vLLM and SGLang may make different tokens of one
-// chat, and so may two SGLangs that were started with different parsers: what each engine is
-// decides by which tokens it is asked.
+// How the engines of a model read requests. vLLM and SGLang may make different tokens of one chat,
+// and so may two SGLang engines that were started with different parsers: the kind and the options
+// of an engine decide which tokens its workers are asked by.
 //
 // *Place*: filled by `EngineNames` (kvatlas-frontend) or by the probes of `kvatlas serve`; read for
 // each prompt.
-// *Truth*: what engines said last of themselves: `owned_by` of their models, SGLang's server info.
+// *Truth*: what engines said of themselves last: `owned_by` of their models, SGLang's server info.
 // An engine that does not say reads as --engine_kind has it, or, under `auto`, as most of the
 // model's engines do; where none says, as vLLM.
 // *Threads*: any. *Cost*: a look-up under a lock.
@@ -40,7 +40,7 @@ inline constexpr char kEngineKindHelp[] =
     "alone; auto: as most engines of the model, or else as vllm";
 
 std::vector<std::string> EngineKindNames();
-// Of --engine_kind; nothing: auto. INVALID_ARGUMENT: another word.
+// The value of --engine_kind; nothing: auto. INVALID_ARGUMENT: another word.
 absl::StatusOr<std::optional<Convention>> ParseEngineKind(const std::string& text);
 
 // "vllm", "sglang", "sglang reasoning_parser=qwen3 tool_call_parser=qwen25".
@@ -57,11 +57,11 @@ bool TakesTokenIds(const EngineFacts& facts);
 struct ModelConventions {
   using Ptr = std::shared_ptr<const ModelConventions>;
 
-  std::vector<Convention> conventions;  // each once, of most engines first; at least one
-  absl::flat_hash_map<std::string, size_t> by_authority = {};  // HOST:PORT: of `conventions`
+  std::vector<Convention> conventions;  // each once, that of most engines first; at least one
+  absl::flat_hash_map<std::string, size_t> by_authority = {};  // HOST:PORT: its place above
   absl::flat_hash_set<std::string> takes_token_ids = {};       // HOST:PORT
 
-  // Of an engine that is not known, the first.
+  // The place in `conventions` of the engine at `url`; of an unknown one 0.
   size_t Of(const std::string& url) const;
   bool TakesTokenIds(const std::string& url) const;
 };
@@ -75,10 +75,10 @@ class EngineConventions {
     bool takes_token_ids = false;               // as `TakesTokenIds` says
   };
 
-  // `otherwise`: of engines that do not say; nothing: `auto`.
+  // `otherwise`: the convention of engines that do not say; nothing: `auto`.
   explicit EngineConventions(std::optional<Convention> otherwise = std::nullopt);
 
-  // All engines that are known, in the place of those before.
+  // Replaces all engines that are known.
   void Set(const std::vector<Engine>& engines);
   // Never null.
   ModelConventions::Ptr Of(const std::string& model) const;

@@ -1,3 +1,10 @@
+// Callers (`Find`, `Meet`) read an immutable table, or leave a closure and wake the own thread. The
+// thread (`Run`) does all questions to peers, leaves and engines, one look at a time, and publishes
+// the next table.
+//
+// Locks: `mutex_` guards what both sides share. It is released for looks and callbacks, and never
+// held over a question. `conventions_due_` is atomic so that most requests need no lock for it.
+
 #include "frontend/prompt/engine_names.h"
 
 #include <algorithm>
@@ -24,9 +31,14 @@ namespace {
 
 namespace asio = boost::asio;
 
+// A hit may rely on lists of so many intervals (`every`): a look that fails or is slow does not
+// make names unknown.
 constexpr int kLooksFresh = 3;
+// Entries taken of the frontend's engines. More than `kNamingEnginesMax`, as several workers may
+// have one engine.
 constexpr size_t kEnginesMetMax = 16384;
 
+// Every wait of a call is within the time that all engines together have.
 EngineCallOptions Within(EngineCallOptions call, Duration timeout) {
   call.connect_timeout = std::min(call.connect_timeout, timeout);
   call.head_timeout = std::min(call.head_timeout, timeout);
@@ -35,7 +47,8 @@ EngineCallOptions Within(EngineCallOptions call, Duration timeout) {
   return call;
 }
 
-// A worker whose engine is at an address.
+// A worker whose engine is at an address. Several may be there: ranks of one engine, or one engine
+// in several tenants.
 struct Served {
   std::optional<std::string> tenant;  // of its domain; nothing: no leaf has named it
   std::string model;
@@ -43,11 +56,14 @@ struct Served {
   auto operator<=>(const Served&) const = default;
 };
 
-// An engine's own come before adapters.
+// The name of the model that the engine itself serves. `ReadModels` puts models in front of
+// adapters; the parent covers a list that has adapters alone.
 const std::string& OwnName(const std::vector<ServedModel>& models) {
   return models.front().parent.empty() ? models.front().id : models.front().parent;
 }
 
+// A route that chooses no worker: the frontend learns workers and engines of the domain from the
+// answers of leaves.
 RouteInput ToLearn(const Domain& domain) {
   return {.domain = domain, .unknown_prompt = true, .only_learns = true};
 }
@@ -64,10 +80,13 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
         given_(std::make_shared<const ServedNames>(options_.given)),
         conventions_wanted_(options_.conventions != nullptr) {}
 
+  // Without an interval nothing is asked, and there is no thread.
   void Start() {
     if (options_.every > Duration(0)) thread_ = std::thread([this] { Run(); });
   }
 
+  // Wakes the thread, ends the question that it waits for, and joins. `Run` then answers what
+  // waits. `end_question_` is the thread's, so it is called through `io_`.
   void Stop() {
     {
       MutexLock lock(&mutex_);
@@ -80,6 +99,17 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     if (thread_.joinable()) thread_.join();
   }
 
+  // 1. A given name (--adapters): resolved at once.
+  // 2. No name, no looks, or a model that leaves know: the input stays as it is.
+  // 3. A name that a fresh table lists, or that a fresh look did not find: the table decides at
+  //    once.
+  // 4. Too many requests wait: the input stays as it is, and the route tells that the model is
+  //    unknown.
+  // 5. Otherwise a route that only learns asks the leaves. If they know the model now, the request
+  //    goes on; if not, it waits for a look (`Wait`).
+  //
+  // `waiting_count_` counts a request from step 4 until it is called back, so that `kWaitingMax`
+  // bounds the routes of step 5 as well. The closure of that route holds this object.
   bool Find(RouteInput* input, std::function<void()> later) {
     WantConventions();
     const std::string& name = input->domain.model;
@@ -123,6 +153,8 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     return false;
   }
 
+  // Only a frontend that has met no engine at all waits here: a body without a model needs the
+  // names of the fleet's models, whichever they are.
   bool Meet(std::function<void()> later) {
     if (options_.every <= Duration(0) || options_.domains == nullptr ||
         !frontend_->Engines(1).empty())
@@ -149,15 +181,20 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
 
  private:
   using Given = std::shared_ptr<const ServedNames>;
-  // By tenant; nothing: of engines that no leaf has named, for all.
+  // Names by tenant. The entry of no tenant has the names of engines that no leaf has named; they
+  // are for all tenants.
   using Listed = std::map<std::optional<std::string>, ServedNames>;
   using Table = std::shared_ptr<const Listed>;
+  // A request that waits for a look. The caller keeps `input` untouched until `later`.
   struct Waiting {
     RouteInput* input;
     std::function<void()> later;
   };
 
-  // A look that met no engines says nothing of a name that is not listed.
+  // Whether the last look answers for a name. A name that is listed may rely on any look. A name
+  // that is not listed relies on a wide one alone, which asked peers for domains and met their
+  // engines first: other looks ask known engines only, and the name may be of an engine that is not
+  // known.
   bool IsFresh(bool listed, Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const std::optional<Time>& at = listed ? looked_at_ : looked_widely_at_;
     const Duration fresh = listed ? kLooksFresh * options_.every : options_.again_after;
@@ -173,16 +210,18 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     }
     return nullptr;
   }
+  // Resolves a name of the table; another one stays.
   static void AsListed(const Listed& listed, RouteInput* input) {
     if (const ServedNames* const names = NamesFor(listed, input->domain)) AsServed(*names, input);
   }
 
+  // A name of the table is in use: keeps the looks going for `wanted_for`.
   void Want(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (wanted_until_ <= now) wake_.SignalAll();
     wanted_until_ = now + options_.wanted_for;
   }
 
-  // Of a request: once the last look is too old.
+  // Wants a look at conventions once the last one is too old. Looks end while no requests come.
   void WantConventions() {
     if (options_.conventions == nullptr || options_.every <= Duration(0)) return;
     const auto is_due = [this, now = clock_->Now().count()] {
@@ -190,16 +229,19 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     };
     if (!is_due()) return;
     MutexLock lock(&mutex_);
-    // A look may have ended meanwhile.
+    // Checked again under the lock: a look may have ended meanwhile, or another request may have
+    // asked for one.
     if (!is_due() || std::exchange(conventions_wanted_, true)) return;
     wake_.SignalAll();
   }
 
+  // A request that waited for its route alone goes on.
   void Over() {
     MutexLock lock(&mutex_);
     --waiting_count_;
   }
 
+  // Queues a request for the next look. After `Stop` it goes on as it is.
   void Wait(Waiting one) {
     {
       MutexLock lock(&mutex_);
@@ -215,6 +257,15 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
 
   // ---- The own thread ----
 
+  // What the thread does next, in this order:
+  //
+  // 1. Requests without a model (`meeting_`): discovers engines, answers them.
+  // 2. Requests that wait for names, or conventions that are due: looks at once.
+  // 3. Names of the table in use: looks once in `every`.
+  // 4. Otherwise sleeps until it is woken.
+  //
+  // A look for waiting requests is wide (asks peers first); so is the very first one. Requests that
+  // come during a look wait for the next: its peers may have been asked before.
   void Run() {
     MutexLock lock(&mutex_);
     while (!stopping_) {
@@ -236,7 +287,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
         continue;
       }
       const std::vector<Waiting> waiting = std::exchange(waiting_, {});
-      // Before the first request there is time to meet engines.
+      // The first look has no request behind it: there is time to meet engines.
       const bool meet = waited_for || !looked_at_.has_value();
       mutex_.Unlock();
       const auto table = std::make_shared<const Listed>(Look(meet));
@@ -251,7 +302,8 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     Met(std::exchange(meeting_, {}));
   }
 
-  // They need no list of names.
+  // Answers requests that name no model. They need known engines, and no list of names. Releases
+  // the lock meanwhile.
   void Met(const std::vector<std::function<void()>>& meeting)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     waiting_count_ -= meeting.size();
@@ -262,6 +314,8 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     mutex_.Lock();
   }
 
+  // Resolves the requests that waited by the new table and calls them back, without the lock. At
+  // the stop the table is empty, and they go on as they are.
   void Answer(const std::vector<Waiting>& waiting, const Table& table)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     waiting_count_ -= waiting.size();
@@ -269,7 +323,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
       if (NamesFor(*table, one.input->domain) != nullptr) Want(clock_->Now());
     mutex_.Unlock();
     for (const Waiting& one : waiting) {
-      // A leaf that has told of it meanwhile knows it better.
+      // Leaves may have named the model during the look: then the name is the model's own.
       if (!frontend_->Knows(one.input->domain)) AsListed(*table, one.input);
       one.later();
     }
@@ -281,6 +335,14 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     return stopping_;
   }
 
+  // One look, in the thread and without the lock.
+  //
+  // 1. Discovers engines of domains that no route has met (wide looks alone).
+  // 2. Collects the engines that the frontend has met, once for each HOST:PORT.
+  // 3. Asks them for their models; engines that do not answer keep their last list.
+  // 4. Forgets lists of engines that are gone.
+  // 5. Publishes how the engines read requests (`LookAtConventions`).
+  // 6. Makes the table.
   Listed Look(bool meet) {
     if (meet && options_.domains != nullptr) DiscoverEngines();
     std::map<std::string, std::set<Served>> at;  // by `EngineUrl::authority`
@@ -304,7 +366,10 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     return MakeTable(at);
   }
 
-  // Peers are asked once in `every` at most, whatever names clients say.
+  // Asks peers for their domains and routes to each one that is new, which makes the frontend meet
+  // its engines. Peers are asked once in `every` at most, however many unknown names clients send;
+  // if the last answer was empty, after `again_after`. Stops after `kDomainsMetMax` domains or
+  // `timeout`; the next look continues with the rest, as domains that were met are known by then.
   void DiscoverEngines() {
     const Time now = clock_->Now();
     const Duration wait =
@@ -323,6 +388,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     }
   }
 
+  // Replaces the list of each engine that gave a readable one.
   void AskForModels(const std::vector<EngineUrl>& urls) {
     Ask(urls, "/v1/models", [&](const std::string& authority, const std::string& body) {
       absl::StatusOr<std::vector<ServedModel>> models = ReadModels(body);
@@ -333,6 +399,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     });
   }
 
+  // SGLang tells its parsers there. vLLM needs no such question.
   void AskForServerInfo(const std::vector<EngineUrl>& urls) {
     Ask(urls, "/server_info", [&](const std::string& authority, const std::string& body) {
       EngineFacts facts;
@@ -341,7 +408,10 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     });
   }
 
-  // Until all have answered, or this stops; `take` gets what each said.
+  // Asks all engines at once and runs the loop until all have answered, the time is over, or this
+  // stops. `take` gets what each said; answers that are nested too deep are dropped
+  // (`json_depth.h`). `Stop` may have been called before `end_question_` was set: so it is checked
+  // again behind that.
   void Ask(const std::vector<EngineUrl>& urls, const std::string& target,
            const std::function<void(const std::string& authority, const std::string& body)>& take) {
     bool answered = false;
@@ -358,10 +428,13 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     if (stopping()) end_question_();
     while (!answered && io_.run_one() > 0) {
     }
-    io_.poll();  // what was cancelled
+    io_.poll();  // runs the handlers of cancelled calls, which hold references into this frame
     end_question_ = nullptr;
   }
 
+  // Tells `conventions` what all known engines are: kind and owner by the list of models, parsers
+  // of SGLang by /server_info. Facts of an SGLang that does not answer stay while its list says
+  // that it is one. The next look is due sooner while some engine, or all, have not answered.
   void LookAtConventions(std::vector<EngineUrl> urls,
                          const std::map<std::string, std::set<Served>>& at) {
     std::erase_if(server_infos_, [&](const auto& one) { return KindAt(one.first) != kSglang; });
@@ -389,11 +462,20 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     conventions_due_ = (clock_->Now() + next).count();
   }
 
+  // "vllm", "sglang", or empty: not known.
   std::string KindAt(const std::string& authority) const {
     const auto listed = listed_.find(authority);
     return listed == listed_.end() ? "" : KindOf(listed->second);
   }
 
+  // The names of all lists, by tenant.
+  //
+  // - The engine's own name of a model that leaves know under it is left out: leaves know it best.
+  //   That of an engine that no leaf has named is kept: the name leads to the workers.
+  // - A further name (no adapter) that is a model of the leaves itself is left out.
+  // - A name of several models is that of the first model, by its name; the others lose it.
+  // - At most `kNamesMax` names; further ones are dropped.
+  // `workers` are sorted at the end, each once.
   Listed MakeTable(const std::map<std::string, std::set<Served>>& at) const {
     Listed listed;
     size_t count = 0;
@@ -401,7 +483,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
       for (const Served& served : at.at(authority)) {
         for (const ServedModel& model : models) {
           const bool adapter = !model.parent.empty();
-          // What no leaf has named is known by its engine's own name.
+          // Leaves that do not know the model: the engine's own name stands for it.
           const bool named = served.tenant.has_value();
           const std::string& own = named ? served.model : OwnName(models);
           const bool is_own = model.id == own;
@@ -413,7 +495,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
           ServedName& name = names[model.id];
           if (!name.model.empty() && name.model < own) continue;
           if (name.model != own) name = {.model = own, .adapter = adapter};
-          // Who serves a model under its own name leaves know best.
+          // A model under its own name may be served by any of its workers, and leaves know them.
           if (!is_own) name.workers.push_back(served.worker);
         }
       }
@@ -436,28 +518,30 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   // there are none left.
   const asio::steady_timer opens_{io_};
   EngineConnections pool_;
-  // Of the own thread: what each engine listed last, by `EngineUrl::authority`; and what ends the
-  // question under way.
+  // The following are the thread's alone. What each engine listed last, by `EngineUrl::authority`;
+  // an entry goes when the frontend no longer knows the engine.
   std::map<std::string, std::vector<ServedModel>> listed_;
-  std::map<std::string, EngineFacts> server_infos_;  // of SGLangs
-  std::function<void()> end_question_;
-  std::optional<Time> met_at_;  // when peers were asked for domains
-  bool peers_told_ = false;     // of some
+  std::map<std::string, EngineFacts> server_infos_;  // of SGLang engines, by authority
+  std::function<void()> end_question_;               // null: no question is under way
+  std::optional<Time> met_at_;                       // when peers were asked for domains last
+  bool peers_told_ = false;                          // they named some then
   std::thread thread_;
 
   mutable Mutex mutex_;
   CondVar wake_;
   Given given_ ABSL_GUARDED_BY(mutex_);
   Table table_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const Listed>();
+  // When the last look ended; nothing: there was none.
   std::optional<Time> looked_at_ ABSL_GUARDED_BY(mutex_);
   std::optional<Time> looked_widely_at_
       ABSL_GUARDED_BY(mutex_);  // with engines that no route had met
+  // Until then names of the table are in use, and looks go on.
   Time wanted_until_ ABSL_GUARDED_BY(mutex_){0};
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> meeting_ ABSL_GUARDED_BY(mutex_);
   size_t waiting_count_ ABSL_GUARDED_BY(mutex_) = 0;  // those whose route is under way included
   bool conventions_wanted_ ABSL_GUARDED_BY(mutex_);   // a look for them
-  std::atomic<int64_t> conventions_due_{0};           // as `Time`; before it no request wants one
+  std::atomic<int64_t> conventions_due_{0};           // as `Time`; no look is wanted before it
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

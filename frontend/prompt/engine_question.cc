@@ -1,3 +1,12 @@
+// Writes the request that an engine is asked, and reads its answer. A question is written as text:
+// "{" and fields, each value byte for byte as the client's body has it (`json_fields.h`), so that
+// numbers and escapes are not changed on the way. `EngineQuestion::body` has no closing brace until
+// the last field is written.
+//
+//   TokenizeQuestion ─▶ VllmChat, SglangChat or Completion, by path and engine
+//   RenderQuestion   ─▶ the client's own fields, but for a few
+//   ReadEngineAnswer ─▶ ids, and the places of media items (`ReadItems`)
+
 #include "frontend/prompt/engine_question.h"
 
 #include <algorithm>
@@ -19,12 +28,14 @@ bool Contains(std::string_view text, std::string_view what) {
   return text.find(what) != std::string_view::npos;
 }
 
+// UNIMPLEMENTED: /tokenize would give other tokens than the chat, or none.
 absl::Status Lacks(std::string_view what) {
   return absl::UnimplementedError(absl::StrCat("/tokenize cannot express ", std::string(what)));
 }
 
 // vLLM's chat takes `reasoning_content` as `reasoning` where a message has none
-// (ChatCompletionRequest._normalize_messages_before); its TokenizeChatRequest does not.
+// (ChatCompletionRequest._normalize_messages_before); its TokenizeChatRequest does not. So the
+// field is renamed here. Messages without the word are copied as they are.
 absl::StatusOr<std::string> WithReasoning(std::string_view messages) {
   JsonText array(messages);
   absl::StatusOr<std::vector<std::string_view>> items = array.AsItems();
@@ -52,9 +63,11 @@ absl::StatusOr<std::string> WithReasoning(std::string_view messages) {
   return made + "]";
 }
 
-// What a chat makes of `reasoning_effort` and `documents` before its template
-// (ChatCompletionRequest.build_chat_params), as variables that /tokenize takes: UNIMPLEMENTED for
-// what is no effort, which the chat refuses.
+// The template variables of a chat (`chat_template_kwargs`), with what the chat makes of
+// `reasoning_effort` and `documents` before its template (ChatCompletionRequest.build_chat_params):
+// /tokenize takes variables, but not these two fields. The fields win over variables of the same
+// name; an effort also sets `enable_thinking`, unless the request does. UNIMPLEMENTED for a value
+// that is no effort, which the chat refuses. Empty: there are no variables.
 absl::StatusOr<std::string> VariablesOf(const JsonFields& chat) {
   const std::string_view given = GivenIn(chat, "chat_template_kwargs");
   const std::string_view effort = GivenIn(chat, "reasoning_effort");
@@ -85,6 +98,8 @@ absl::StatusOr<std::string> VariablesOf(const JsonFields& chat) {
   return object + "}";
 }
 
+// The text of `messages`. UNIMPLEMENTED where they have media: /tokenize does not say where items
+// stand in the prompt, and blocks with a part of an item have its hash.
 absl::StatusOr<std::string> MessagesOf(const JsonFields& chat) {
   const std::string_view messages = GivenIn(chat, "messages");
   if (messages.empty()) return absl::InvalidArgumentError("messages is missing");
@@ -93,11 +108,13 @@ absl::StatusOr<std::string> MessagesOf(const JsonFields& chat) {
   return std::string(messages);
 }
 
+// The question for a chat to vLLM: the fields of a chat that /tokenize reads in the same way.
+// Fields that change the tokens of a chat and that /tokenize does not have are UNIMPLEMENTED.
 absl::StatusOr<EngineQuestion> VllmChat(const JsonFields& chat, EngineQuestion question) {
-  // Its chat refuses a list of no tools, and /tokenize does not.
+  // Its chat refuses an empty list of tools, and /tokenize does not.
   if (GivenIn(chat, "tools") == "[]") return absl::InvalidArgumentError("tools is empty");
   if (!GivenIn(chat, "truncate_prompt_tokens").empty()) return Lacks("truncate_prompt_tokens");
-  // Ids that the chat takes in the place of its messages (renderers/online_renderer.py,
+  // The chat takes these ids in the place of its messages (renderers/online_renderer.py,
   // _reused_prompt_token_ids).
   if (Contains(GivenIn(chat, "kv_transfer_params"), "\"prompt_token_ids\""))
     return Lacks("kv_transfer_params.prompt_token_ids");
@@ -119,23 +136,25 @@ absl::StatusOr<EngineQuestion> VllmChat(const JsonFields& chat, EngineQuestion q
   return question;
 }
 
-// SGLang's TokenizeRequest hands fields that it does not know on to the chat, which drops what it
-// does not know. Not passed on is what /tokenize obeys and the chat does not:
-// `add_generation_prompt` and with it `add_special_tokens`, and a prompt beside the messages.
+// SGLang's TokenizeRequest hands fields that it does not know on to the chat, which drops those
+// that it does not know either: all of the client's fields are passed on. Left out are those that
+// /tokenize obeys and the chat does not: `add_generation_prompt` and with it `add_special_tokens`,
+// and a prompt beside the messages.
 absl::StatusOr<EngineQuestion> SglangChat(const JsonFields& chat, EngineQuestion question) {
   if (const absl::Status bad = MessagesOf(chat).status(); !bad.ok()) return bad;
   for (const auto& [name, raw] : chat) {
     if (name == "model" || name == "add_generation_prompt" || name == "add_special_tokens" ||
         name == "prompt" || raw == "null")
       continue;
-    // They decide on nothing that is read, and differ between requests of one prompt.
+    // These change no token and differ between requests of one prompt. Without them more questions
+    // are equal, and found in the cache of answers.
     if (name == "stream" || name == "stream_options" || name == "user") continue;
     AppendField(name, raw, &question.body);
   }
   return question;
 }
 
-// Of several prompts the first one.
+// A text, or the first of several, as it is written. Ids are refused: they need no tokenizer.
 absl::StatusOr<std::string> FirstText(std::string_view raw) {
   if (!raw.starts_with('[')) return std::string(raw);
   JsonText array(raw);
@@ -145,9 +164,10 @@ absl::StatusOr<std::string> FirstText(std::string_view raw) {
   return std::string(items->front());
 }
 
+// The question for a text, alike for both engines but for the fields that each of them reads.
 absl::StatusOr<EngineQuestion> Completion(EngineKind engine, RequestPath path,
                                           const JsonFields& request, EngineQuestion question) {
-  // SGLang's door knows none of these: without a --completion-template it drops a suffix.
+  // SGLang ignores these fields: without a --completion-template it drops a suffix.
   const bool vllm = engine != EngineKind::kSglang;
   for (const char* name : {"suffix", "truncate_prompt_tokens", "prompt_embeds"})
     if (vllm && !GivenIn(request, name).empty()) return Lacks(name);
@@ -158,7 +178,7 @@ absl::StatusOr<EngineQuestion> Completion(EngineKind engine, RequestPath path,
   if (text.empty()) return absl::InvalidArgumentError("prompt is missing");
   const absl::StatusOr<std::string> first = FirstText(text);
   if (!first.ok()) return first.status();
-  // Both doors refuse it, and /tokenize does not.
+  // Both engines refuse an empty prompt, and /tokenize does not.
   if (*first == "\"\"") return absl::InvalidArgumentError("the prompt is empty");
   AppendField("prompt", *first, &question.body);
   if (const std::string_view adds = GivenIn(request, "add_special_tokens"); vllm && !adds.empty())
@@ -166,6 +186,7 @@ absl::StatusOr<EngineQuestion> Completion(EngineKind engine, RequestPath path,
   return question;
 }
 
+// `kChatOrCompletion` is settled by the body.
 RequestPath Decided(const BodyPrompt& prompt, const JsonFields& fields) {
   if (prompt.path != RequestPath::kChatOrCompletion) return prompt.path;
   return GivenIn(fields, "messages").empty() ? RequestPath::kCompletions : RequestPath::kChat;
@@ -173,10 +194,11 @@ RequestPath Decided(const BodyPrompt& prompt, const JsonFields& fields) {
 
 using Json = nlohmann::json;
 
-// Of an engine's own words about a refusal.
+// An engine's words about a refusal are cut to this many bytes.
 constexpr size_t kWordsMax = 500;
 
-// {"error": {"message": …}}, {"message": …}, {"detail": …}, or the text itself.
+// The words of an error: {"error": {"message": …}}, {"message": …}, {"detail": …}, or the text
+// itself.
 std::string WordsOf(std::string_view body) {
   const Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   const Json* at = &json;
@@ -189,8 +211,11 @@ std::string WordsOf(std::string_view body) {
   return words;
 }
 
-// The place and the hash of each multimodal item (scale_out/token_in_token_out/protocol.py,
-// MultiModalFeatures); false: not to be read.
+// Reads the place and the hash of each multimodal item (scale_out/token_in_token_out/protocol.py,
+// MultiModalFeatures): two objects, `mm_hashes` and `mm_placeholders`, with equal lists by kind of
+// media. False: they are not of this form, or a place lies outside the prompt; without them the
+// blocks' hashes would be wrong, so the whole answer is refused. Afterwards `items` are in the
+// order of their places, whatever their kind.
 bool ReadItems(const Json& features, size_t tokens, std::vector<PromptItem>* items) {
   if (features.is_null()) return true;
   if (!features.is_object()) return false;
@@ -199,7 +224,6 @@ bool ReadItems(const Json& features, size_t tokens, std::vector<PromptItem>* ite
   if (hashes == features.end() || places == features.end()) return features.empty();
   if (!hashes->is_object() || !places->is_object() || hashes->size() != places->size())
     return false;
-  // By kind; in the prompt they are in the order of their places.
   for (const auto& [kind, of_kind] : hashes->items()) {
     const auto at = places->find(kind);
     if (at == places->end() || !of_kind.is_array() || !at->is_array() ||
@@ -225,9 +249,11 @@ bool ReadItems(const Json& features, size_t tokens, std::vector<PromptItem>* ite
   return true;
 }
 
-// How each prompt of gpt-oss begins in Harmony's form: <|start|>system<|message|> of o200k_harmony.
+// Each prompt of gpt-oss begins so in Harmony's form: <|start|>system<|message|> of o200k_harmony.
+// Tells from the answer alone that the model is one of them.
 constexpr std::array<TokenId, 3> kHarmonyBegins = {200006, 17360, 200008};
 
+// The beginning of a question: the model by the name that the engine was asked for.
 std::string Begun(const std::string& model) { return "{\"model\":" + Quoted(model); }
 
 }  // namespace
@@ -251,6 +277,7 @@ const char* PathName(RequestPath path) {
   return "/v1/chat/completions";
 }
 
+// Paths but chats and completions (/v1/responses, /v1/messages, ids) have no /tokenize.
 absl::StatusOr<EngineQuestion> TokenizeQuestion(EngineKind engine, const std::string& model,
                                                 const Prompt& prompt) {
   EngineQuestion question{.target = "/tokenize", .body = Begun(model)};
@@ -282,6 +309,9 @@ absl::StatusOr<EngineQuestion> TokenizeQuestion(EngineKind engine, const std::st
   return made;
 }
 
+// Passes on the client's body, as a render endpoint reads it like the path itself does. Left out
+// are fields that change no token, and those that say how media come back: "mm_payload": "none"
+// asks for their hashes and places without their data.
 absl::StatusOr<EngineQuestion> RenderQuestion(EngineKind engine, const std::string& model,
                                               const Prompt& prompt) {
   if (engine == EngineKind::kSglang)
@@ -302,7 +332,7 @@ absl::StatusOr<EngineQuestion> RenderQuestion(EngineKind engine, const std::stri
   const RequestPath path = Decided(request, *fields);
   if (path == RequestPath::kVllmGenerate || path == RequestPath::kSglangGenerate)
     return absl::UnimplementedError(absl::StrCat("no render endpoint takes ", PathName(path)));
-  // The endpoint keeps no responses.
+  // A render endpoint does not know the responses that another engine stored.
   if (!GivenIn(*fields, "previous_response_id").empty())
     return absl::UnimplementedError("render endpoints do not know previous_response_id");
   question.target = absl::StrCat(PathName(path), "/render");
@@ -318,12 +348,15 @@ absl::StatusOr<EngineQuestion> RenderQuestion(EngineKind engine, const std::stri
 }
 
 bool LacksEndpoint(int status, std::string_view body) {
-  // 403: vLLM without --enable-scale-out (scale_out/factories.py). A 404 of FastAPI has no words
-  // but these; of a model it has.
+  // 403: vLLM without --enable-scale-out (scale_out/factories.py). A 404 of an unknown path has no
+  // other words than "Not Found" (FastAPI); a 404 of an unknown model has.
   if (status == 404) return WordsOf(body) == "Not Found";
   return status == 403 || status == 405 || status == 501;
 }
 
+// By status first, then by form. vLLM's /tokenize has "tokens", a render endpoint "token_ids", a
+// render of completions a list, of which the first entry is the prompt. An answer that is not fully
+// understood is UNAVAILABLE: another engine may do better.
 absl::StatusOr<PromptTokens> ReadEngineAnswer(const EngineQuestion& question, int status,
                                               std::string_view body) {
   if (status == 400 || status == 413 || status == 422)

@@ -1,14 +1,14 @@
-// What must an engine be asked so that it makes the tokens that its own door makes of a request,
-// and what does it answer?
+// The question to an engine whose answer is the tokens that the engine itself makes of a request,
+// and the reading of that answer.
 //
-//   TokenizeQuestion   POST /tokenize: every engine has it, and its request knows less than a chat does
-//   RenderQuestion     POST …/render of vLLM: takes a request as its door does, and tells where multimodal items are
+//   TokenizeQuestion   POST /tokenize: every engine has it, but its request has fewer fields than a chat
+//   RenderQuestion     POST …/render of vLLM: takes a request as the path itself does, and tells where media items are
 //
-// *Truth*: a question whose answer would be other tokens than the door's is UNIMPLEMENTED, with the
-// field that is in the way. What stands in the body is passed on as it is written there, numbers
-// too. Known only to the engine itself and in no question: vLLM's --reasoning-effort-map and
-// --exclude-tools-when-tool-choice-none, and that Kimi K3's and Cohere's renderers print
-// `tool_choice` and `response_format`; its render endpoints know them.
+// *Truth*: a question whose answer would be other tokens than those of the request is
+// UNIMPLEMENTED, with the field that is in the way. Values of the body are passed on as they are
+// written, numbers too. Not covered, as only the engine itself knows them: vLLM's
+// --reasoning-effort-map and --exclude-tools-when-tool-choice-none, and that Kimi K3's and Cohere's
+// renderers print `tool_choice` and `response_format`; its render endpoints know them.
 // *Threads*: pure functions. *Cost*: one pass of simdjson's on-demand parser and a copy of the
 // fields; two passes where messages are rewritten.
 //
@@ -43,12 +43,12 @@ absl::StatusOr<EngineQuestion> TokenizeQuestion(EngineKind engine, const std::st
 absl::StatusOr<EngineQuestion> RenderQuestion(EngineKind engine, const std::string& model,
                                               const Prompt& prompt);
 
-// UNIMPLEMENTED: the tokens are not the door's (`wrong_for_harmony`). INVALID_ARGUMENT and
-// NOT_FOUND: the engine refuses, in its words. UNAVAILABLE: anything else that is no list of
+// UNIMPLEMENTED: the tokens are not those of the request (`wrong_for_harmony`). INVALID_ARGUMENT
+// and NOT_FOUND: the engine refuses, in its words. UNAVAILABLE: any other answer without a list of
 // tokens.
 absl::StatusOr<PromptTokens> ReadEngineAnswer(const EngineQuestion& question, int status,
                                               std::string_view body);
-// The answer is that of an engine which has no such path, or has it switched off.
+// Whether the answer means that the engine has no such path, or has it switched off.
 bool LacksEndpoint(int status, std::string_view body);
 
 }  // namespace kvatlas

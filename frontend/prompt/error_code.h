@@ -1,5 +1,5 @@
-// What was not found, where it is no model: carried by a status from where it is known to the door
-// that tells it.
+// Tells a NOT_FOUND of a tokenizer from one of a model: a status carries the mark from the place
+// that knows it to the API that reports it.
 //
 // *Threads*: pure functions.
 
@@ -16,8 +16,8 @@ namespace kvatlas {
 
 inline constexpr char kAboutTokenizerUrl[] = "kvatlas/about-tokenizer";
 
-// A tokenizer's answer: what it has not found is a tokenizer for the model, unless leaves know no
-// such model either.
+// Marks a tokenizer's NOT_FOUND: no tokenizer for the model was found. Not where leaves say that
+// there is no such model.
 inline absl::Status AboutTokenizer(absl::Status why) {
   if (absl::IsNotFound(why) && !IsUnknownModel(why))
     why.SetPayload(kAboutTokenizerUrl, absl::Cord());

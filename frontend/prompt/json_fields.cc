@@ -1,3 +1,6 @@
+// Fields and items keep the exact text of their values. simdjson's on-demand parser gives it as a
+// view into the padded copy: scalars as one token, objects and arrays from bracket to bracket.
+
 #include "frontend/prompt/json_fields.h"
 
 #include <nlohmann/json.hpp>
@@ -14,10 +17,14 @@ using ondemand::json_type;
 
 absl::Status NotJson() { return absl::InvalidArgumentError("the body is not JSON"); }
 
+// A raw token of simdjson reaches to the next one, white space included.
 std::string_view WithoutSpaceBehind(std::string_view text) {
   return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
 }
 
+// The text of a value. A token of no type (NaN, Infinity) is taken as it is: Python's json reads
+// it. An object or an array is walked to its end, which checks its structure; numbers and literals
+// in it are not checked.
 absl::StatusOr<std::string_view> RawOf(ondemand::value value) {
   json_type type;
   std::string_view raw;
@@ -41,6 +48,8 @@ absl::StatusOr<std::string_view> RawOf(ondemand::value value) {
 
 }  // namespace
 
+// `places` keeps the work linear in the number of keys. A key that comes again replaces the value
+// at the place of the first, as Python's dict does.
 absl::StatusOr<JsonFields> JsonText::AsFields() {
   ondemand::document document;
   ondemand::object object;
@@ -92,10 +101,12 @@ std::string_view GivenIn(const JsonFields& fields, std::string_view name) {
   return {};
 }
 
+// Invalid UTF-8 becomes U+FFFD rather than an exception.
 std::string Quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// An object of one character is "{": no comma yet.
 void AppendField(std::string_view name, std::string_view value, std::string* object) {
   absl::StrAppend(object, object->size() > 1 ? "," : "", Quoted(std::string(name)), ":",
                   std::string(value));

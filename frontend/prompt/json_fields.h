@@ -1,8 +1,8 @@
-// What stands in the fields of a JSON object, as it is written there? For bodies that are passed on
-// in parts: numbers, escapes and the order of keys stay the client's.
+// The fields of a JSON object with the text of their values. For bodies that are passed on in
+// parts: numbers, escapes and the order of keys stay the client's.
 //
-// *Truth*: of a key that is there twice the last value, as Python's json takes it. What Python's
-// json reads and JSON does not allow (NaN) is passed on.
+// *Truth*: a key that is there twice has its last value, as in Python's json. Values that Python's
+// json reads and JSON does not allow (NaN) are passed on.
 // *Threads*: functions, and objects of one thread. *Cost*: one pass of simdjson's on-demand parser
 // over a copy.
 //
@@ -27,7 +27,7 @@ namespace kvatlas {
 // Keys and the texts of their values, in the order of the object.
 using JsonFields = std::vector<std::pair<std::string, std::string_view>>;
 
-// A text that is taken apart; what it tells points into it.
+// A text that is taken apart. Results point into it, and live as long as it does.
 class JsonText {
  public:
   explicit JsonText(std::string_view json) : padded_(json) {}
@@ -41,7 +41,7 @@ class JsonText {
   simdjson::ondemand::parser parser_;
 };
 
-// The text of a value that is not null; empty: there is none.
+// The text of the value of `name`; empty: it is missing or null.
 std::string_view GivenIn(const JsonFields& fields, std::string_view name);
 
 // A JSON string.

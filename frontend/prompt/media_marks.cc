@@ -1,3 +1,7 @@
+// `WithMarks` rewrites a body: a text in the place of each message content that has media.
+// `BeforeMarks` compares the tokens of two such bodies. `MediaIn` decides what counts as media, by
+// a search for words in the JSON text, without parsing it.
+
 #include "frontend/prompt/media_marks.h"
 
 #include <algorithm>
@@ -12,13 +16,17 @@
 namespace kvatlas {
 namespace {
 
+// Without JSON's white space at the end.
 std::string_view WithoutSpaceBehind(std::string_view text) {
   return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
 }
 
-// What a message says: `content`, and `output` of the results of calls in /v1/responses.
+// The fields that hold what a message says: `content`, and `output` of the results of calls in
+// /v1/responses.
 bool IsContent(std::string_view name) { return name == "content" || name == "output"; }
 
+// The message with the mark as its content. UNIMPLEMENTED: media are in another field, and where
+// the template prints that is not known.
 absl::StatusOr<std::string> Marked(std::string_view message, const std::string& mark) {
   JsonText text(message);
   absl::StatusOr<JsonFields> fields = text.AsFields();
@@ -40,15 +48,16 @@ absl::StatusOr<std::string> Marked(std::string_view message, const std::string& 
 
 std::string_view MediaIn(std::string_view messages) {
   // Kinds of parts, and keys that tell the kind of a part without a type (vLLM
-  // renderers/chat_utils, SGLang openai/protocol.py). In the text of a string their quotation marks
-  // are escaped.
+  // renderers/chat_utils, SGLang openai/protocol.py). A string of the JSON text cannot match:
+  // quotation marks in it are escaped.
   constexpr std::array<std::string_view, 9> kKinds = {
       "\"image_url\"", "\"input_image\"",  "\"image_embeds\"", "\"image_pil\"",  "\"audio_url\"",
       "\"video_url\"", "\"audio_embeds\"", "\"input_audio\"",  "\"input_video\""};
   for (const std::string_view kind : kKinds) {
     if (messages.find(kind) != std::string_view::npos) return kind.substr(1, kind.size() - 2);
   }
-  // Words that also name other things.
+  // These words may also be keys or values of something else: they count only as the value of
+  // "type".
   for (const std::string_view kind : {"\"image\"", "\"audio\"", "\"video\"", "\"document\""}) {
     for (size_t at = messages.find(kind); at != std::string_view::npos;
          at = messages.find(kind, at + 1)) {
@@ -61,6 +70,7 @@ std::string_view MediaIn(std::string_view messages) {
   return {};
 }
 
+// Rewrites the list of messages item by item; all other fields stay as they are written.
 absl::StatusOr<MarkedPrompt> WithMarks(const BodyPrompt& prompt, const std::string& mark) {
   JsonText body(*prompt.body);
   absl::StatusOr<JsonFields> fields = body.AsFields();
@@ -91,6 +101,8 @@ absl::StatusOr<MarkedPrompt> WithMarks(const BodyPrompt& prompt, const std::stri
   return made;
 }
 
+// Equal lists have no marks in them: then nothing tells where the media stood, and the result is
+// empty. The last equal token is dropped, as it may be merged with what follows in the real prompt.
 std::vector<TokenId> BeforeMarks(const std::vector<TokenId>& one,
                                  const std::vector<TokenId>& other) {
   const auto [end, at] = std::mismatch(one.begin(), one.end(), other.begin(), other.end());

@@ -1,14 +1,14 @@
-// How does a prompt begin that has images, audio or video, where nothing tells what these become? A
-// mark in the place of each message with one gives a prompt of text, whose tokens before the first
-// mark are the prompt's.
+// The beginning of a prompt with images, audio or video, where nothing tells which tokens these
+// become. A mark in the place of each message with media gives a prompt of text; its tokens in
+// front of the first mark are the prompt's.
 //
 //   messages   system │ user: text │ assistant: text │ user: [text, image] │ …
 //   marked     system │ user: text │ assistant: text │ user: "7"           │ …
 //   tokens     ╰────────── equal for "7" and "Q", but for the last ───────╯
 //
 // The message's own text is marked too: engines put what stands for an item in front of it where
-// the template takes strings (vLLM renderers/chat_utils). Messages behind stay, since templates
-// look at the last of the user's.
+// the template takes strings (vLLM renderers/chat_utils). Messages behind it stay, since templates
+// look at the user's last one.
 //
 // *Truth*: a beginning without its last token, which may have grown together with what follows. A
 // turn whose role depends on its parts may begin in another way: then the last block of the
@@ -37,11 +37,11 @@ struct MarkedPrompt {
   std::string media;  // "image_url", the first kind
 };
 
-// NOT_FOUND: the request has no media. UNIMPLEMENTED: where they are is not known.
+// NOT_FOUND: the request has no media. UNIMPLEMENTED: they stand in a place that is not known.
 // INVALID_ARGUMENT: it is not JSON.
 absl::StatusOr<MarkedPrompt> WithMarks(const BodyPrompt& prompt, const std::string& mark);
 
-// The tokens before the marks, of the two marked prompts; empty: they are nowhere.
+// The tokens in front of the marks, from those of the two marked prompts; empty: there are none.
 std::vector<TokenId> BeforeMarks(const std::vector<TokenId>& one,
                                  const std::vector<TokenId>& other);
 

@@ -1,3 +1,6 @@
+// Maps a status to one of seven reasons. A call whose path has no prompt is marked by a payload,
+// since its code (UNIMPLEMENTED) is also that of an unsupported body.
+
 #include "frontend/prompt/no_tokens.h"
 
 #include <chrono>
@@ -12,6 +15,7 @@ namespace {
 
 constexpr char kNoPromptUrl[] = "kvatlas/no-prompt";
 
+// Every value that `NoTokensReason` returns: `Count` looks its counter up and must find it.
 constexpr std::string_view kReasons[] = {"path",        "unsupported", "refused", "no_tokenizer",
                                          "unavailable", "late",        "too_long"};
 
@@ -25,6 +29,7 @@ absl::Status NoPromptOf(std::string_view method, std::string_view path) {
   return why;
 }
 
+// RESOURCE_EXHAUSTED is also the code of a full queue, which counts as too long.
 std::string_view NoTokensReason(const absl::Status& why) {
   if (why.GetPayload(kNoPromptUrl).has_value()) return "path";
   switch (why.code()) {
@@ -57,6 +62,7 @@ NoTokensCounter::NoTokensCounter(Metrics* metrics) : limiter_(std::chrono::minut
   }
 }
 
+// Calls without a prompt are normal traffic, so they are logged for debugging only.
 void NoTokensCounter::Count(const std::string& model, const absl::Status& why) {
   if (IsUnknownModel(why)) return;
   const std::string_view reason = NoTokensReason(why);

@@ -1,16 +1,16 @@
-// Why has a prompt no tokens? One of a few words of a status, for a metric and the log, whichever
-// door it came through.
+// The reason why a prompt has no tokens: one of a few words for a status, for a metric and the log,
+// whichever API the prompt came through.
 //
-//   path          no prompt is read of such a call: embeddings, /tokenize, forms
+//   path          no prompt is read from such a call: embeddings, /tokenize, forms
 //   unsupported   the body has a prompt that no tokens can be made of here: `prompt_embeds`, a response that an engine has stored
 //   refused       the template or the tokenizer refuses it
-//   no_tokenizer  nothing makes tokens for the model
-//   unavailable   what makes them is away, or failed
+//   no_tokenizer  no tokenizer for the model
+//   unavailable   the tokenizer or engine is away, or failed
 //   late          the tokens were not there in time
 //   too_long      for hashing, or for a queue
 //
-// *Truth*: of a prompt that was routed by load for it, or refused where a door has no other way. An
-// unknown model counts nowhere.
+// *Truth*: counts prompts that were routed by load for this reason, or refused where an API has no
+// other way. An unknown model is not counted.
 // *Threads*: any. *Bounds*: a line of the log a minute for each model and reason, of `LogLimiter`'s
 // keys.
 // *Lifetime*: the metrics outlive it, and it outlives what counts.
@@ -33,7 +33,7 @@
 
 namespace kvatlas {
 
-// What `PromptQuestion::no_prompt` says of a call whose body holds no prompt.
+// For `PromptQuestion::no_prompt` of a call whose body holds no prompt.
 absl::Status NoPromptOf(std::string_view method, std::string_view path);
 
 std::string_view NoTokensReason(const absl::Status& why);

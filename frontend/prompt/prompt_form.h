@@ -1,5 +1,4 @@
-// What form does this prompt have, as a diagnosis sees it? It tells a template from a tokenizer by
-// it.
+// The form of a prompt for diagnoses: a chat passes a template, a completion the tokenizer alone.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_PROMPT_FORM_H_
 #define KVATLAS_FRONTEND_PROMPT_PROMPT_FORM_H_

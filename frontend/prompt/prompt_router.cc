@@ -1,3 +1,14 @@
+// The whole path of one request, from the client's body to the routed answer. Each request is a
+// `Task`; the public methods make one and enter the path at their place:
+//
+//   RouteBody   ─▶ ReadBody ────╮
+//   Route       ────────────────┴─▶ AsServed ─▶ Tokenize ────╮
+//   RouteModel  ─▶ ReadModelAlone ▶ AsServed ─▶ RouteByLoad ─┤
+//   RouteByLoad ──────────────────▶ AsServed ─▶ RouteByLoad ─┴▶ RouteOnCaller ─▶ Route ─▶ ToTask
+//
+// Each step either passes the task on or calls `Task::callback` and stops, so the callback comes
+// exactly once. One thread at a time owns a task; a task needs no lock.
+
 #include "frontend/prompt/prompt_router.h"
 
 #include <algorithm>
@@ -16,14 +27,16 @@
 namespace kvatlas {
 namespace {
 
-// When clients should come again that found the queue full.
+// Told to a client (`Retry-After`) when its prompt found the queue full.
 constexpr Duration kQueueRetryAfter = std::chrono::seconds(1);
 
-// Engines among whose models the only one is looked for, and models that a client is told of.
+// `FillModel` looks at so many known engines for the fleet's only model, and names so many models
+// in its error.
 constexpr size_t kEnginesMax = 4096;
 constexpr size_t kModelsTold = 20;
 
-// Larger bodies wait for a thread of their own, which keeps them from holding up all others.
+// A body above this goes to `large_pool_`, which has one thread: long prompts queue behind each
+// other and the small ones keep the other threads.
 constexpr size_t kLargeBytes = 1 << 20;
 
 size_t BytesOf(const Prompt& prompt) {
@@ -33,15 +46,16 @@ size_t BytesOf(const Prompt& prompt) {
 
 }  // namespace
 
-// One question on its way.
+// One request on its way. Shared by the closures that continue it; the last of them frees it.
 struct PromptRouter::Task {
   PromptQuestion question;
   Callback callback;
+  // When the router got the request: `PromptQuestion::deadline` counts from here, waiting included.
   Time started{0};
-  PromptRoute answer;
+  PromptRoute answer;  // filled in on the way; what a step does not know stays empty
   bool is_large = false;
-  std::vector<std::vector<TokenId>> other_tokens;  // of other readings, when wanted
-  ModelConventions::Ptr conventions;               // with `answer.forward`
+  std::vector<std::vector<TokenId>> other_tokens;  // of `other_readings`; for `return_tokens` alone
+  ModelConventions::Ptr conventions;               // set together with `answer.forward`
 };
 
 class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Impl> {
@@ -70,13 +84,22 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     return task;
   }
 
+  // Continues the task on a thread of the router's. A full queue or a stopping router answers it.
   void OnPool(const std::shared_ptr<Task>& task, std::function<void()> job) {
     RunOn(task->is_large ? &large_pool_ : &pool_, std::move(job),
           [task](absl::Status why) { task->callback(std::move(why)); });
   }
 
-  // `next`, once the model has the name that leaves know it by: in this thread, or on one of the
-  // router's where that is asked for.
+  // Runs `next` once the input has the model name by which leaves know the model.
+  //
+  // 1. Asks `may_use` whether the caller may use the name. Before the look-up, so that a caller
+  //    without the right causes no question to leaves or engines.
+  // 2. `served_name` puts base model and adapter in the place of the name. It returns true when it
+  //    did so at once: `next` runs in this thread. Otherwise `next` runs on a pool thread later,
+  //    since `served_name` calls back on its own thread, which must not tokenize.
+  //
+  // `next` may keep a plain `this`: `Stop` drops jobs that wait, and the waiting closure holds
+  // `self`.
   template <typename Next>
   void AsServed(const std::shared_ptr<Task>& task, Next next) {
     if (task->question.may_use != nullptr) {
@@ -90,6 +113,14 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
       next();
   }
 
+  // Makes the tokens of the prompt, once for each convention of the model's engines, and routes.
+  //
+  // 1. No prompt: the input has token ids already. Routes them.
+  // 2. No tokenizer, or no time left: continues in `NoTokens`.
+  // 3. `TokenizeReadings` asks the tokenizer (`AskForTokens`) and fills in the tokens of `input`.
+  // 4. `RouteOnCaller` routes with them; an error goes to `NoTokens`.
+  //
+  // The prompt pointer aliases the task, so the prompt lives until the last answer.
   void Tokenize(const std::shared_ptr<Task>& task) {
     if (!task->question.prompt.has_value()) return Route(task);
     if (tokenizer_ == nullptr)
@@ -117,6 +148,11 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
         });
   }
 
+  // One question to the tokenizer. A question that fails without tokens first learns the engines of
+  // the model from leaves (`discover_engines.h`), since only an engine may be able to tokenize. A
+  // question that falls back to load needs no such round: its route by load learns the engines as
+  // well, and the next prompt finds them. The callback holds the prompt, which the tokenizer takes
+  // by reference.
   void AskForTokens(const Task& task, std::shared_ptr<const Prompt> prompt, Duration deadline,
                     PromptTokenizer::Callback callback) {
     const Domain& domain = task.question.input.domain;
@@ -124,14 +160,19 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
       return TokenizeMeetingEngines(frontend_, tokenizer_, domain, std::move(prompt), deadline,
                                     std::move(callback));
     }
-    // A choice by load meets engines by itself.
     const Prompt& question = *prompt;
     tokenizer_->Tokenize(domain.model, question, deadline,
                          [prompt = std::move(prompt), callback = std::move(callback)](
                              absl::StatusOr<PromptTokens> tokens) { callback(std::move(tokens)); });
   }
 
-  // Of a chat that all engines of its model read alike; which engine it is for is not known yet.
+  // Keeps the tokens for the engine to run as they are (`PromptRoute::forward`), so that it does
+  // not tokenize again. All of this must hold, since wrong ids would be computed without a check:
+  // - the prompt is a chat: the engine takes ids in place of messages there alone;
+  // - every engine of the model reads it alike, it is known whole, and it has no media items;
+  // - some engine of the model takes ids, and samples of this shape of request were its own tokens
+  //   (`is_trusted`).
+  // The chosen engine is not known yet: `ToTask` drops the tokens if it does not take ids.
   void KeepToForward(Task* task) const {
     const RouteInput& input = task->question.input;
     if (options_.is_trusted == nullptr || options_.conventions == nullptr) return;
@@ -150,6 +191,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     task->answer.forward = std::make_shared<const std::vector<TokenId>>(input.tokens);
   }
 
+  // Copies what is known of one reading into the answer: that of the chosen engine counts.
   static void TellReading(size_t reading, PromptRoute* answer) {
     const ReadingTold& told = answer->readings[reading];
     answer->tokenizer = told.tokenizer;
@@ -157,13 +199,18 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     answer->no_tokens = told.no_tokens;
   }
 
-  // The caller outlives its question, and so does what it runs.
+  // Continues on the caller's I/O thread, where it gave one (`PromptQuestion::on_caller`), so that
+  // the route uses that thread's connections. The caller runs the job in any case: the answer
+  // depends on it.
   void RouteOnCaller(const std::shared_ptr<Task>& task) {
     if (task->question.on_caller == nullptr) return Route(task);
     const auto on_caller = std::exchange(task->question.on_caller, nullptr);
     on_caller([self = shared_from_this(), task] { self->Route(task); });
   }
 
+  // The prompt has no tokens. Where the caller must have a worker, the choice is by load alone and
+  // the answer says why; otherwise the error is the answer. The error is counted here; a route by
+  // load is counted in `Route`, after the leaves were asked.
   void NoTokens(const std::shared_ptr<Task>& task, absl::Status why) {
     if (!task->question.by_load_without_tokens) {
       if (options_.on_no_tokens != nullptr)
@@ -174,18 +221,27 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     RouteByLoad(task);
   }
 
-  // Told with the answer, and to what diagnoses routes.
+  // Notes the reason in the answer, and in the input for the diagnosis of routes.
   static void Without(absl::Status tokens, Task* task) {
     task->question.input.no_tokens = std::string(tokens.message());
     task->answer.no_tokens = std::move(tokens);
   }
 
+  // A call whose body holds no prompt (`no_prompt`), or a prompt without tokens.
   void RouteByLoad(const std::shared_ptr<Task>& task) {
     if (task->answer.no_tokens.ok()) task->answer.no_tokens = task->question.no_prompt;
     task->question.input.unknown_prompt = true;
     RouteOnCaller(task);
   }
 
+  // Hands the input to the frontend. From here on the input is moved from: what the answer needs of
+  // it is copied first.
+  //
+  // 1. Copies the tokens where the caller wants them, and those to forward (`KeepToForward`).
+  // 2. Sets the deadline of the route: what is left of the request's, at most the input's, and at
+  //    least the smallest unit, since 0 would mean "the default".
+  // 3. Drops tokens that are too many to hash, where the caller falls back to load.
+  // 4. Asks the frontend. A route by load counts as one without tokens only if it succeeded.
   void Route(const std::shared_ptr<Task>& task) {
     RouteInput& input = task->question.input;
     task->answer.prompt_tokens = input.tokens.size();
@@ -205,7 +261,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     }
     if (task->answer.no_tokens.ok() || options_.on_no_tokens == nullptr)
       return frontend_->RouteAsync(std::move(input), ToTask(task));
-    // A model that no leaf knows is not one without tokens.
+    // A client may name a model that does not exist. Only the leaves tell, so the count waits for
+    // their answer.
     std::string model = input.domain.model;
     frontend_->RouteAsync(std::move(input),
                           [task, model = std::move(model), count = options_.on_no_tokens,
@@ -215,6 +272,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
                           });
   }
 
+  // Completes the answer with the route. The readings of the answer are by `RouteResult::reading`:
+  // the chosen engine decides which tokens and which tokenizer are reported.
   static Frontend::Callback ToTask(const std::shared_ptr<Task>& task) {
     return [task](absl::StatusOr<RouteResult> route) {
       if (!route.ok()) return task->callback(route.status());
@@ -230,6 +289,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     };
   }
 
+  // A second choice keeps what the first answer knew of the prompt. Tokens to forward are not among
+  // it: the next engine may not take them.
   void RouteAgain(const PromptRoute& earlier, std::vector<CellWorker> tried, Callback callback) {
     const std::shared_ptr<Task> task = NewTask({}, std::move(callback));
     task->answer.prompt_tokens = earlier.prompt_tokens;
@@ -243,6 +304,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     RunOn(&pool_, std::move(job), std::move(refused));
   }
 
+  // `Submit` returns false for a full queue. `refused` then runs in the calling thread; for a job
+  // that waited when the pool stopped it runs in the thread that stops it.
   static void RunOn(HttpPool* pool, std::function<void()> job,
                     std::function<void(absl::Status)> refused) {
     const bool taken = pool->Submit(std::move(job), /*continued=*/false, [refused] {
@@ -253,7 +316,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
                              kQueueRetryAfter));
   }
 
-  // INVALID_ARGUMENT: none is said, and there are several or none.
+  // Fills in the only model of the fleet, as an engine does for a body without a model.
+  // INVALID_ARGUMENT: the fleet has none, or several; the error lists them.
   absl::Status FillModel(std::string* model) const {
     if (!model->empty()) return absl::OkStatus();
     std::set<std::string> models;
@@ -280,6 +344,15 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     return absl::InvalidArgumentError(text);
   }
 
+  // Reads the body and continues with the prompt that it has. Runs on a pool thread, or in the
+  // caller's for small bodies.
+  //
+  // 1. Refuses a body whose model cannot be read where `may_use` has to judge it.
+  // 2. Reads model, salt, limits and the place of the prompt; the prompt itself is left to the
+  //    tokenizer.
+  // 3. Tells the caller what the body says of its engine (`on_wishes`): the caller may restrict the
+  //    workers before anything is chosen.
+  // 4. Continues without a prompt, with ids, or with a body to tokenize.
   void ReadBody(RequestPath path, const std::shared_ptr<const std::string>& body,
                 const std::shared_ptr<Task>& task) {
     if (absl::Status bad = CanBeAsked(*body, *task); !bad.ok()) return task->callback(bad);
@@ -305,13 +378,15 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
       input.form = PromptForm::kCompletion;
     } else {
       task->question.prompt = std::get<BodyPrompt>(std::move(request->prompt));
-      // What a client's own template costs does not follow from its size.
+      // The cost of a client's own template does not follow from its size, so it never runs in the
+      // caller's thread, however small the body.
       if (request->own_template && body->size() <= task->question.inline_bytes_max)
         return AsServed(task, [this, task] { OnPool(task, [this, task] { Tokenize(task); }); });
     }
     AsServed(task, [this, task] { Tokenize(task); });
   }
 
+  // Of a call without a prompt, reads the model alone, and routes by load.
   void ReadModelAlone(const std::string& body, const std::shared_ptr<Task>& task) {
     if (absl::Status bad = CanBeAsked(body, *task); !bad.ok()) return task->callback(bad);
     absl::StatusOr<std::string> name = ReadModel(body);
@@ -322,12 +397,14 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
  private:
-  // `may_use` needs the model that the engine will read.
+  // `may_use` judges the model that the engine will read. The name in a UTF-16 or UTF-32 body is
+  // not read here, and the engine would read it: such a body is refused where `may_use` is set.
   static absl::Status CanBeAsked(const std::string& body, const Task& task) {
     if (task.question.may_use == nullptr || !IsWideText(body)) return absl::OkStatus();
     return absl::InvalidArgumentError("the body is not UTF-8: its model cannot be read");
   }
 
+  // REQUIRES: the question has a deadline. May be negative.
   Duration Left(const Task& task) const {
     return task.started + task.question.deadline - Clock::Real().Now();
   }
@@ -335,14 +412,15 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   const PromptRouterOptions options_;
   Frontend* const frontend_;
   PromptTokenizer* const tokenizer_;
-  HttpPool pool_;
-  HttpPool large_pool_;
+  HttpPool pool_;        // `threads` threads
+  HttpPool large_pool_;  // one thread, for prompts above `kLargeBytes`
 };
 
 PromptRouter::PromptRouter(const PromptRouterOptions& options, Frontend* frontend,
                            PromptTokenizer* tokenizer)
     : impl_(std::make_shared<Impl>(options, frontend, tokenizer)) {}
 
+// Waits for jobs that run. Closures that the frontend or a caller holds keep `Impl` alive longer.
 PromptRouter::~PromptRouter() { impl_->Stop(); }
 
 void PromptRouter::Route(PromptQuestion question, Callback callback) {

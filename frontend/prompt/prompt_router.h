@@ -1,21 +1,20 @@
-// Which worker should take this chat, or this text? From what a client says to a worker: read, made
-// tokens of, routed.
+// Chooses a worker for a chat or a text: reads the client's body, makes tokens of the prompt, and
+// routes it.
 //
 //   body ─▶ ReadPromptRequest ──╮
 //   text, chat ─────────────────┴▶ served name ─▶ TokenizeReadings ─▶ Frontend::RouteAsync ─▶ callback
 //
-// *Truth*: the tokens are the engine's or there are none. Who must have a worker in any case
-// (`by_load_without_tokens`) gets one by load alone then, and `no_tokens` says why; who does not,
-// gets the error, once leaves were asked for engines (`meet_engines.h`).
-// *Threads*: any. Reading and tokenizing run on threads of its own, bodies above 1 MiB on one
-// thread for them alone, so that a long prompt does not keep others from being served, or on the
-// caller's for small bodies where it says so; the callback runs on one of these or of the
-// frontend's.
+// *Truth*: the tokens are the engine's, or there are none. Without tokens, a caller that needs a
+// worker in any case (`by_load_without_tokens`) gets one by load alone, and `no_tokens` says why.
+// Another caller gets the error, after leaves were asked for engines (`discover_engines.h`).
+// *Threads*: any. Reading and tokenizing run on threads of its own, bodies above 1 MiB on a single
+// thread of their own, so that they do not delay others; small bodies on the caller's thread where
+// it allows that (`inline_bytes_max`); the callback runs on one of these or of the frontend's.
 // *Bounds*: `queue_max` prompts waiting for a thread; more are RESOURCE_EXHAUSTED with a time to
 // come again (`RetryAfter`).
-// *Lifetime*: the destructor waits for what runs; what waits for a thread then is UNAVAILABLE.
-// Frontend and tokenizer outlive it; callbacks may come later than it ends only as the frontend's
-// do.
+// *Lifetime*: the destructor waits for jobs that run; prompts that wait for a thread get
+// UNAVAILABLE. Frontend and tokenizer outlive it. Callbacks of routes under way may come after it,
+// as the frontend's do.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_PROMPT_ROUTER_H_
 #define KVATLAS_FRONTEND_PROMPT_PROMPT_ROUTER_H_
@@ -51,14 +50,13 @@ struct PromptRouterOptions {
   std::function<std::vector<std::string>()> models = nullptr;
   // How the engines of a model read requests; outlives the router. Null: as vLLM does.
   const EngineConventions* conventions = nullptr;
-  // Before anything is made of the prompt: for names of models that leaves know as others, as
-  // adapters are. Null: there are none.
+  // Called before tokenizing: resolves names by which leaves do not know the model, such as
+  // adapters. Null: there are none.
   ServedNameFinder served_name = nullptr;
-  // Hears of each prompt that is routed without tokens, or refused for want of them. Null: nothing
-  // does.
+  // Called for each prompt that is routed without tokens, or refused for lack of them. May be null.
   OnNoTokens on_no_tokens = nullptr;
-  // Whether the tokens that are made of such prompts were found to be the engine's often enough
-  // (`TokenizerChoice::IsTrusted`). Null: no.
+  // Whether tokens of such prompts were equal to the engine's in enough samples
+  // (`TokenizerChoice::IsTrusted`). Null: never.
   std::function<bool(const std::string& model, const BodyPrompt& prompt)> is_trusted = nullptr;
 };
 
@@ -74,30 +72,29 @@ struct PromptQuestion {
   // thread, before `RouteBody` and `RouteModel` return: tens of microseconds per KiB. 0: none, for
   // callers that must not be held up.
   size_t inline_bytes_max = 0;
-  // Of tokenizing and routing together, beside each one's own; 0: none.
+  // For tokenizing and routing together, in addition to the deadline of each; 0: none.
   Duration deadline{0};
-  // Hears, before anything is chosen, what the body says of the engine that must take it, in the
-  // thread that reads it; may change the question by it. Null: a rank that the body names counts,
-  // nothing else.
+  // Called before a worker is chosen, in the thread that reads the body, with what the body says of
+  // its engine; may change the input. Null: a rank that the body names counts, nothing else.
   std::function<void(const RequestWishes&, RouteInput*)> on_wishes = nullptr;
-  // May the caller use the model that the request names? Asked once that is known, before it is
-  // looked up; what is not OK is the answer. Null: any.
+  // Whether the caller may use the model that the request names. Called once the name is known,
+  // before it is looked up; an error is the answer. Null: any model.
   std::function<absl::Status(const std::string& model)> may_use = nullptr;
-  // Runs a job in the caller's thread. Where a thread of the router's made tokens, the route begins
-  // there: a thread with an I/O loop asks over connections of its own. Null: it begins where the
+  // Runs a job in the caller's thread. The route begins there when another thread made the tokens,
+  // so that a thread with an I/O loop uses its own connections. Null: the route begins where the
   // tokens were made.
   std::function<void(std::function<void()>)> on_caller = nullptr;
 };
 
 struct PromptRoute {
   RouteResult route;
-  // As the chosen engine reads the prompt, where engines do so differently.
+  // As the chosen engine reads the prompt, where engines read it differently.
   size_t prompt_tokens = 0;
-  std::string tokenizer = {};        // what made tokens of the prompt; empty: it was tokens
+  std::string tokenizer = {};        // that made the tokens; empty: the prompt was tokens
   std::vector<TokenId> tokens = {};  // when wanted
   absl::Status no_tokens = {};       // OK, or why the choice is by load alone
-  // Tokens that the chosen engine may be given in the place of making its own: of a chat whose
-  // reading is trusted, where the engine takes them. Null: it is not to be given any.
+  // Tokens for the chosen engine to use instead of tokenizing: of a chat whose tokens are trusted,
+  // where the engine takes token ids. Null: it must tokenize.
   std::shared_ptr<const std::vector<TokenId>> forward = {};
   std::vector<ReadingTold> readings =
       {};  // by `RouteResult::reading`; empty: the prompt was tokens, or has none
@@ -116,23 +113,23 @@ class PromptRouter {
 
   // The callback comes exactly once, possibly before this returns.
   void Route(PromptQuestion question, Callback callback);
-  // `question` has what the body does not say: tenant, session, deadline. INVALID_ARGUMENT begins
-  // with the field's name. A body without a model means the only one that there is, as it does for
-  // an engine.
+  // `question` has what the body does not say: tenant, session, deadline. The text of
+  // INVALID_ARGUMENT begins with the field's name. A body without a model means the fleet's only
+  // model, as it does for an engine.
   void RouteBody(RequestPath call, std::shared_ptr<const std::string> body, PromptQuestion question,
                  Callback callback);
-  // Of any other call: by load, for the model that the body names.
+  // For any other call: by load, for the model that the body names.
   void RouteModel(std::shared_ptr<const std::string> body, PromptQuestion question,
                   Callback callback);
   // By load, for the model of `question`.
   void RouteByLoad(PromptQuestion question, Callback callback);
-  // Another worker for a prompt that was routed, and that those in `tried` failed to take: they
-  // come last. Nothing is read or tokenized again (`Frontend::RouteAgain`). REQUIRES:
+  // Another worker for a prompt that was routed and that the workers in `tried` failed to take;
+  // these come last. Nothing is read or tokenized again (`Frontend::RouteAgain`). REQUIRES:
   // `earlier.route.routed` is not null.
   void RouteAgain(const PromptRoute& earlier, std::vector<CellWorker> tried, Callback callback);
 
-  // Runs `job` on a thread that reads prompts; `refused` hears of a full queue or the end, and then
-  // `job` is not run.
+  // Runs `job` on a thread that reads prompts. `refused` is called instead when the queue is full
+  // or the router stops.
   void Run(std::function<void()> job, std::function<void(absl::Status)> refused);
 
  private:

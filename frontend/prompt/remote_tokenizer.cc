@@ -1,3 +1,11 @@
+// One object, one thread (`io_`), two kinds of work: questions of prompts to engines, and looks at
+// what engines are. `Ask` runs in the caller's thread up to `asio::post`; everything from `Begin`
+// on runs in the thread of `io_`, which also calls back.
+//
+// Locks: `mutex_` guards what callers and the thread share (cache, engines, order of engines). It
+// is never held over a callback or a call to an engine. What is marked "of the thread" needs no
+// lock.
+
 #include "frontend/prompt/remote_tokenizer.h"
 
 #include <algorithm>
@@ -28,13 +36,15 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Of a prompt's deadline, what an engine has to itself.
+// An engine has a fourth of the prompt's deadline to itself; then another one is asked beside it.
 constexpr int kAnotherAfterPart = 4;
 
-// Where an engine says what it is.
+// Where an engine says what it is, in the order in which `LookAt` asks. Each path is asked only if
+// those before it did not say enough.
 constexpr std::array kLookAt = {"/metrics", "/server_info", "/get_server_info"};
 constexpr Duration kLookTimeout = std::chrono::seconds(2);
 
+// Appended to a refusal of /tokenize when no engine has a render endpoint.
 constexpr char kRenderRemedy[] =
     "; vLLM's render endpoints can: start the engine with --enable-scale-out, or `vllm launch "
     "render` beside it and name that by --tokenizer_url";
@@ -45,6 +55,7 @@ std::optional<EngineKind> KindOf(const EngineFacts& facts) {
   return std::nullopt;
 }
 
+// Whose tokens a prompt asks for. A text without a body is asked as of vLLM.
 EngineKind KindOf(const Prompt& prompt) {
   const auto* const body = std::get_if<BodyPrompt>(&prompt);
   const bool sglang = body != nullptr && body->convention.engine == EngineKind::kSglang;
@@ -58,6 +69,9 @@ class RemoteTokenizer::Impl {
   explicit Impl(RemoteTokenizerOptions options)
       : options_(std::move(options)), pool_(options_.engine), thread_([this] { io_.run(); }) {}
 
+  // Ends what is under way in the thread itself, so that no callback runs beside it, and joins.
+  // `stopping_` stops looks and questions that were posted but have not begun. Both containers are
+  // copied, since ending an entry erases it.
   ~Impl() {
     asio::post(io_, [this] {
       stopping_ = true;
@@ -69,6 +83,13 @@ class RemoteTokenizer::Impl {
     thread_.join();
   }
 
+  // 1. Drops engines of another kind than the prompt's, where some of its own kind are known
+  //    (`OfOneKind`).
+  // 2. Looks at the engines again, if the last look is old (`Look`); the question does not wait for
+  //    it.
+  // 3. Writes the question (`Formulate`).
+  // 4. Answers from the cache (`Find`), in the caller's thread.
+  // 5. Orders the engines (`InOrder`) and continues in the thread (`Begin`).
   void Ask(const std::string& model, const Prompt& prompt, Duration deadline, Callback callback) {
     std::vector<std::string> urls = options_.urls(model);
     if (urls.empty()) return callback(NoEngineMet(model));
@@ -95,50 +116,60 @@ class RemoteTokenizer::Impl {
   }
 
  private:
-  // One engine that is asked.
+  // One engine that is asked for one prompt. `call` is null once the question has ended: the call
+  // and its callbacks hold each other, and `End` breaks that ring.
   struct Try {
     std::string url;
     std::shared_ptr<EngineCall> call;
     int status = 0;
     std::string answer;
   };
-  // One prompt on its way to engines and back; of the thread, but for its making.
+  // One prompt on its way to engines and back. `Ask` makes it; then it is the thread's alone. It
+  // lives while it is in `questions_` or a callback holds it: a callback that finds it gone from
+  // `questions_` does nothing.
   struct Question {
     explicit Question(asio::io_context* io) : timer(*io), another(*io) {}
     EngineQuestion what;
     std::shared_ptr<const std::string> body;  // of `what`
-    bool renders = false;
-    absl::Status lacks;  // why it is a matter of render endpoints
-    std::vector<std::string> urls;
+    bool renders = false;                     // asked of a render endpoint, not of /tokenize
+    absl::Status lacks;                       // why /tokenize cannot express it; set with `renders`
+    std::vector<std::string> urls;            // of one kind of engine, in the order to ask them
     Callback callback;
-    asio::steady_timer timer;
-    asio::steady_timer another;  // is asked beside one that is late
+    asio::steady_timer timer;    // the deadline of the whole question
+    asio::steady_timer another;  // asks the next engine beside one that is late
     Duration another_after{0};
-    std::vector<std::shared_ptr<Try>> under_way;
-    size_t tried = 0;
-    absl::Status why;
+    std::vector<std::shared_ptr<Try>> under_way;  // asked and without an answer
+    size_t tried = 0;                             // of `urls`, those before it were asked
+    absl::Status why;                             // of the last engine that failed
   };
+  // An answer that is kept. It is valid while its engine has the same start, for `answers_for` at
+  // most. Its engine is always in `selves_`: `SelfOf` clears both together.
   struct Known {
-    std::string key;
+    std::string key;  // `KeyOf`
     PromptTokens tokens;
-    std::string url;  // who said it
-    uint64_t start = 0;
+    std::string url;     // of the engine that answered
+    uint64_t start = 0;  // its `Self::starts` then
     Time until{0};
+    // The key is stored twice, in the list and as the key of `known_`; 256 stands for the nodes.
     size_t bytes() const { return 2 * key.size() + tokens.tokens.size() * sizeof(TokenId) + 256; }
   };
-  // What an engine is.
+  // What is known of an engine, by its url. A restart is seen by another start, or by a counter of
+  // prompt tokens that went back, or by another kind of engine at the same url.
   struct Self {
     std::optional<EngineKind> kind;  // nothing: not known
-    std::string start;               // in its own words
-    uint64_t prompt_tokens = 0;      // since then
-    uint64_t starts = 0;             // that were seen
-    bool lacks_render = false;
-    bool looking = false;
-    Time look_at{0};
+    std::string start;               // in its own words: a time, as text
+    uint64_t prompt_tokens = 0;      // computed since then, by its metrics
+    uint64_t starts = 0;             // restarts and failures seen; answers of an older one are void
+    bool lacks_render = false;       // it answered that it has no render endpoint
+    bool looking = false;            // a look is under way
+    Time look_at{0};                 // no look before this
   };
 
   // ---- What engines are ----
 
+  // The entry of an engine, made if it is new. A table that is full is cleared, with all answers
+  // that depend on it: urls come from the fleet, and more than `kEnginesKnownMax` are not expected.
+  // References into `selves_` and `known_` do not survive a call with a new url.
   Self& SelfOf(const std::string& url) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (selves_.size() >= kEnginesKnownMax && !selves_.contains(url)) {
       selves_.clear();
@@ -149,6 +180,8 @@ class RemoteTokenizer::Impl {
     return selves_[url];
   }
 
+  // Forgets what the earlier process said. `kind` stays until the next look: the new process is
+  // most likely of the same kind.
   static void Restarted(Self* self) {
     ++self->starts;
     self->start.clear();
@@ -156,8 +189,10 @@ class RemoteTokenizer::Impl {
     self->lacks_render = false;
   }
 
-  // Whose tokens are asked for: where engines of this kind are known, theirs alone; else those of
-  // what is known of the first.
+  // Which kind of engine is asked. Engines that are known to be of another kind are dropped. Where
+  // all are of another kind, the kind of the first one is asked instead: the caller asked for
+  // tokens of this model, and no engine makes the wanted ones. Engines whose kind is not known are
+  // kept.
   EngineKind OfOneKind(EngineKind kind, std::vector<std::string>* urls) {
     MutexLock lock(&mutex_);
     const auto is_other = [&](const std::string& url) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -171,7 +206,8 @@ class RemoteTokenizer::Impl {
     return kind;
   }
 
-  // Asks an engine what it is, unless that was asked for lately.
+  // Asks an engine what it is, once in `look_every`. Called for each prompt, so that only engines
+  // in use are looked at.
   void Look(const std::string& url) {
     if (options_.look_every <= Duration(0)) return;
     absl::StatusOr<EngineUrl> parsed = EngineUrl::Parse(url);
@@ -187,8 +223,9 @@ class RemoteTokenizer::Impl {
     asio::post(io_, [this, url, parsed = *std::move(parsed)] { LookAt(url, parsed, 0, {}); });
   }
 
-  // vLLM says its start in its metrics, SGLang in its server info, which was called
-  // /get_server_info.
+  // Asks one path of `kLookAt` after another until the kind and the start of the engine are known.
+  // vLLM says its start in its metrics, SGLang in its server info, which older versions call
+  // /get_server_info. `facts` collects what the paths say.
   void LookAt(const std::string& url, const EngineUrl& parsed, size_t path, EngineFacts facts) {
     if (stopping_) return;
     looks_[url] = AskEngines(&io_, &pool_, {parsed}, kLookAt[path], {}, kLookTimeout,
@@ -205,6 +242,7 @@ class RemoteTokenizer::Impl {
                              });
   }
 
+  // An engine that said nothing keeps what was known of it: it may be away for a moment.
   void TakeFacts(const std::string& url, const EngineFacts& facts) {
     MutexLock lock(&mutex_);
     Self& self = SelfOf(url);
@@ -220,7 +258,10 @@ class RemoteTokenizer::Impl {
 
   // ---- A prompt ----
 
-  // What is asked: /tokenize where that can express the prompt, else a render endpoint.
+  // Writes the question: /tokenize where that can express the prompt, else a render endpoint. With
+  // `RemoteWay::kRender` always the latter. UNIMPLEMENTED names what /tokenize lacks rather than
+  // what the render endpoint lacks, as the former is the reason that the user can act on. The body
+  // moves into `question->body`, which all calls share.
   absl::Status Formulate(EngineKind kind, const std::string& model, const Prompt& prompt,
                          Question* question) {
     absl::StatusOr<EngineQuestion> what =
@@ -240,14 +281,17 @@ class RemoteTokenizer::Impl {
     return absl::OkStatus();
   }
 
-  // A render endpoint is not there, for all that is known.
+  // The error of an engine without a render endpoint. NOT_FOUND lets the caller try its next way;
+  // UNIMPLEMENTED tells what to start.
   absl::Status LacksRender(const Question& question, const std::string& url) const {
     if (options_.way == RemoteWay::kRender)
       return absl::NotFoundError(url + " has no " + question.what.target);
     return absl::UnimplementedError(std::string(question.lacks.message()) + kRenderRemedy);
   }
 
-  // Another one first each time, and those that were late or failed last.
+  // Rotates the engines by one for each question, which spreads the load, and moves those that were
+  // late or failed in the last `kEngineLateFor` to the end. They stay in the list: they may be the
+  // only ones.
   std::vector<std::string> InOrder(std::vector<std::string> urls) {
     if (urls.size() < 2) return urls;
     MutexLock lock(&mutex_);
@@ -266,6 +310,8 @@ class RemoteTokenizer::Impl {
     late_[url] = Clock::Real().Now() + kEngineLateFor;
   }
 
+  // In the thread. From here on the question ends in `End`, exactly once: by an answer, by the last
+  // engine's failure, by the deadline, or by the destructor.
   void Begin(const std::shared_ptr<Question>& question, Duration deadline) {
     if (stopping_) return question->callback(absl::UnavailableError("stopping"));
     if (questions_.size() >= options_.calls_max)
@@ -281,14 +327,18 @@ class RemoteTokenizer::Impl {
     TryNext(question);
   }
 
+  // Engines that are under way at the deadline, or when the next one is asked, come last for the
+  // following questions. They may still answer this one.
   void NoteAllLate(const Question& question) {
     for (const std::shared_ptr<Try>& one : question.under_way) NoteLate(one->url);
   }
 
+  // At most `tries` engines are asked for one prompt, as each of them does the whole work.
   bool MayTry(const Question& question) const {
     return question.tried < std::min(options_.tries, question.urls.size());
   }
 
+  // A slow engine is not given up: the next one is asked beside it and the first answer counts.
   void AskAnotherLater(const std::shared_ptr<Question>& question) {
     if (!MayTry(*question)) return;
     question->another.expires_after(question->another_after);
@@ -299,6 +349,9 @@ class RemoteTokenizer::Impl {
     });
   }
 
+  // Asks the next engine of the list. Engines that are known to lack the endpoint, and urls that do
+  // not parse, cost no call. Ends the question with the last reason when no engine is left and none
+  // is under way; otherwise an earlier one may still answer.
   void TryNext(const std::shared_ptr<Question>& question) {
     if (!MayTry(*question)) {
       if (question->under_way.empty()) End(question, question->why);
@@ -311,7 +364,7 @@ class RemoteTokenizer::Impl {
       lacks_render = SelfOf(text).lacks_render;
     }
     if (lacks_render) {
-      // It was not asked, and another may be.
+      // It is not counted as tried, as it was not asked.
       question->urls.erase(question->urls.begin() + static_cast<ptrdiff_t>(--question->tried));
       question->why = LacksRender(*question, text);
       return TryNext(question);
@@ -349,6 +402,7 @@ class RemoteTokenizer::Impl {
     one->call->Start();
   }
 
+  // The body comes in pieces, and the next one only after `Resume`.
   void OnPiece(const std::shared_ptr<Question>& question, Try& one, std::string_view piece) {
     if (one.answer.size() + piece.size() > options_.answer_bytes_max)
       return End(question, absl::UnavailableError("the engine's answer is too long"));
@@ -356,14 +410,17 @@ class RemoteTokenizer::Impl {
     one.call->Resume();
   }
 
+  // The engine is away, late or broken: it comes last for a while, and its answers and its lack of
+  // endpoints are forgotten, since it may come back as another version.
   void OnFailed(const std::shared_ptr<Question>& question, const std::shared_ptr<Try>& one,
                 absl::Status why) {
     NoteLate(one->url);
-    Forget(one->url);  // when it is back it may be another one
+    Forget(one->url);
     GoOn(question, one, std::move(why));
   }
 
-  // With the next engine, after one that does not answer the question.
+  // Continues after an engine that did not answer the question. The next one is asked only if no
+  // other is under way: `another` asks it beside those that are.
   void GoOn(const std::shared_ptr<Question>& question, const std::shared_ptr<Try>& one,
             absl::Status why) {
     std::erase(question->under_way, one);
@@ -371,6 +428,10 @@ class RemoteTokenizer::Impl {
     if (question->under_way.empty()) TryNext(question);
   }
 
+  // 1. No such endpoint: remembers that, and asks the next engine.
+  // 2. Not readable as tokens (UNAVAILABLE): counts as a failure.
+  // 3. A refusal is the engine's word: it ends the question, other engines are not asked.
+  // 4. Tokens: kept for equal questions, and given to the caller.
   void OnAnswer(const std::shared_ptr<Question>& question, const std::shared_ptr<Try>& one) {
     if (question->renders && LacksEndpoint(one->status, one->answer)) {
       {
@@ -388,6 +449,8 @@ class RemoteTokenizer::Impl {
     End(question, *std::move(answer));
   }
 
+  // Calls back and cuts the calls that are still under way. A second call for the same question
+  // does nothing.
   void End(const std::shared_ptr<Question>& question, absl::StatusOr<PromptTokens> answer) {
     if (questions_.erase(question) == 0) return;
     question->timer.cancel();
@@ -397,10 +460,13 @@ class RemoteTokenizer::Impl {
     std::exchange(question->callback, nullptr)(std::move(answer));
   }
 
+  // The path and the whole body, which names the model. The kind of the engine is no part of it.
   static std::string KeyOf(const Question& question) {
     return question.what.target + *question.body;
   }
 
+  // An answer of an earlier start of its engine, or one that is too old, counts as none; `Remember`
+  // replaces it.
   std::optional<PromptTokens> Find(const Question& question) {
     MutexLock lock(&mutex_);
     const auto found = known_.find(KeyOf(question));
@@ -415,6 +481,7 @@ class RemoteTokenizer::Impl {
     return tokens;
   }
 
+  // An answer that is larger than the cache is not kept. The answers used longest ago go first.
   void Remember(const Question& question, const std::string& url, const PromptTokens& tokens) {
     MutexLock lock(&mutex_);
     Known known{.key = KeyOf(question),
@@ -444,18 +511,18 @@ class RemoteTokenizer::Impl {
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   EngineConnections pool_;
   std::set<std::shared_ptr<Question>> questions_;       // under way; of the thread
-  std::map<std::string, std::function<void()>> looks_;  // what ends them; of the thread
+  std::map<std::string, std::function<void()>> looks_;  // by url: ends a look; of the thread
   bool stopping_ = false;                               // of the thread
 
   mutable Mutex mutex_;
-  std::list<Known> latest_ ABSL_GUARDED_BY(mutex_);  // what was asked for last comes first
+  std::list<Known> latest_ ABSL_GUARDED_BY(mutex_);  // the latest used first
   absl::flat_hash_map<std::string, std::list<Known>::iterator> known_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hits_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, Self> selves_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Time> late_ ABSL_GUARDED_BY(mutex_);  // until when
-  std::thread thread_;
+  std::map<std::string, Time> late_ ABSL_GUARDED_BY(mutex_);  // by url: comes last until then
+  std::thread thread_;  // the last member: it starts when all others are there
 };
 
 RemoteTokenizer::RemoteTokenizer(RemoteTokenizerOptions options)

@@ -4,6 +4,8 @@
 
 namespace kvatlas {
 
+// `lora_name` is set for an adapter alone: its blocks have the seed of that name. A further name of
+// a model has the blocks of the model.
 void AsServed(const ServedNames& names, RouteInput* input) {
   const auto found = names.find(input->domain.model);
   if (found == names.end()) return;
@@ -13,6 +15,8 @@ void AsServed(const ServedNames& names, RouteInput* input) {
   if (!served.workers.empty()) AllowOnly(served.workers, input);
 }
 
+// An empty list allows all workers. So an intersection that is empty needs an entry that no worker
+// has.
 void AllowOnly(const std::vector<std::string>& workers, RouteInput* input) {
   std::vector<std::string>& allowed = input->allowed_workers;
   if (allowed.empty()) {

@@ -1,3 +1,7 @@
+// The shape of a request is a text: engine, path, model and the words of `kFeatures` that its body
+// has. Requests of one shape are assumed to be tokenized alike, right or wrong, so a few samples
+// speak for all of them.
+
 #include "frontend/prompt/token_evidence.h"
 
 #include <array>
@@ -12,12 +16,15 @@
 namespace kvatlas {
 namespace {
 
+// A word in the body, and how the log names it. Two words may have one name; they stand side by
+// side then, and the name is written once.
 struct Feature {
   std::string_view word;  // in the body
   const char* name;
 };
 
-// In a string of the body their quotation marks are escaped.
+// Searched with their quotation marks, so that a string of the body cannot match: marks in it are
+// escaped. A value may match as well as a key ("developer", "tool_use").
 constexpr std::array<Feature, 9> kFeatures = {{{"\"tools\"", "tools"},
                                                {"\"tool_calls\"", "calls of tools"},
                                                {"\"tool_use\"", "calls of tools"},
@@ -28,8 +35,8 @@ constexpr std::array<Feature, 9> kFeatures = {{{"\"tools\"", "tools"},
                                                {"\"text\"", "parts"},
                                                {"\"chat_template_kwargs\"", "template variables"}}};
 
-// A bit for each of `kFeatures` that is in the body, which is looked at once: a body has a thousand
-// quotation marks.
+// A bit for each of `kFeatures` that is in the body. One pass over the quotation marks instead of
+// nine searches: a body has about a thousand marks.
 uint32_t FeaturesOf(std::string_view body) {
   uint32_t found = 0;
   for (size_t at = body.find('"'); at != std::string_view::npos; at = body.find('"', at + 1)) {
@@ -45,6 +52,8 @@ uint32_t FeaturesOf(std::string_view body) {
 
 }  // namespace
 
+// Only the first `kShapeBytesMax` of the body count; a longer one may get the shape of its
+// beginning.
 std::string ShapeOf(const std::string& model, const BodyPrompt& prompt) {
   const char* const engine = prompt.convention.engine == EngineKind::kSglang ? "SGLang" : "vLLM";
   std::string shape = absl::StrCat(engine, "'s ", PathName(prompt.path), " of ", model);
@@ -65,17 +74,22 @@ bool TokenEvidence::IsDistrusted(const std::string& shape) {
   return found != shapes_.end() && options_.clock->Now() < found->second.distrusted_until;
 }
 
+// A difference sets `equal` back to 0, so the count is of equal samples since then.
 bool TokenEvidence::IsTrusted(const std::string& shape) {
   MutexLock lock(&mutex_);
   const auto found = shapes_.find(shape);
   return found != shapes_.end() && found->second.equal >= options_.first;
 }
 
+// Requests of a shape are samples until `first` were taken since the last difference; then each
+// `every`-th request is one. A request that is due while `under_way_max` samples run is skipped.
+// True: one is counted as under way, until `Add` or `Unknown`.
 bool TokenEvidence::Samples(const std::string& shape) {
   MutexLock lock(&mutex_);
   if (shapes_.size() >= options_.shapes_max && !shapes_.contains(shape)) return false;
   Shape& of = shapes_[shape];
-  // Also where the engine cannot tell, which costs a question each time.
+  // Samples without an answer count too. A shape that the engine cannot tokenize then costs a
+  // question once in `every` requests, not each time.
   const bool due = of.sampled < options_.first || of.requests % options_.every == 0;
   ++of.requests;
   if (!due || under_way_ >= options_.under_way_max) return false;
@@ -89,6 +103,8 @@ void TokenEvidence::Unknown() {
   --under_way_;
 }
 
+// A difference distrusts the shape and starts its counts anew: after `distrust_for` it is sampled
+// like a new one. The log hears of a shape once in the life of the process.
 bool TokenEvidence::Add(const std::string& shape, const std::vector<TokenId>& here,
                         const std::vector<TokenId>& engine) {
   MutexLock lock(&mutex_);

@@ -1,10 +1,10 @@
-// Are the tokens that are made here the engine's? Counted by the shape of requests, from samples
-// that the engine itself made tokens of.
+// Evidence that tokens made here are the engine's: by shape of requests, from samples that the
+// engine tokenized as well.
 //
-//   shape   model, engine, path, and what a request has that engines read in different ways: tools, reasoning, parts, …
+//   shape   model, engine, path, and features that engines read in different ways: tools, reasoning, parts
 //
-// *Truth*: a shape of which one sample differed is distrusted for `distrust_for`, and looked at
-// anew after that. A shape without samples is neither trusted nor distrusted.
+// *Truth*: a shape with a sample that differed is distrusted for `distrust_for`, and sampled anew
+// after that. A shape without samples is neither trusted nor distrusted.
 // *Threads*: any. *Cost*: a search for some words in the first `kShapeBytesMax` of a body.
 // *Bounds*: `shapes_max` shapes; others are never sampled. `under_way_max` samples at a time.
 
@@ -29,8 +29,8 @@ namespace kvatlas {
 inline constexpr size_t kShapeBytesMax = size_t{256} << 10;
 
 struct TokenEvidenceOptions {
-  uint32_t first = 3;   // requests of a shape are samples
-  uint32_t every = 64;  // and then one of so many
+  uint32_t first = 3;   // so many requests of a shape are samples
+  uint32_t every = 64;  // then one of so many
   size_t shapes_max = 1024;
   size_t under_way_max = 4;
   Duration distrust_for = std::chrono::minutes(10);
@@ -46,13 +46,13 @@ class TokenEvidence {
 
   // A sample differed not long ago.
   bool IsDistrusted(const std::string& shape);
-  // The last `first` samples and more were equal.
+  // At least `first` samples were equal, and none differed since.
   bool IsTrusted(const std::string& shape);
   // This request is a sample: `Add` or `Unknown` has to follow.
   bool Samples(const std::string& shape);
 
   void Unknown();  // the engine gave no tokens
-  // True: it is the first difference of this shape, which is worth a line.
+  // True: the first difference of this shape, which is worth a line in the log.
   bool Add(const std::string& shape, const std::vector<TokenId>& here,
            const std::vector<TokenId>& engine);
 

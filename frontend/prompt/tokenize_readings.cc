@@ -1,3 +1,8 @@
+// From the conventions of a model's engines to the readings of a prompt. `TokenizeReadings` asks
+// the tokenizer once for each convention, `Gathered` collects the answers, `Take` groups equal ones
+// and writes them into the input: reading 0 into the input itself, the others into
+// `other_readings`.
+
 #include "frontend/prompt/tokenize_readings.h"
 
 #include <algorithm>
@@ -14,11 +19,13 @@ namespace {
 using Callback = std::function<void(absl::StatusOr<std::vector<ReadingTold>>)>;
 using Answer = absl::StatusOr<PromptTokens>;
 
+// An empty prompt has no blocks to look for: it counts as one without tokens.
 Answer NotEmpty(Answer tokens) {
   if (tokens.ok() && tokens->tokens.empty()) return absl::InvalidArgumentError("no tokens");
   return tokens;
 }
 
+// The prompt as an engine of this convention gets it. The body is shared, not copied.
 std::shared_ptr<const Prompt> As(const std::shared_ptr<const Prompt>& prompt,
                                  const Convention& convention) {
   const auto* const body = std::get_if<BodyPrompt>(prompt.get());
@@ -28,11 +35,13 @@ std::shared_ptr<const Prompt> As(const std::shared_ptr<const Prompt>& prompt,
   return std::make_shared<const Prompt>(std::move(other));
 }
 
+// Not OK: the tokens are the beginning of the prompt alone, and why.
 absl::Status OfBeginning(const PromptTokens& tokens) {
   return tokens.ends_before.empty() ? absl::OkStatus()
                                     : absl::UnimplementedError(tokens.ends_before);
 }
 
+// Writes reading 0.
 void TakeOwn(PromptTokens tokens, RouteInput* input, ReadingTold* told) {
   told->tokenizer = input->tokenizer = std::move(tokens.source);
   told->prompt_tokens = tokens.tokens.size();
@@ -43,14 +52,23 @@ void TakeOwn(PromptTokens tokens, RouteInput* input, ReadingTold* told) {
   input->items = std::move(tokens.items);
 }
 
-// Readings of the answers, which are in the order of the conventions.
+// Groups the answers, one for each convention in their order, into readings.
+//
+// 1. All answers are errors: the first one's is the result.
+// 2. Conventions with equal tokens share a reading. Answers with tokens come first, so reading 0
+//    always has tokens. Answers without tokens are never grouped: each has its own reason.
+// 3. The name of a reading lists its conventions; `reading_of` finds the reading of an engine by
+//    its url. It is set only where there is more than one reading.
+//
+// `reading_of[i]`: the reading of convention i. `readings[r]`: the first convention of reading r.
+// Cost: a comparison of tokens for each pair of conventions, of which a model has few.
 absl::StatusOr<std::vector<ReadingTold>> Take(const ModelConventions::Ptr& conventions,
                                               std::vector<Answer> answers, RouteInput* input) {
   const bool any =
       std::any_of(answers.begin(), answers.end(), [](const Answer& answer) { return answer.ok(); });
   if (!any) return answers[0].status();
   std::vector<size_t> reading_of(answers.size());
-  std::vector<size_t> readings;  // the convention whose answer each is
+  std::vector<size_t> readings;
   for (const bool with_tokens : {true, false}) {
     for (size_t i = 0; i < answers.size(); ++i) {
       if (answers[i].ok() != with_tokens) continue;
@@ -95,7 +113,8 @@ absl::StatusOr<std::vector<ReadingTold>> Take(const ModelConventions::Ptr& conve
   return told;
 }
 
-// Answers to the same prompt; the last one goes on.
+// Answers to the same prompt, by convention. Callbacks may come on several threads at once; the one
+// that brings `pending` to 0 takes the answers and continues, without the lock.
 struct Gathered {
   Mutex mutex;
   std::vector<Answer> answers ABSL_GUARDED_BY(mutex);
@@ -104,6 +123,9 @@ struct Gathered {
 
 }  // namespace
 
+// A model whose engines have one convention, and a prompt that is no body, need one question and no
+// gathering. Otherwise `pending` is set before the first question: a tokenizer may answer before
+// `ask` returns.
 void TokenizeReadings(const ModelConventions::Ptr& conventions,
                       const std::shared_ptr<const Prompt>& prompt, RouteInput* input,
                       const AskTokens& ask, Callback callback) {
@@ -142,6 +164,10 @@ void TokenizeReadings(const ModelConventions::Ptr& conventions,
   }
 }
 
+// Hashes the prompt early (`Frontend::Prepare`) only where it has more tokens than
+// `kRouteBlocksMax`: a block has at least one token, so a shorter prompt never has too many blocks.
+// RESOURCE_EXHAUSTED: the tokens of all readings are dropped and the prompt counts as unknown.
+// Other errors are left to the route, which meets them again.
 absl::Status ForgetTokensBeyondBlocksMax(Frontend* frontend, RouteInput* input) {
   size_t longest = input->tokens.size();
   for (const Reading& other : input->other_readings)

@@ -1,4 +1,4 @@
-// Which tokens does each engine of the model see for this prompt? Tokens are made once for each
+// The tokens that each engine of the model sees for a prompt. They are made once for each
 // convention of its engines; equal ones are one reading.
 //
 //   conventions of the model     vllm     sglang     sglang, other parsers
@@ -6,10 +6,10 @@
 //   readings of the route        A: "vllm, sglang reasoning_parser=…"      B: "sglang"        (`frontend/router/readings.h`)
 //
 // *Truth*: a convention whose tokens could not be made is a reading without tokens, behind those
-// that have some: its engines are candidates by load. No convention has tokens: the first one's
-// error.
-// *Threads*: any; the callback is called exactly once, possibly before the call returns. *Cost*: of
-// a model whose engines have one convention, what its tokens cost.
+// with tokens; its engines are candidates by load. If no convention has tokens, the result is the
+// error of the first one.
+// *Threads*: any; the callback is called exactly once, possibly before the call returns. *Cost*:
+// the tokenizing of each convention.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TOKENIZE_READINGS_H_
 #define KVATLAS_FRONTEND_PROMPT_TOKENIZE_READINGS_H_
@@ -28,7 +28,7 @@
 
 namespace kvatlas {
 
-// What is told of a reading, beside its tokens.
+// What is reported of a reading, beside its tokens.
 struct ReadingTold {
   std::string tokenizer;  // `PromptTokens::source`
   size_t prompt_tokens = 0;
@@ -39,16 +39,16 @@ struct ReadingTold {
 using AskTokens =
     std::function<void(std::shared_ptr<const Prompt> prompt, PromptTokenizer::Callback callback)>;
 
-// Fills in what `input` is to know of the prompt: its tokens and what begins them, and other
-// readings. `conventions` may be null: as the prompt says. The answer is by reading, the input's
-// own first. `input` outlives the callback.
+// Fills the prompt into `input`: its tokens, BOS, and the other readings. `conventions` may be
+// null: the prompt's own convention counts. The result is by reading, the input's own first.
+// `input` outlives the callback.
 void TokenizeReadings(const ModelConventions::Ptr& conventions,
                       const std::shared_ptr<const Prompt>& prompt, RouteInput* input,
                       const AskTokens& ask,
                       std::function<void(absl::StatusOr<std::vector<ReadingTold>>)> callback);
 
-// A prompt that is too long to be hashed here may be one that an engine takes: it is routed by
-// load. OK: it is not too long, and `input` is as it was.
+// A prompt that is too long to be hashed here may still be one that an engine takes. Not OK: it is,
+// and `input` has no tokens any more, to be routed by load. OK: `input` has its tokens.
 absl::Status ForgetTokensBeyondBlocksMax(Frontend* frontend, RouteInput* input);
 
 }  // namespace kvatlas

@@ -1,3 +1,8 @@
+// Tries the ways of a model one after the other (`TryNext`), each with what is left of the
+// deadline. Two things hang on that chain: samples of what `local` made are compared with the
+// engine's tokens (`Sample`), and a prompt with media that no way can tokenize is cut to its
+// beginning (`TryBeginning`), which enters the chain again with prompts of text.
+
 #include "frontend/prompt/tokenizer_choice.h"
 
 #include <algorithm>
@@ -10,6 +15,7 @@
 
 namespace kvatlas {
 
+// An entry is `[MODEL=]WAY[+WAY]*`. The last "=" separates, since names of models may contain one.
 absl::StatusOr<TokenizeWays> ParseTokenizeWays(const std::vector<std::string>& flag) {
   TokenizeWays ways;
   for (const std::string& entry : flag) {
@@ -37,28 +43,33 @@ absl::StatusOr<TokenizeWays> ParseTokenizeWays(const std::vector<std::string>& f
   return ways;
 }
 
+// One prompt on its way through the ways of its model. Shared by the callbacks that continue it.
 struct TokenizerChoice::Task {
   std::string model;
   Prompt prompt;
   Time started{0};
   Duration deadline{0};
   std::vector<Way> left;               // the next one last
-  PromptTokenizer* sampler = nullptr;  // whose tokens a sample's are compared with
-  std::string shape;                   // of a sample; empty: it is none
+  PromptTokenizer* sampler = nullptr;  // the way behind `local`; set together with `shape`
+  std::string shape;                   // of the request; empty: its tokens are never sampled
   Callback callback;
 };
 
 namespace {
 
-// Whether another way may be tried after this answer.
+// Whether another way may be tried after this answer. A refusal of files here (INVALID_ARGUMENT of
+// `local`) is not final: the engine may have a newer template. A refusal of the engine is. A late
+// answer (DEADLINE_EXCEEDED) leaves no time for another way.
 bool GoesOn(const absl::Status& status, bool is_local) {
   return absl::IsNotFound(status) || absl::IsUnavailable(status) ||
          absl::IsResourceExhausted(status) || absl::IsUnimplemented(status) ||
          (is_local && absl::IsInvalidArgument(status));
 }
 
-// Which of two reasons says more: a refusal, then that an engine may be met yet, then the later
-// one.
+// Which of two reasons the caller gets when all ways failed. An earlier INVALID_ARGUMENT stands. An
+// earlier UNIMPLEMENTED or "no engine met" stands before a NOT_FOUND. Otherwise the later one
+// counts. A refusal that is followed by "no engine met" keeps its words and carries that mark, so
+// that the caller learns of engines and asks again (`discover_engines.h`).
 absl::Status Better(absl::Status earlier, absl::Status later) {
   const bool is_refused = absl::IsInvalidArgument(earlier) || absl::IsUnimplemented(earlier);
   if (is_refused && IsNoEngineMet(later)) return WithNoEngineMet(std::move(earlier));
@@ -67,6 +78,7 @@ absl::Status Better(absl::Status earlier, absl::Status later) {
   return later;
 }
 
+// The log line of the first sample of a shape that differs.
 void SayDifference(const std::string& shape, const PromptTokens& here, const PromptTokens& engine) {
   const auto [ours, theirs] = std::mismatch(here.tokens.begin(), here.tokens.end(),
                                             engine.tokens.begin(), engine.tokens.end());
@@ -90,6 +102,7 @@ TokenizerChoice::TokenizerChoice(TokenizeWays ways, std::map<std::string, Prompt
       by_way_(std::move(by_way)),
       evidence_(std::make_shared<TokenEvidence>(evidence)) {}
 
+// Ways of the model, else those of all others. Ways that this process does not have are left out.
 std::vector<TokenizerChoice::Way> TokenizerChoice::WaysOf(const std::string& model) const {
   std::vector<Way> found;
   auto ways = ways_.find(model);
@@ -102,6 +115,13 @@ std::vector<TokenizerChoice::Way> TokenizerChoice::WaysOf(const std::string& mod
   return found;
 }
 
+// 1. Takes the ways of the model.
+// 2. If `local` comes first and another way follows, looks up what samples of this shape of request
+//    said: if one differed lately, `local` is left out; otherwise this request may become a sample.
+// 3. Starts the chain. The first reason is "no tokenizer", which stands where the model has no
+//    ways.
+//
+// Plain conventions are not sampled: no engine reads requests so.
 void TokenizerChoice::Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                                Callback callback) {
   std::vector<Way> ways = WaysOf(model);
@@ -128,6 +148,7 @@ void TokenizerChoice::Tokenize(const std::string& model, const Prompt& prompt, D
           absl::NotFoundError("no tokenizer for model " + model + "; set --models or --tokenize"));
 }
 
+// Asks the next way. Without one, or without time, ends with the best reason so far.
 void TokenizerChoice::TryNext(const std::shared_ptr<Task>& task, absl::Status why) {
   const Duration left = task->started + task->deadline - Clock::Real().Now();
   if (left <= Duration(0)) return task->callback(std::move(why));
@@ -144,8 +165,15 @@ void TokenizerChoice::TryNext(const std::shared_ptr<Task>& task, absl::Status wh
       });
 }
 
-// Of a prompt with images, whose tokens nothing tells: those before the first of them, by text in
-// its place.
+// Of a prompt with media that no way could tokenize, makes the tokens in front of the first item.
+//
+// 1. Puts a text in the place of each message with media, twice, with two texts that begin unlike
+//    each other (`WithMarks`).
+// 2. Tokenizes both by the ways of the model. They have no media, so this does not end here again.
+// 3. Takes the tokens that both have in common, without the last one (`BeforeMarks`).
+//
+// If any of it fails, the caller gets the reason why the whole prompt has no tokens. What the
+// engine refuses (INVALID_ARGUMENT) has no beginning either.
 void TokenizerChoice::TryBeginning(const std::shared_ptr<Task>& task, Duration left,
                                    absl::Status why) {
   const auto* const body = std::get_if<BodyPrompt>(&task->prompt);
@@ -173,7 +201,9 @@ void TokenizerChoice::TryBeginning(const std::shared_ptr<Task>& task, Duration l
            });
 }
 
-// Beside the answer, which does not wait for it.
+// Asks the next way for its tokens of the same prompt and compares. The answer does not wait for
+// it. `Samples` bounds how many are under way; each call of it that returns true is followed by
+// `Add` or `Unknown`. The callback holds the evidence, not this object, which may be gone by then.
 void TokenizerChoice::Sample(const Task& task, const PromptTokens& here) const {
   if (task.shape.empty() || !evidence_->Samples(task.shape)) return;
   task.sampler->Tokenize(

@@ -1,14 +1,14 @@
-// Who makes tokens of this model's prompts? One way after the other, as told per model.
+// Chooses the tokenizer of a model's prompts: one way after the other, as the flag says per model.
 //
 //   --tokenize local+engine,llava=render
 //
 // *Truth*: the next way is tried when one does not know the model (NOT_FOUND), cannot read the
-// request (UNIMPLEMENTED) or cannot answer now (UNAVAILABLE, RESOURCE_EXHAUSTED), and of several
-// that do not, one that may once an engine is met speaks. What an engine refuses (INVALID_ARGUMENT)
-// is refused; what files refuse here is asked of the engine where there is a way to. Where `local`
+// request (UNIMPLEMENTED) or cannot answer now (UNAVAILABLE, RESOURCE_EXHAUSTED), and if all fail,
+// a reason that may end once an engine is met is kept. A refusal of the engine (INVALID_ARGUMENT)
+// is final; a refusal of files here is not, where a way to ask the engine follows. Where `local`
 // comes first, samples of its tokens are compared with the engine's (`token_evidence.h`): requests
-// of a shape that differs are the engine's alone, and a line says so. Of a request with images that
-// no way can tell the tokens before them are made (`media_marks.h`).
+// of a shape that differs are tokenized by the engine alone, and the log says so. Of a request with
+// media that no way can tokenize, the tokens in front of the first item are made (`media_marks.h`).
 // *Threads*: any.
 // *Lifetime*: the tokenizers outlive it, and their callbacks may.
 
@@ -28,7 +28,7 @@
 
 namespace kvatlas {
 
-// The names of ways by model; those of "" are for all others.
+// The names of ways by model; the entry "" is for all others.
 using TokenizeWays = std::map<std::string, std::vector<std::string>>;
 
 // INVALID_ARGUMENT: a way that is none of local, engine, render; a model twice.
@@ -36,7 +36,7 @@ absl::StatusOr<TokenizeWays> ParseTokenizeWays(const std::vector<std::string>& f
 
 class TokenizerChoice : public PromptTokenizer {
  public:
-  // `by_way` may lack ways: such are passed over.
+  // Ways that `by_way` lacks are skipped.
   TokenizerChoice(TokenizeWays ways, std::map<std::string, PromptTokenizer*> by_way,
                   const TokenEvidenceOptions& evidence = {});
 
@@ -44,7 +44,7 @@ class TokenizerChoice : public PromptTokenizer {
                 Callback callback) override;
 
   const TokenEvidence& evidence() const { return *evidence_; }
-  // Enough samples of such requests were the engine's tokens, and none was not.
+  // Enough samples of such requests had the engine's tokens, and none differed.
   bool IsTrusted(const std::string& model, const BodyPrompt& prompt) const {
     return evidence_->IsTrusted(ShapeOf(model, prompt));
   }

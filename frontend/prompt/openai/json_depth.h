@@ -1,7 +1,7 @@
-// Is this JSON nested deeper than any real request? A parser that does not recurse reads a megabyte
-// of brackets; copying and printing what it read recurses, and ends the process.
+// Tells JSON that is nested deeper than any real request. A parser that does not recurse reads a
+// megabyte of brackets; copying and printing the result recurses, and overflows the stack.
 //
-// *Cost*: one pass over the text. *Truth*: of text that is JSON; of other text it says something,
+// *Cost*: one pass over the text. *Truth*: for JSON alone; the result for other text means nothing,
 // and parsing refuses it.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_OPENAI_JSON_DEPTH_H_

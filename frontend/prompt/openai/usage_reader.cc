@@ -1,3 +1,7 @@
+// A stream of events is read line by line (`AddLines`), any other answer is kept whole and read at
+// the end. Only lines with one of two words are parsed at all. Lines that are split over chunks are
+// put together in `kept_`; a line that arrives whole is read in place, without a copy.
+
 #include "frontend/prompt/openai/usage_reader.h"
 
 #include <simdjson.h>
@@ -15,13 +19,14 @@ constexpr std::string_view kEvent = "event:";
 constexpr std::string_view kUsage = "\"usage\"";
 constexpr std::string_view kMetaInfo = "\"meta_info\"";
 
-// Of an event's name: it says that the request was taken.
+// Whether an event of this name says only that the request was taken.
 bool SaysTaken(std::string_view name) {
   const size_t from = std::min(name.find_first_not_of(' '), name.size());
   name = name.substr(from, name.find_last_not_of("\r ") + 1 - from);
   return name == "response.created" || name == "response.queued" || name == "response.in_progress";
 }
 
+// A count that is missing, negative, no integer or beyond 32 bits is no count.
 std::optional<uint32_t> CountIn(const dom::object& object, const char* name) {
   uint64_t count = 0;
   if (object[name].get_uint64().get(count) != simdjson::SUCCESS ||
@@ -36,7 +41,10 @@ std::optional<uint32_t> CountIn(const dom::object& object, const char* inner, co
   return CountIn(details, name);
 }
 
-// What `usage` does not say stays.
+// Adds the counts of one usage object; a count that it does not have stays as it was. All APIs are
+// read by one function, as their names of fields do not overlap. Anthropic's `input_tokens` are
+// those behind the cache, so the prompt is the sum of three; the Responses API has `input_tokens`
+// for the whole prompt and neither of the other two.
 void Take(const dom::object& usage, OpenAiUsage* to) {
   const auto take = [](std::optional<uint32_t> count, std::optional<uint32_t>* into) {
     if (count.has_value()) *into = count;
@@ -73,6 +81,8 @@ void UsageReader::Add(std::string_view chunk) {
   }
 }
 
+// `kept_` is the beginning of a line that has not ended. `too_long_` drops the rest of a line up to
+// its end; the next line is read again.
 void UsageReader::AddLines(std::string_view chunk) {
   while (!chunk.empty()) {
     const size_t end = chunk.find('\n');
@@ -98,6 +108,7 @@ void UsageReader::AddLines(std::string_view chunk) {
   }
 }
 
+// An event is its lines up to an empty one. `taken_` holds for that event alone.
 void UsageReader::ReadLine(std::string_view line) {
   if (line.starts_with(kEvent)) taken_ = SaysTaken(line.substr(kEvent.size()));
   if (line.empty() || line == "\r") taken_ = false;
@@ -106,6 +117,8 @@ void UsageReader::ReadLine(std::string_view line) {
   ReadJson(line.substr(kData.size()));
 }
 
+// Events of SGLang's /generate repeat `meta_info` with growing text: only the last one is parsed,
+// in `Finish`.
 void UsageReader::ReadJson(std::string_view text) {
   const bool has_usage = text.find(kUsage) != std::string_view::npos;
   if (!has_usage && text.find(kMetaInfo) == std::string_view::npos) return;
@@ -117,7 +130,7 @@ void UsageReader::Parse(std::string_view text, bool has_usage) {
   dom::parser parser;
   dom::object of, inner, usage;
   if (parser.parse(text.data(), text.size()).get_object().get(of) != simdjson::SUCCESS) return;
-  // An event of a stream of Responses, or of messages, has the whole in it.
+  // Events of a stream of Responses, or of messages, have the answer one level down.
   for (const char* whole : {"response", "message"}) {
     if (of[whole].get_object().get(inner) == simdjson::SUCCESS &&
         inner["usage"].error() == simdjson::SUCCESS)
@@ -128,6 +141,7 @@ void UsageReader::Parse(std::string_view text, bool has_usage) {
   Take(usage, &*usage_);
 }
 
+// The last line of a stream may lack its line end.
 std::optional<OpenAiUsage> UsageReader::Finish() {
   if (events_) {
     ReadLine(kept_);

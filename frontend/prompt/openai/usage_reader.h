@@ -1,5 +1,5 @@
-// What did the engine say it had in its cache? Reads the usage out of an answer of an engine's API
-// while it passes by, whole or as a stream of server-sent events.
+// Reads the usage, with the tokens that the engine had in its cache, out of an answer of an
+// engine's API as it passes through, whole or as a stream of server-sent events.
 //
 //   chats, completions, vLLM's generate   usage: prompt_tokens, prompt_tokens_details.cached_tokens
 //   Responses                             usage, response.usage: input_tokens, input_tokens_details.cached_tokens
@@ -8,16 +8,16 @@
 //                                         _build_anthropic_usage; SGLang's, _anthropic_usage_from_openai)
 //   SGLang's generate                     meta_info: prompt_tokens, cached_tokens
 //
-// *Truth*: what the answer said last of each count: message_delta of a messages stream adds to
-// message_start. Nothing where it says nothing: engines send it in a stream of chats only when
-// asked to (`stream_options`), and the cached tokens only where they are told to count them. An
-// answer of several (a list of SGLang's) says nothing of one prompt.
+// *Truth*: the last value of each count: message_delta of a messages stream adds to message_start.
+// A count that the answer does not have is empty: in a stream of chats engines send usage only on
+// request (`stream_options`), and cached tokens only where they are configured to count them. An
+// answer to several prompts (a list of SGLang's) has no usage.
 // *Threads*: one at a time.
 // *Cost*: a scan for line ends and for the words "usage" and "meta_info". JSON is parsed for lines
 // that have "usage"; of a stream's lines with "meta_info", each of which has the answer so far, the
 // last one alone.
-// *Bounds*: `kUsageBytesMax` of an answer that is not a stream, and of one line of a stream; what
-// is longer is passed over.
+// *Bounds*: `kUsageBytesMax` of an answer that is not a stream, and of one line of a stream; longer
+// ones are skipped.
 //
 // Example:
 //   UsageReader reader(content_type);
@@ -45,17 +45,17 @@ struct OpenAiUsage {
 
 class UsageReader {
  public:
-  // Of a `content-type` header; anything but a stream of events is read as one JSON object.
+  // `content_type`: the header; anything but a stream of events is read as one JSON object.
   explicit UsageReader(std::string_view content_type);
 
   void Add(std::string_view chunk);
-  // Nothing is added after it.
+  // The usage that was read. Call it once, after the last `Add`.
   std::optional<OpenAiUsage> Finish();
 
-  // Something came that the engine worked for: in a stream an event beside those by which `POST
-  // /v1/responses` says that the request was taken (vLLM's `responses/serving.py` and SGLang's
-  // `serving_responses.py` send `response.created` and `response.in_progress` before they look at
-  // the prompt).
+  // The engine has begun to work: something came, in a stream an event other than those by which
+  // `POST /v1/responses` says that the request was taken (vLLM's `responses/serving.py` and
+  // SGLang's `serving_responses.py` send `response.created` and `response.in_progress` before they
+  // look at the prompt).
   bool began() const { return began_; }
 
  private:

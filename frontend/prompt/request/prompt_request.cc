@@ -1,3 +1,9 @@
+// `ForEachField` walks the fields of a body once, with simdjson's on-demand parser, which skips
+// values that are not asked for. `Reader` takes what a route needs of each field; decisions that
+// need several fields wait for `Reader::Finish`, since fields come in any order. `WithSalt` and
+// `WithModel` use the same walk to find the places of values in the text, and leave all other bytes
+// alone.
+
 #include "frontend/prompt/request/prompt_request.h"
 
 #include <simdjson.h>
@@ -22,8 +28,9 @@ struct ApiPath {
   RequestPath path;
 };
 
-// What else these engines serve has no prompt of one text: embeddings, scores, audio, images,
-// counts.
+// The paths that have a prompt of one text, by their ends. The first match counts: "/generate" is
+// the end of another path, so it comes last. Other paths of these engines have no such prompt:
+// embeddings, scores, audio, images, counts.
 constexpr std::array<ApiPath, 6> kPaths = {{{"/v1/chat/completions", RequestPath::kChat},
                                             {"/v1/completions", RequestPath::kCompletions},
                                             {"/v1/responses", RequestPath::kResponses},
@@ -31,12 +38,14 @@ constexpr std::array<ApiPath, 6> kPaths = {{{"/v1/chat/completions", RequestPath
                                             {"/inference/v1/generate", RequestPath::kVllmGenerate},
                                             {"/generate", RequestPath::kSglangGenerate}}};
 
-// Tokenizers, templates, parsers, and calls about what is there already.
+// Ends of paths that run no model: tokenizers, templates, parsers, and calls about earlier
+// requests.
 constexpr std::array<std::string_view, 9> kWithoutBlocks = {
     "/tokenize",           "/detokenize",   "/render",
     "/derender",           "/count_tokens", "/parse_function_call",
     "/separate_reasoning", "/cancel",       "/ping"};
 
+// Fields that change what an engine reads of the same messages (`PromptRequest::traits`).
 constexpr std::array<std::string_view, 14> kTraits = {"add_generation_prompt",
                                                       "add_special_tokens",
                                                       "chat_template",
@@ -52,13 +61,16 @@ constexpr std::array<std::string_view, 14> kTraits = {"add_generation_prompt",
                                                       "tools",
                                                       "truncate_prompt_tokens"};
 
+// The bound of `RequestWishes::stored`.
 constexpr size_t kStoredMax = 64;
 
-constexpr std::string_view kMark = "\xef\xbb\xbf";  // of UTF-8
+constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of UTF-8; Python skips it
 
-// A parser is kept by its thread while it is of this size or smaller.
+// A thread keeps its parser for the next body, unless its buffer has grown beyond this: a few long
+// bodies would hold their size in each thread for good.
 constexpr size_t kKeptBytes = 256 << 10;
 
+// The error begins with the field's name, which the APIs report to the client.
 absl::Status Wrong(std::string_view field, const char* what) {
   return absl::InvalidArgumentError(absl::StrCat(std::string(field), " is ", what));
 }
@@ -83,8 +95,9 @@ struct Parser {
   std::string text;
 };
 
-// Calls `field` with each key, its value and where the body begins. INVALID_ARGUMENT: the body is
-// no JSON object.
+// Calls `field` with each key, its value and where the body begins. The body is copied once, as
+// simdjson reads some bytes beyond the end. Values that `field` does not touch are skipped by the
+// parser. INVALID_ARGUMENT: the body is no JSON object, or something follows it.
 template <typename Field>
 absl::Status ForEachField(std::string_view body, Field field) {
   if (body.starts_with(kMark)) body.remove_prefix(kMark.size());
@@ -112,7 +125,7 @@ absl::Status ForEachField(std::string_view body, Field field) {
       status = field(key, one.value(), kept->text.data());
       if (!status.ok()) return true;
     }
-    // Nothing follows the object.
+    // The walk must end at the end of the text: nothing may follow the object.
     const char* at = nullptr;
     return document.current_location().get(at) == simdjson::OUT_OF_BOUNDS;
   };
@@ -164,7 +177,8 @@ void BlankMember(size_t begin, size_t size, std::string* body) {
   body->replace(begin, end - begin, end - begin, ' ');
 }
 
-// Reads the fields of one body. A field that is null counts as one that is not there.
+// Reads the fields of one body; made for one body, in one thread. A field that is null counts as
+// missing. For a key that comes twice the last value counts, as in Python.
 class Reader {
  public:
   Reader(RequestPath path, PromptRequest* request) : path_(path), request_(*request) {}
@@ -179,7 +193,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // What follows from several fields together.
+  // Decides what several fields say together: the path of `kChatOrCompletion`, required fields, the
+  // kind of the prompt. The body itself becomes the prompt for a tokenizer, unless it has ids.
   absl::Status Finish(std::shared_ptr<const std::string> body) {
     if (echo_ && logprobs_) NotRead("echo with logprobs");
     if (path_ == RequestPath::kChatOrCompletion)
@@ -207,13 +222,15 @@ class Reader {
     if (type != json_type::string) return Wrong(key, "not a string");
     std::string_view text;
     if (value.get_string().get(text) != simdjson::SUCCESS) return NotJson();
-    // simdjson takes half of a pair of surrogates, which is not UTF-8 then.
+    // simdjson accepts half of a surrogate pair and writes it as bytes that are not UTF-8.
     if (!simdjson::validate_utf8(text.data(), text.size())) return Wrong(key, "not Unicode text");
     to->assign(text);
     return absl::OkStatus();
   }
 
  private:
+  // A field that is not null. Kinds are checked only where every engine refuses another one; for
+  // other fields another kind says nothing.
   absl::Status Known(std::string_view key, ondemand::value& value, json_type type) {
     if (key == "model") return Text(key, value, type, &request_.model);
     if (key == "cache_salt") return Text(key, value, type, &request_.cache_salt);
@@ -237,6 +254,7 @@ class Reader {
     return absl::OkStatus();
   }
 
+  // SGLang takes `n` in `sampling_params`, which then counts alone.
   void WishField(std::string_view key, ondemand::value& value, json_type type) {
     if (key == "routed_dp_rank") rank_ = WholeNumber(value.get_uint64());
     if (key == "data_parallel_rank") older_rank_ = WholeNumber(value.get_uint64());
@@ -251,7 +269,7 @@ class Reader {
       conversation_ = type == json_type::object ? StoredIdIn(value) : StoredId(value, type);
   }
 
-  // Items that the engine has stored.
+  // Ids of input items that the engine has stored. The only nested list that is walked here.
   absl::Status References(ondemand::value& items) {
     for (auto each : items.get_array()) {
       ondemand::value item;
@@ -270,6 +288,7 @@ class Reader {
     return absl::OkStatus();
   }
 
+  // `previous_response_id` comes first: it names the engine that has the whole conversation.
   void FinishWishes() {
     RequestWishes& wishes = request_.wishes;
     if (previous_.has_value()) wishes.stored.push_back(*std::move(previous_));
@@ -281,6 +300,7 @@ class Reader {
     wishes.one_prompt = !several_ && choices.value_or(1) < 2;
   }
 
+  // Nothing: it is no integer from 0 to 2^32 - 1.
   static std::optional<uint32_t> WholeNumber(simdjson::simdjson_result<uint64_t> read) {
     uint64_t number = 0;
     if (std::move(read).get(number) != simdjson::SUCCESS ||
@@ -301,7 +321,8 @@ class Reader {
     return std::string(id);
   }
 
-  // Of a list that the tokenizer reads: whether it is one. Engines refuse others.
+  // Checks that a list which the tokenizer will read is one: engines refuse others. Its items are
+  // left to the tokenizer.
   absl::Status ListField(std::string_view key, json_type type) {
     NoteTrait(key);
     const bool is_chat = path_ == RequestPath::kChat || path_ == RequestPath::kMessages ||
@@ -312,6 +333,7 @@ class Reader {
     return absl::OkStatus();
   }
 
+  // Each trait once, in the order of the body.
   void NoteTrait(std::string_view key) {
     std::vector<std::string>& traits = request_.traits;
     const bool is_new = std::find(traits.begin(), traits.end(), key) == traits.end();
@@ -319,7 +341,8 @@ class Reader {
       traits.emplace_back(key);
   }
 
-  // Fields that change what the cache can give.
+  // Fields that change what the cache can give: with some of them an engine computes the whole
+  // prompt, with others it keeps a part of the prompt or of the cache.
   void CacheField(std::string_view key, ondemand::value& value, json_type type) {
     if (key == "prompt_logprobs") NotRead("prompt_logprobs");
     if (key == "echo") echo_ = IsTrue(value, type);
@@ -336,7 +359,7 @@ class Reader {
       std::string side;
       if (Text(key, value, type, &side).ok()) keep_first_ = side == "right";
     }
-    // SGLang keeps a tree of its own for each: its events do not say which.
+    // SGLang keeps a cache tree for each `extra_key`, and its events do not name the key.
     if (key == "extra_key") request_.no_prompt = absl::UnimplementedError("extra_key is given");
     if (key == "return_logprob" && IsTrue(value, type)) NotRead("return_logprob");
   }
@@ -352,7 +375,8 @@ class Reader {
            is_true;
   }
 
-  // 5, 5.0 and "5", as engines take it; what is no count they judge themselves.
+  // Takes 5, 5.0 and "5", as engines do; another value leaves `to` alone, and engines judge it.
+  // Values from 1e15 on are no real limit.
   static void Count(ondemand::value& value, json_type type, size_t* to) {
     double count = -1;
     if (type == json_type::number) {
@@ -366,8 +390,9 @@ class Reader {
     if (count >= 0 && count < 1e15) *to = static_cast<size_t>(count);
   }
 
-  // A string, an array of ids, or an array of either; of several prompts the first. What is a text
-  // is read by the tokenizer.
+  // Reads the field of the prompt: a string, an array of ids, or an array of either; of several
+  // prompts the first. Ids are read here. A text is not: the tokenizer reads it from the body.
+  // `counts`: another path has the same name for something else.
   absl::Status PromptField(std::string_view key, ondemand::value& value, json_type type) {
     const bool counts = key == "prompt" ? path_ == RequestPath::kCompletions ||
                                               path_ == RequestPath::kChatOrCompletion
@@ -419,7 +444,7 @@ class Reader {
     return ids->empty() ? WrongPrompt(key) : absl::OkStatus();
   }
 
-  // 5, 5.0 and true, which pydantic takes as an integer.
+  // Takes 5, 5.0 and true, which pydantic takes as integers.
   static absl::Status Id(std::string_view key, ondemand::value& value, json_type type,
                          std::vector<TokenId>* ids) {
     double id = -1;
@@ -434,7 +459,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // As vLLM cuts ids: the last so many, or the first (renderers/params.py).
+  // Cuts ids as vLLM does: keeps the last `truncate_`, or the first (renderers/params.py). Texts
+  // are cut by the tokenizer.
   void Truncate() {
     auto* const ids = std::get_if<std::vector<TokenId>>(&request_.prompt);
     if (ids == nullptr || truncate_ == 0 || ids->size() <= truncate_) return;
@@ -447,17 +473,17 @@ class Reader {
 
   RequestPath path_;
   PromptRequest& request_;
-  bool messages_ = false;
-  bool prompt_ = false;
-  bool input_ = false;
-  bool embeds_ = false;
-  bool is_ids_ = false;
-  bool echo_ = false;
+  bool messages_ = false;  // a list of messages was there
+  bool prompt_ = false;    // a prompt of this path was there
+  bool input_ = false;     // `input` of /v1/responses was there
+  bool embeds_ = false;    // `prompt_embeds` was there
+  bool is_ids_ = false;    // the prompt is ids, and read
+  bool echo_ = false;      // with `logprobs_`: the cache is not read
   bool logprobs_ = false;
-  bool keep_first_ = false;
-  bool several_ = false;
-  bool has_parameters_ = false;
-  size_t truncate_ = 0;
+  bool keep_first_ = false;      // `truncation_side` is right
+  bool several_ = false;         // the body has several prompts
+  bool has_parameters_ = false;  // `sampling_params` was there
+  size_t truncate_ = 0;          // 0: the prompt is not cut
   std::optional<uint32_t> rank_;
   std::optional<uint32_t> older_rank_;
   std::optional<uint32_t> choices_;
@@ -469,6 +495,7 @@ class Reader {
 
 }  // namespace
 
+// The end of the path decides: doors and engines may have a prefix.
 std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_view path) {
   if (method != "POST") return std::nullopt;
   path = path.substr(0, path.find('?'));
@@ -478,8 +505,8 @@ std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_vi
   return std::nullopt;
 }
 
-// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks at the beginning
-// (json.detect_encoding).
+// Python's json reads UTF-16 and UTF-32, which it tells by zero bytes and marks among the first
+// four bytes (json.detect_encoding).
 bool IsWideText(std::string_view body) {
   const std::string_view head = body.substr(0, 4);
   return head.find('\0') != std::string_view::npos || head.starts_with("\xff\xfe") ||
@@ -497,6 +524,8 @@ bool LeavesNoBlocks(std::string_view method, std::string_view path) {
                      [path](std::string_view suffix) { return path.ends_with(suffix); });
 }
 
+// A body in UTF-16 or UTF-32 is not refused, as engines read it; it has neither model nor prompt
+// here.
 absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
                                                 std::shared_ptr<const std::string> body) {
   PromptRequest request;
@@ -542,6 +571,12 @@ std::optional<std::string> WithoutFullReports(std::string_view body) {
   return without;
 }
 
+// 1. Walks the body for the model and for the places of all values of `cache_salt`.
+// 2. Asks `salt` for the new value.
+// 3. Copies the body with the new value, or null, at each of these places; where the body has none,
+//    the field is put first in the object.
+//
+// `text` is where the walk's copy begins: a place there is the same place in `body`.
 absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest& salt) {
   if (IsWideText(body)) return absl::InvalidArgumentError("the body is not UTF-8");
   if (body.starts_with(kMark)) body.remove_prefix(kMark.size());
@@ -569,7 +604,8 @@ absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest&
       });
   if (!bad.ok()) return bad;
   const std::optional<std::string> put = salt(model, callers);
-  // A field that is said twice is replaced twice: whichever an engine takes, it is this one.
+  // A key that comes twice is replaced twice: whichever of the two an engine takes, it is this
+  // value.
   const std::string value = put.has_value() ? absl::StrCat("\"", *put, "\"") : "null";
   std::string salted;
   salted.reserve(body.size() + value.size() + 32);
@@ -587,6 +623,7 @@ absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest&
   return salted.append(body, from);
 }
 
+// As `WithSalt`, for the model: every value of the key is replaced, the last one is `*before`.
 absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view model,
                                       std::string* before) {
   if (IsWideText(body)) return absl::InvalidArgumentError("the body is not UTF-8");
@@ -615,7 +652,7 @@ absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view mo
   for (const std::string_view place : models) {
     const auto at = static_cast<size_t>(place.data() - body.data());
     changed.append(body, from, at - from).append(value);
-    // A token's blanks are behind it.
+    // A raw token reaches over the white space behind it, which stays.
     from = at + place.find_last_not_of(" \t\n\r") + 1;
   }
   return changed.append(body, from);

@@ -1,12 +1,12 @@
-// What of a client's request does a route need? The table of the paths that have a prompt, and the
-// few fields of a body that decide where it goes; the prompt itself is read once, by the tokenizer
-// (rust/src/request), or is ids already.
+// The part of a client's request that a route needs: the table of the paths that have a prompt, and
+// the few fields of a body that decide where it goes; the prompt itself is read once, by the
+// tokenizer (rust/src/request), or is ids already.
 //
 //   path ─▶ RequestPathOf ─▶ ReadPromptRequest ─▶ model, salt, limits │ ids, or the body for a tokenizer
 //
-// *Truth*: nothing is filled in that the body does not say. What is no part of the prompt is not
-// judged: how engines read fields of another kind is their matter. What has a prompt that cannot be
-// told here says so in `no_prompt`.
+// *Truth*: nothing is filled in that the body does not say. Fields that are no part of the prompt
+// are not judged; how engines read values of another kind is their matter. A body whose prompt
+// cannot be read here says so in `no_prompt`.
 // *Threads*: pure functions; each thread keeps a parser. *Cost*: one pass of simdjson's on-demand
 // parser, which skips messages and tools (some 2 GB/s), and a copy of the body. *Bounds*: of
 // several prompts in one body the first one counts; the caller bounds the body's size.
@@ -40,16 +40,16 @@ namespace kvatlas {
 // query does not matter, nor what stands before /v1 or /inference.
 std::optional<RequestPath> RequestPathOf(std::string_view method, std::string_view path);
 
-// Has the body a `cache_salt` that engines mix into its blocks' hashes? vLLM 0.33.0 reads it of
-// chats, completions, responses and /inference/v1/generate, SGLang 0.5.23 of the first three;
-// neither of /v1/messages or of /generate.
+// Whether engines mix a `cache_salt` of the body into the hashes of its blocks. vLLM 0.33.0 reads
+// it from chats, completions, responses and /inference/v1/generate, SGLang 0.5.23 of the first
+// three; neither of /v1/messages or of /generate.
 bool TakesSalt(RequestPath path);
-// Does an engine answer it without computing blocks that a later prompt could find? Any POST that
-// is not known to be so is not.
+// Whether an engine answers the call without computing blocks that a later prompt could find. False
+// for any POST that is not known.
 bool LeavesNoBlocks(std::string_view method, std::string_view path);
 
-// What a body says of the engine that must take it, and of how its usage is to be read, as vLLM
-// 0.33.0 and SGLang 0.5.23 read it; what is of another kind says nothing.
+// What a body says of the engine that must take it, and of how its usage is to be read, by the
+// rules of vLLM 0.33.0 and SGLang 0.5.23. Values of another kind say nothing.
 struct RequestWishes {
   // Responses, items and conversations that the engine has: `previous_response_id`, items of the
   // type `item_reference`, `conversation`; 64 ids at most.
@@ -57,20 +57,19 @@ struct RequestWishes {
   // SGLang's `routed_dp_rank`, or its older name `data_parallel_rank` (openai/protocol.py,
   // engine.py).
   std::optional<uint32_t> rank;
-  // One prompt and one choice: `usage` says then of the prompt what a prediction does. vLLM's of a
-  // list of prompts has the sum of the tokens and the last one's cached ones; of `n` choices the
-  // second finds the first one's blocks.
+  // One prompt and one choice: only then can `usage` be compared with a prediction. For a list of
+  // prompts vLLM's usage has the sum of the tokens and the cached ones of the last prompt; of `n`
+  // choices the second finds the first one's blocks.
   bool one_prompt = true;
 };
 
 struct PromptRequest {
   std::string model;  // empty: the body names none
-  // Ids that the caller has already, or what a tokenizer turns into ids.
+  // Ids that the body has, or a body that a tokenizer turns into ids.
   std::variant<std::vector<TokenId>, BodyPrompt> prompt;
-  // Why there is no prompt that could be read, though engines may take the request; OK: there is
-  // one.
+  // Why no prompt could be read, though engines may take the request; OK: there is one.
   absl::Status no_prompt = {};
-  // Why the engine will not look into its cache for this request; OK: it will. Then nothing may be
+  // Not OK: why the engine will not look into its cache for this request; then nothing may be
   // promised.
   absl::Status cache_not_read = {};
   std::string cache_salt = {};
@@ -78,28 +77,28 @@ struct PromptRequest {
   bool own_template =
       false;  // the body brings a chat template, whose cost does not follow from its size
   size_t output_tokens_max = 0;  // 0: not said
-  // Fields of the body that change what engines read, for a diagnosis of prompts that are read
-  // otherwise than here.
+  // Fields of the body that change what engines read, to diagnose prompts that engines read
+  // differently.
   std::vector<std::string> traits = {};
   RequestWishes wishes = {};
 };
 
-// INVALID_ARGUMENT: what no engine takes; names the field that is missing or of another kind.
+// INVALID_ARGUMENT: no engine takes the body; the text names the field that is missing or wrong.
 absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
                                                 std::shared_ptr<const std::string> body);
 
-// Is it UTF-16 or UTF-32, which Python's json takes, and of which nothing is read here? Then the
-// model is not known.
+// Whether the body is UTF-16 or UTF-32: Python's json takes it, nothing of it is read here, and so
+// its model is not known.
 bool IsWideText(std::string_view body);
 
-// The body with what `salt` makes of its model and its own salt as its only `cache_salt`, or with
-// none where that is nothing; otherwise byte for byte as it was. *Cost*: as of reading it, however
-// many fields it has. INVALID_ARGUMENT: no JSON object in UTF-8.
+// The body with another `cache_salt`: the one that `salt` makes of its model and its own salt, or
+// none. All other bytes stay. *Cost*: as of reading it, however many fields it has.
+// INVALID_ARGUMENT: no JSON object in UTF-8.
 using SaltOfRequest =
     std::function<std::optional<std::string>(const std::string& model, const std::string& callers)>;
 absl::StatusOr<std::string> WithSalt(std::string_view body, const SaltOfRequest& salt);
 
-// The body with `model` as its model, in the place of `*before`; otherwise byte for byte as it was.
+// The body with `model` in the place of its model, which goes to `*before`. All other bytes stay.
 // NOT_FOUND: it names none. INVALID_ARGUMENT: no JSON object in UTF-8, or a model that is no text.
 absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view model,
                                       std::string* before);
@@ -111,8 +110,8 @@ absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view mo
 // none, or is no JSON object in UTF-8. *Cost*: of a body without that name a search for it.
 std::optional<std::string> WithoutFullReports(std::string_view body);
 
-// `model` of any other call's body; empty: it names none. INVALID_ARGUMENT: no JSON object, or a
-// model that is no text.
+// The model in the body of any other call; empty: it names none. INVALID_ARGUMENT: no JSON object,
+// or a model that is no text.
 absl::StatusOr<std::string> ReadModel(std::string_view body);
 
 }  // namespace kvatlas

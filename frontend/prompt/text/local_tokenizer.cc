@@ -1,3 +1,6 @@
+// With threads, a queue between `Tokenize` and `Work`; without, `Tokenize` does the work itself.
+// Callbacks run without the lock.
+
 #include "frontend/prompt/text/local_tokenizer.h"
 
 #include <utility>
@@ -13,6 +16,7 @@ LocalTokenizer::LocalTokenizer(ModelRegistry* registry, const LocalTokenizerOpti
   for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
+// Jobs that run are finished first, then those that wait get their error in this thread.
 LocalTokenizer::~LocalTokenizer() {
   std::deque<Job> left;
   {
@@ -25,6 +29,8 @@ LocalTokenizer::~LocalTokenizer() {
   for (Job& job : left) job.callback(absl::UnavailableError("the tokenizer stops"));
 }
 
+// The Rust library gives up when the limit of this thread is over (`RustWork`). SentencePiece does
+// not; its texts are bounded instead.
 absl::StatusOr<PromptTokens> LocalTokenizer::Now(const std::string& model, const Prompt& prompt,
                                                  Duration limit) const {
   const absl::StatusOr<std::shared_ptr<TextModel>> found = registry_->Find(model);
@@ -35,6 +41,8 @@ absl::StatusOr<PromptTokens> LocalTokenizer::Now(const std::string& model, const
   return tokens;
 }
 
+// The deadline counts from here, the wait included. The callback is called without the lock: it may
+// call this again.
 void LocalTokenizer::Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                               Callback callback) {
   if (threads_.empty()) return callback(Now(model, prompt, deadline));
@@ -54,6 +62,7 @@ void LocalTokenizer::Tokenize(const std::string& model, const Prompt& prompt, Du
   }
 }
 
+// One of the threads, until the destructor.
 void LocalTokenizer::Work() {
   while (true) {
     Job job;

@@ -3,10 +3,10 @@
 //
 // *Threads*: with `threads` 0 a call does the work and calls back before it returns. Else calls
 // wait in a queue for one of `threads`; a prompt whose deadline passes there is answered
-// DEADLINE_EXCEEDED and costs nothing. One whose deadline passes while it is read or encoded is
-// given up then.
+// DEADLINE_EXCEEDED and costs nothing. A prompt whose deadline passes while it is read or encoded
+// is given up.
 // *Bounds*: `queue_max` prompts wait; a further one is RESOURCE_EXHAUSTED at once.
-// *Lifetime*: the destructor answers what waits with UNAVAILABLE.
+// *Lifetime*: the destructor answers waiting prompts with UNAVAILABLE.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_LOCAL_TOKENIZER_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_LOCAL_TOKENIZER_H_

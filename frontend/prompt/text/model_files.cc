@@ -1,3 +1,7 @@
+// Looks for files in the order of AutoTokenizer of `transformers`. A file that may be missing is
+// read as null or empty; a file that is there and cannot be read as what it is fails the load, with
+// its path.
+
 #include "frontend/prompt/text/model_files.h"
 
 #include <array>
@@ -21,6 +25,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr uintmax_t kFileBytesMax = uintmax_t{1} << 30;
+// The first one that is there is the tokenizer.
 constexpr std::array<const char*, 2> kTokenizers = {"tokenizer.json", "tokenizer.model"};
 
 // Null where there is no such file.
@@ -35,6 +40,7 @@ absl::StatusOr<Json> ReadJson(const fs::path& path) {
   return read;
 }
 
+// A path to a file is taken whatever its name is.
 absl::StatusOr<fs::path> FindTokenizer(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
@@ -48,7 +54,8 @@ absl::StatusOr<fs::path> FindTokenizer(const fs::path& path) {
       absl::StrCat(path.string(), ": neither tokenizer.json nor tokenizer.model is there"));
 }
 
-// A template, or a list of {"name", "template"}.
+// Reads `chat_template` of a configuration: a template, an object of templates by name, or a list
+// of {"name", "template"}. A template without a name is "default".
 absl::Status TakeTemplates(const Json& said, const fs::path& path,
                            std::map<std::string, std::string>& templates) {
   if (said.is_string()) {
@@ -77,6 +84,10 @@ absl::Status TakeTemplates(const Json& said, const fs::path& path,
   return absl::OkStatus();
 }
 
+// The first source that has templates counts alone:
+// 1. chat_template.jinja and additional_chat_templates/*.jinja,
+// 2. chat_template.json,
+// 3. `chat_template` of tokenizer_config.json.
 absl::Status ReadTemplates(const fs::path& folder, const Json& config,
                            std::map<std::string, std::string>& templates) {
   std::map<std::string, std::string> files;
@@ -117,12 +128,16 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
+// Chains the hash over names and texts, in the order of the names.
 std::string HashOf(const std::map<std::string, std::string>& texts) {
   uint64_t hash = 0;
   for (const auto& [name, text] : texts) hash = Xxh3(text, Xxh3(name, hash));
   return absl::StrFormat("%016x", hash);
 }
 
+// `tokenizer_hash` covers the tokenizer, its configuration without the templates, special tokens,
+// the type of the model and the rules; not `has_mistral_files` and `context_tokens_max`. Templates
+// have a hash of their own.
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path, TokenizerRules rules) {
   const absl::StatusOr<fs::path> found = FindTokenizer(path);
   if (!found.ok()) return found.status();

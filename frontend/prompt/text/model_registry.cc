@@ -1,3 +1,7 @@
+// `ParseModels` reads a flag or a file into options; `Reload` turns options into loaded models and
+// is also how `Create` loads for the first time. `models_` has an entry for each name and each
+// alias; aliases share the object of their model.
+
 #include "frontend/prompt/text/model_registry.h"
 
 #include <algorithm>
@@ -14,6 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Names of models in an error.
 constexpr size_t kNamesInError = 20;
 
 template <typename... Parts>
@@ -21,6 +26,8 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+// NAME=PATH,…: a path that is the name of an earlier model makes NAME an alias of it. A path may
+// hold "=", a name may not.
 absl::StatusOr<std::vector<ModelOptions>> ParsePairs(const std::string& flag) {
   std::vector<ModelOptions> models;
   for (const absl::string_view pair : absl::StrSplit(flag, ',', absl::SkipWhitespace())) {
@@ -44,7 +51,8 @@ absl::StatusOr<TokenizerRules> ParseRules(const std::string& rules) {
   return Invalid("rules are \"transformers\" or \"file\", not \"", rules, "\"");
 }
 
-// The library throws where a field has another type.
+// One model of a file. An unknown field is refused rather than ignored: it is a typing error. The
+// JSON library throws where a field has another type; the exception ends here.
 absl::StatusOr<ModelOptions> ParseModel(const Json& said) try {
   static const std::set<std::string> kFields = {"name",
                                                 "path",
@@ -97,6 +105,7 @@ absl::StatusOr<std::vector<ModelOptions>> ParseFile(const std::string& path) {
 
 }  // namespace
 
+// Names and aliases share one space, as clients use both in the same field.
 absl::StatusOr<std::vector<ModelOptions>> ParseModels(std::string_view flag) {
   absl::StatusOr<std::vector<ModelOptions>> models = flag.starts_with('@')
                                                          ? ParseFile(std::string(flag.substr(1)))
@@ -120,6 +129,8 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::FromFlag(std::stri
   return Create(*std::move(options));
 }
 
+// Fails with the first model that cannot be loaded: at the start a missing tokenizer is an error of
+// the operator.
 absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
     std::vector<ModelOptions> options) {
   std::unique_ptr<ModelRegistry> made(new ModelRegistry(std::move(options)));
@@ -142,7 +153,10 @@ absl::StatusOr<std::shared_ptr<TextModel>> ModelRegistry::Find(std::string_view 
                                     : ""));
 }
 
-// Loads without the lock: it takes seconds.
+// Loads one model after the other without the lock, as each takes seconds; requests go on with the
+// earlier ones. A model whose hashes of tokenizer and templates are what they were keeps its
+// object, and with it the memory of prefixes. Requests hold the object that they found, so a
+// replaced one ends with its last request.
 absl::Status ModelRegistry::Reload() {
   absl::Status first_error;
   for (const ModelOptions& options : options_) {

@@ -1,11 +1,11 @@
-// Which models are known here, and by which names? Loads their tokenizers from files, and again
-// when told.
+// The models that can be tokenized here, by their names. Loads their tokenizers from files, and
+// again on `Reload`.
 //
 // *Place*: a frontend has one; LocalTokenizer asks it by the name in a request. Adapters (LoRA)
 // have names of their own and their base model's tokenizer.
-// *Threads*: all methods may be called from any. A model that was found stays whole while it is
-// used, whatever is reloaded.
-// *Bounds*: kModelsMax models; each has those of TextModelOptions.
+// *Threads*: all methods may be called from any. A model that was found stays usable while it is
+// held, whatever is reloaded.
+// *Bounds*: kModelsMax models, each within the bounds of its TextModelOptions.
 //
 // Example:
 //   ASSIGN options = ParseModels("llama=/models/llama,llama-pirate=llama");
@@ -39,15 +39,15 @@ struct ModelOptions {
   TextModelOptions text = {};
 };
 
-// What a flag says: `NAME=PATH,…`, where PATH is a folder or a file (TextModelOptions) or the name
-// of a model before it, of which NAME becomes an alias. Or `@FILE`, a JSON object:
+// Reads a flag: `NAME=PATH,…`, where PATH is a folder or a file (TextModelOptions) or the name of a
+// model before it, of which NAME becomes an alias. Or `@FILE`, a JSON object:
 //
 //   {"models": [{"name": "llama", "path": "/models/llama", "aliases": ["llama-pirate"], "rules":
 //   "transformers",
 //                "chat_template": "/etc/llama.jinja", "template_kwargs": {"enable_thinking": false},
 //                "trust_request_templates": false, "cache_bytes": 67108864, "prompt_bytes_max": 67108864}]}
 //
-// where only name and path must be. INVALID_ARGUMENT: anything else, a name twice, more than
+// where only name and path are required. INVALID_ARGUMENT: anything else, a name twice, more than
 // kModelsMax.
 absl::StatusOr<std::vector<ModelOptions>> ParseModels(std::string_view flag);
 
@@ -55,20 +55,20 @@ class ModelRegistry {
  public:
   // Loads all models. An error names the model that could not be loaded.
   static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(std::vector<ModelOptions> options);
-  // Those that a flag names (`ParseModels`); null where it is empty.
+  // Loads the models of a flag (`ParseModels`); null where it is empty.
   static absl::StatusOr<std::unique_ptr<ModelRegistry>> FromFlag(std::string_view flag);
 
   // NOT_FOUND: no such model; the message names those that are known.
   absl::StatusOr<std::shared_ptr<TextModel>> Find(std::string_view name) const;
 
-  // Reads all files again. A model whose files are what they were is kept with its memory; one that
-  // cannot be loaded is kept too, and the first such error is returned.
+  // Reads all files again. A model whose tokenizer and templates did not change keeps its memory of
+  // prefixes. A model that cannot be loaded stays as it was; the first such error is returned.
   absl::Status Reload();
 
-  // The sums over all models: memory of prefixes, and bytes of text that were asked for and known.
+  // The sums over all models.
   TokenCache::Stats cache_stats() const;
 
-  // What was loaded, for people: an array with an object per model.
+  // A description for people: an array with an object for each model.
   nlohmann::ordered_json Describe() const;
 
  private:

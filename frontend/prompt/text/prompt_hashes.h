@@ -1,8 +1,8 @@
-// What are this conversation's sequence hashes now? Hashes the part of a prompt that is new since
-// the turn before.
+// The sequence hashes of a conversation that grows: hashes only the part of a prompt that is new
+// since the turn before.
 //
 // *Threads*: one at a time.
-// *Cost*: a comparison of the tokens that are old, and the hashing of the blocks that are new.
+// *Cost*: a comparison of the old tokens, and the hashing of the new blocks.
 // *Bounds*: memory for one prompt.
 //
 // Example:
@@ -30,7 +30,7 @@ class PromptHashes {
 
   // Their local hashes, after Update.
   std::span<const LocalHash> locals() const { return locals_; }
-  // Of the blocks of the last call, those that had not to be hashed.
+  // Of the blocks of the last call, how many were not hashed again.
   size_t reused_blocks() const { return reused_blocks_; }
 
  private:

@@ -1,8 +1,8 @@
-// Which token ids will the engine see for this request? The question, and who may answer it: a
-// tokenizer in this process, or an engine's own endpoint.
+// The interface that turns a request into the token ids that the engine will see. Implemented by a
+// tokenizer in this process and by engines' own endpoints.
 //
 // *Truth*: an answer is the engine's tokens exactly, special tokens and chat template included, or
-// it is an error; nothing is estimated. `source` names what made it, so that a receipt can.
+// it is an error; nothing is estimated. `source` names what made the tokens, for receipts.
 // *Threads*: `Tokenize` may be called from any. The callback is called exactly once, from any
 // thread, possibly before the call returns.
 //
@@ -34,7 +34,7 @@ struct TextPrompt {
   std::optional<bool> add_special_tokens = {};  // engines' default: yes
 };
 
-// What of a client's body is the prompt follows from its path
+// The path decides which part of a client's body is the prompt
 // (`frontend/prompt/request/prompt_request.h`).
 enum class RequestPath {
   kCompletions,      // POST /v1/completions
@@ -46,8 +46,8 @@ enum class RequestPath {
   kChatOrCompletion  // a chat if the body has messages, else a completion
 };
 
-// Whose rules turn a request into the text that its chat template prints (rust/src/request).
-// `kPlain`: apply_chat_template alone.
+// The engine by whose rules a request becomes the text that its chat template prints
+// (rust/src/request). `kPlain`: apply_chat_template alone.
 enum class EngineKind { kPlain, kVllm, kSglang };
 
 // How an engine reads requests: engines of one model with equal conventions make equal tokens.
@@ -73,11 +73,11 @@ struct PromptTokens {
   std::vector<TokenId> tokens;
   // Images, audio and video in the prompt, with which its blocks are hashed.
   std::vector<PromptItem> items = {};
-  // Not empty: the tokens are the prompt's beginning alone, and why.
+  // Not empty: the tokens are only the beginning of the prompt, for this reason.
   std::string ends_before = {};
-  // Of them, the leading ones that an earlier prompt had already been cut into.
+  // How many leading tokens were known from an earlier prompt.
   size_t reused = 0;
-  // What begins a text with special tokens. Nothing: nothing does, or it is not known.
+  // The token that begins a text with special tokens. Nothing: there is none, or it is not known.
   std::optional<TokenId> bos = {};
   std::string source;  // "qwen3 (tokenizer.json 5f0c…)" or "http://10.0.0.7:8000/tokenize"
 };
@@ -87,10 +87,10 @@ class PromptTokenizer {
   using Callback = std::function<void(absl::StatusOr<PromptTokens>)>;
   virtual ~PromptTokenizer() = default;
 
-  // NOT_FOUND: a model without a tokenizer here. INVALID_ARGUMENT: what the engine refuses, too
-  // (the template's words are in the message), invalid UTF-8. UNIMPLEMENTED: what the engine may
-  // take and this tokenizer cannot read. RESOURCE_EXHAUSTED: longer than this tokenizer takes.
-  // DEADLINE_EXCEEDED, UNAVAILABLE: an engine that was asked is late, or away.
+  // NOT_FOUND: a model without a tokenizer here. INVALID_ARGUMENT: the engine refuses the request,
+  // too (the template's words are in the message), or it is not UTF-8. UNIMPLEMENTED: the engine
+  // may take the request, but this tokenizer cannot read it. RESOURCE_EXHAUSTED: longer than this
+  // tokenizer takes. DEADLINE_EXCEEDED, UNAVAILABLE: an engine that was asked is late, or away.
   virtual void Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                         Callback callback) = 0;
 };

@@ -1,4 +1,4 @@
-// How the C interface of the Rust library is called from C++: views, sinks and errors as
+// Helpers to call the C interface of the Rust library from C++: views, sinks, and errors as
 // absl::Status.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_RUST_TEXT_H_
@@ -23,7 +23,8 @@ inline kvatlas_text_sink RustSink(std::string& text) {
           }};
 }
 
-// While it lives, this thread's calls may take `limit` together; then they are DEADLINE_EXCEEDED.
+// While it lives, this thread's calls may take `limit` together; then they fail with
+// DEADLINE_EXCEEDED. One at a time for each thread.
 class RustWork {
  public:
   explicit RustWork(Duration limit) {

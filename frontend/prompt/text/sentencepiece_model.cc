@@ -1,3 +1,6 @@
+// Opens the shim library (`sentencepiece_shim.h`) at run time and wraps its C functions. This file
+// includes no header of SentencePiece.
+
 #include "frontend/prompt/text/sentencepiece_model.h"
 
 #include <dlfcn.h>
@@ -15,7 +18,8 @@ namespace {
 constexpr char kFile[] = "libkvatlas_sentencepiece.so";
 constexpr char kFunctions[] = "kvatlas_sentencepiece_1";
 
-// AddressSanitizer and ThreadSanitizer refuse to open anything so.
+// RTLD_DEEPBIND makes the library prefer its own symbols, so that it uses its own copy of Protocol
+// Buffers. AddressSanitizer and ThreadSanitizer refuse to open a library so.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kOwnSymbolsFirst = 0;
 #elif defined(__has_feature)
@@ -28,7 +32,9 @@ constexpr int kOwnSymbolsFirst = RTLD_DEEPBIND;
 constexpr int kOwnSymbolsFirst = RTLD_DEEPBIND;
 #endif
 
-// The folder of the program or shared library that holds this code; empty when unknown.
+// The folder of the program or shared library that holds this code; empty when unknown. `dladdr1`
+// finds the object that has `kFile`; the main program has an empty name there, so /proc tells its
+// path.
 std::filesystem::path OwnFolder() {
   Dl_info found;
   void* object = nullptr;
@@ -39,7 +45,8 @@ std::filesystem::path OwnFolder() {
   return std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
 }
 
-// Where it is looked for: as it is built, as it is installed, and wherever the system looks.
+// Where the library is looked for: beside the program as it is built, as it is installed, and
+// wherever the system looks.
 std::vector<std::string> Places() {
   std::vector<std::string> places;
   if (const std::filesystem::path own = OwnFolder(); !own.empty()) {
@@ -49,7 +56,8 @@ std::vector<std::string> Places() {
   return places;
 }
 
-// Null, with `error`. It is never closed: the system remembers that it is open.
+// Opens the library, or finds it open. Null, with the reasons of all places in `error`. It is never
+// closed (RTLD_NODELETE); opening it again is cheap, as the system counts its users.
 const KvatlasSentencePiece* Open(std::string& error) {
   std::string reasons;
   for (const std::string& place : Places()) {
@@ -65,7 +73,7 @@ const KvatlasSentencePiece* Open(std::string& error) {
   return nullptr;
 }
 
-// `words` is moved from.
+// Takes over words of the library and frees them there: they came from its allocator.
 std::string Taken(const KvatlasSentencePiece& functions, char* words) {
   if (words == nullptr) return "no memory";
   std::string taken = words;
@@ -75,6 +83,8 @@ std::string Taken(const KvatlasSentencePiece& functions, char* words) {
 
 }  // namespace
 
+// A loaded model and the functions that serve it. The functions are a constant of the library and
+// outlive every model.
 struct SentencePieceModel::Library {
   const KvatlasSentencePiece& functions;
   KvatlasSentencePieceModel* const model;

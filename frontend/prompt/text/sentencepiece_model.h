@@ -1,5 +1,5 @@
-// A SentencePiece model behind words of the C++ library alone: its own header declares another
-// absl::string_view than Abseil's, so that no file can include both.
+// A SentencePiece model behind types of the C++ standard library alone: the library's own header
+// declares another absl::string_view than Abseil's, so no file can include both.
 //
 // *Threads*: `Encode` may be called from any.
 
@@ -16,11 +16,11 @@ namespace kvatlas {
 
 class SentencePieceModel {
  public:
-  // Null, with `error`, when `model` is none.
+  // Null, with `error`, when `model` is no SentencePiece model.
   static std::unique_ptr<SentencePieceModel> Load(std::string_view model, std::string& error);
   ~SentencePieceModel();
 
-  // Appends the ids of `text`; false, with `error`, when there are none.
+  // Appends the ids of `text`; false, with `error`, when it cannot be encoded.
   bool Encode(std::string_view text, std::vector<uint32_t>& ids, std::string& error) const;
 
   // A token that the model has: its id and how it is written; id -1 when it has none.

@@ -1,3 +1,7 @@
+// The only source that includes SentencePiece. Everything that leaves it is plain C memory from
+// malloc, and no exception passes its functions: the caller may have another C++ library state, and
+// must free what it gets by `release`.
+
 #include "frontend/prompt/text/sentencepiece_shim.h"
 
 #include <sentencepiece_processor.h>
@@ -17,6 +21,7 @@ namespace {
 
 using Model = KvatlasSentencePieceModel;
 
+// `*error` may be null afterwards: strdup found no memory.
 void SetError(const char* words, char** error) { *error = strdup(words); }
 
 Model* Load(const char* bytes, size_t size, char** error) {
@@ -33,6 +38,7 @@ Model* Load(const char* bytes, size_t size, char** error) {
 
 void ReleaseModel(Model* model) { delete model; }
 
+// The ids are copied to memory of malloc, which `release` frees.
 bool Encode(const Model* model, const char* text, size_t size, uint32_t** ids, size_t* count,
             char** error) {
   *ids = nullptr;
@@ -72,6 +78,7 @@ int32_t IdOf(const Model* model, KvatlasSentencePieceToken which) {
   return -1;
 }
 
+// The piece belongs to the model.
 int32_t Token(const Model* model, KvatlasSentencePieceToken which, const char** piece) {
   const int32_t id = IdOf(model, which);
   *piece = id < 0 ? "" : model->processor.IdToPiece(id).c_str();
@@ -84,6 +91,7 @@ size_t VocabularySize(const Model* model) {
 
 }  // namespace
 
+// sentencepiece_shim.lds exports this symbol alone.
 const KvatlasSentencePiece* kvatlas_sentencepiece_1() {
   static constexpr KvatlasSentencePiece kFunctions = {.load = Load,
                                                       .release_model = ReleaseModel,

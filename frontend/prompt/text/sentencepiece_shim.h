@@ -1,12 +1,12 @@
-// What of the SentencePiece library does sentencepiece_model.cc use? These words of C, in a shared
-// library of their own, libkvatlas_sentencepiece.so.
+// The C interface through which sentencepiece_model.cc uses the SentencePiece library, in a shared
+// library of its own, libkvatlas_sentencepiece.so.
 //
 // *Place*: Debian's libsentencepiece.so holds an old copy of Protocol Buffers and shows its
 // symbols: a program that links it and libprotobuf mixes the two and ends before its main. So only
-// this library links it, which sentencepiece_model.cc opens at run time, its symbols kept from all
-// others and all others' from it.
+// this library links it. sentencepiece_model.cc opens it at run time and keeps its symbols and
+// those of the program apart.
 // *Threads*: a model's functions may be called from any, `release_model` after all others.
-// *Errors*: zero-terminated words in `*error`, for `release`. No exception comes out.
+// *Errors*: a zero-terminated text in `*error`, to be freed by `release`. No exception comes out.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_SENTENCEPIECE_SHIM_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_SENTENCEPIECE_SHIM_H_
@@ -25,12 +25,12 @@ enum KvatlasSentencePieceToken {
 };
 
 struct KvatlasSentencePiece {
-  // `bytes`: those of a tokenizer.model. Null, with `*error`, when they are none.
+  // `bytes`: the content of a tokenizer.model. Null, with `*error`, when they are no model.
   KvatlasSentencePieceModel* (*load)(const char* bytes, size_t size, char** error);
   void (*release_model)(KvatlasSentencePieceModel* model);
 
-  // The ids of `text`, for `release`; null where there are none. False, with `*error`, when it
-  // cannot be encoded.
+  // The ids of `text`, to be freed by `release`; null where there are none. False, with `*error`,
+  // when it cannot be encoded.
   bool (*encode)(const KvatlasSentencePieceModel* model, const char* text, size_t size,
                  uint32_t** ids, size_t* count, char** error);
 
@@ -43,7 +43,8 @@ struct KvatlasSentencePiece {
   void (*release)(void* error_or_ids);
 };
 
-// The library's only symbol. Another set of functions gets another number.
+// The library's only symbol. A change of the struct gets another number, so that an older library
+// is not called.
 const KvatlasSentencePiece* kvatlas_sentencepiece_1();
 
 }  // extern "C"

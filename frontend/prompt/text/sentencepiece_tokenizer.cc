@@ -12,7 +12,7 @@
 namespace kvatlas {
 namespace {
 
-// The library cannot be stopped, and no context has so many tokens.
+// The library cannot be stopped, and a text is one piece here. No context has so many tokens.
 constexpr size_t kTextBytesMax = 1 << 20;
 
 class SentencePieceTokenizer : public Tokenizer {
@@ -30,7 +30,8 @@ class SentencePieceTokenizer : public Tokenizer {
     }
   }
 
-  // A model may look at any part of a text to choose its pieces, so nowhere is a cut.
+  // A model may look at any part of a text to choose its pieces, so there are no cuts. `from` is
+  // always 0 then: there is no cut to go on from.
   absl::Status Encode(std::string_view text, size_t /*from*/, size_t /*piece_bytes_min*/,
                       std::vector<TokenId>& tokens, std::vector<TokenCut>*) const override {
     if (absl::Status valid = CheckUtf8(text); !valid.ok()) return valid;

@@ -1,3 +1,8 @@
+// One model: files are read by `model_files.h`, the tokenizer and the templates are handles of the
+// Rust library or of SentencePiece. A request goes through three steps: `Read` (Rust turns the body
+// into parts), `AppendText` (each part into tokens, the first one with the memory of prefixes),
+// `Cut` (what the engine keeps of a prompt that is too long).
+
 #include "frontend/prompt/text/text_model.h"
 
 #include <algorithm>
@@ -14,13 +19,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Pieces that a part which is not remembered is encoded in.
+// A part that is not remembered is encoded in pieces of about this size: between two of them the
+// deadline is looked at.
 constexpr size_t kLaterPieceBytes = 512;
 
 std::string TextOf(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// The numbers of `kvatlas_text.h`.
 int EngineNumber(EngineKind engine) {
   switch (engine) {
     case EngineKind::kPlain:
@@ -51,12 +58,15 @@ int PathNumber(RequestPath path) {
   return KVATLAS_CHAT;
 }
 
+// The error with the file that it is about.
 absl::Status At(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
 }  // namespace
 
+// What Rust read of a body: parts in order, whose tokens follow each other, and one of three cuts
+// at most. 0: no such cut.
 struct TextModel::Reading {
   struct Part {
     std::string text = {};
@@ -64,12 +74,21 @@ struct TextModel::Reading {
     std::vector<TokenId> ids = {};  // in the place of the text
   };
   std::vector<Part> parts;
-  size_t keep_last = 0;
-  size_t keep_first = 0;
-  size_t keep_last_of_text = 0;
+  size_t keep_last = 0;          // tokens, of all that were made
+  size_t keep_first = 0;         // likewise
+  size_t keep_last_of_text = 0;  // tokens with those around the text, which are not cut
 };
 
-// What the engine keeps of a prompt that is too long. `before` and `after`: tokens around a text.
+// Cuts the tokens to what the engine keeps of a prompt that is too long. `around`: the tokens that
+// were put around a text.
+//
+// - `keep_first` drops the end.
+// - `keep_last` drops the beginning, BOS included.
+// - `keep_last_of_text` drops the beginning of the text behind `around.before`, which stays; it
+//   never cuts into the tokens around.
+//
+// `reused` counts leading tokens that were known: once the beginning is gone, only those in front
+// of the cut are.
 void TextModel::Cut(const Reading& read, const TokensAround& around, PromptTokens* made) {
   std::vector<TokenId>& tokens = made->tokens;
   size_t kept_in_front = 0;
@@ -94,6 +113,11 @@ void TextModel::FreeTemplates::operator()(kvatlas_templates* templates) const {
   kvatlas_templates_free(templates);
 }
 
+// 1. Reads the files and makes the tokenizer.
+// 2. The option's template takes the place of all of the model's own.
+// 3. Parses the templates: a template with an error fails the load, not the first request.
+// 4. Notes what requests need later. The length of the context from config.json counts only where
+//    the options name none.
 absl::StatusOr<std::shared_ptr<TextModel>> TextModel::Load(const TextModelOptions& options) {
   absl::StatusOr<ModelFiles> files = ReadModelFiles(options.path, options.rules);
   if (!files.ok()) return files.status();
@@ -136,8 +160,9 @@ absl::StatusOr<std::shared_ptr<TextModel>> TextModel::Load(const TextModelOption
   return model;
 }
 
-// Rust reads the body once (rust/src/request) and gives the parts of the prompt, of which nearly
-// all requests have one.
+// Rust reads the body once (rust/src/request) and gives the parts of the prompt; nearly all
+// requests have one part. `now` is wall time: templates print dates, and engines print theirs. The
+// callbacks append to `made` and must not throw, as they are called from Rust.
 absl::StatusOr<TextModel::Reading> TextModel::Read(const BodyPrompt& prompt) const {
   Reading made;
   const kvatlas_convention convention{
@@ -183,6 +208,8 @@ absl::StatusOr<std::string> TextModel::Render(const BodyPrompt& prompt) const {
   return text;
 }
 
+// A text gets the tokens around it unless it says no. The parts of a body say so one by one. `bos`
+// is noted even where the prompt has none: it is what begins a text of this model.
 absl::StatusOr<PromptTokens> TextModel::Tokenize(const Prompt& prompt) {
   const TokenizerFacts& facts = tokenizer_->facts();
   const BodyPrompt* body = std::get_if<BodyPrompt>(&prompt);
@@ -211,6 +238,10 @@ absl::StatusOr<PromptTokens> TextModel::Tokenize(const Prompt& prompt) {
   return made;
 }
 
+// Appends one part. Only the first part of a prompt uses the memory of prefixes, whose entries are
+// beginnings of texts without the tokens around them. `cache_->Encode` replaces the content of
+// `tokens`, so those in front are put there afterwards; they count as known if anything behind them
+// is.
 absl::Status TextModel::AppendText(std::string_view text, const TokensAround& around,
                                    PromptTokens* made) {
   if (text.size() > options_.prompt_bytes_max) {
@@ -218,7 +249,6 @@ absl::Status TextModel::AppendText(std::string_view text, const TokensAround& ar
         "a prompt of ", text.size(), " bytes; at most ", options_.prompt_bytes_max, " are taken"));
   }
   std::vector<TokenId>& tokens = made->tokens;
-  // The memory is of prompts' beginnings: a later part has none.
   if (!tokens.empty()) {
     tokens.insert(tokens.end(), around.before.begin(), around.before.end());
     absl::Status bad = tokenizer_->Encode(text, 0, kLaterPieceBytes, tokens, nullptr);

@@ -1,11 +1,11 @@
-// What does one model make of a prompt? Its tokenizer, its chat templates, the conventions of
-// engines and the memory of earlier prompts, loaded from files as an engine loads them.
+// One model: its tokenizer, its chat templates, the conventions of engines and the memory of
+// earlier prompts, loaded from files as an engine loads them.
 //
 // *Place*: made by a ModelRegistry; LocalTokenizer asks it.
-// *Truth*: ids are the engine's where the engine reads the same files in the way that `rules` says;
+// *Truth*: ids are the engine's if the engine reads the same files by the same `rules`;
 // `facts().source` names the file's hash, so that two ends can compare.
 // *Threads*: all methods may be called from any.
-// *Bounds*: `prompt_bytes_max` of text, `cache_bytes` of memory.
+// *Bounds*: `prompt_bytes_max` of text for each part of a prompt, `cache_bytes` of memory.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_MODEL_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_MODEL_H_
@@ -37,8 +37,8 @@ struct TextModelOptions {
   nlohmann::ordered_json template_kwargs = {};
   // Requests may bring a chat template; engines refuse that unless told.
   bool trust_request_templates = false;
-  // The longest prompt that the engine takes, in tokens (--max-model-len): what a request's
-  // `truncate_prompt_tokens` of -1 means. 0: as config.json says.
+  // The longest prompt that the engine takes, in tokens (--max-model-len), to which a request's
+  // `truncate_prompt_tokens` of -1 cuts. 0: as config.json says.
   size_t context_tokens_max = 0;
   size_t prompt_bytes_max = size_t{64} << 20;
   size_t cache_bytes = size_t{64} << 20;
@@ -57,14 +57,13 @@ struct TextModelFacts {
 
 class TextModel {
  public:
-  // NOT_FOUND: no such files. INVALID_ARGUMENT: files that cannot be used; the message names the
-  // file.
+  // NOT_FOUND: no such files. INVALID_ARGUMENT: a file cannot be used; the message names it.
   static absl::StatusOr<std::shared_ptr<TextModel>> Load(const TextModelOptions& options);
 
-  // As PromptTokenizer says, at once. `source` is "tokenizer.json 5f0c…".
+  // As `PromptTokenizer::Tokenize`, in the caller's thread. `source` is "tokenizer.json 5f0c…".
   absl::StatusOr<PromptTokens> Tokenize(const Prompt& prompt);
 
-  // The text of a request, parts that are encoded apart joined. For tools and tests.
+  // The text of a request, with parts that are encoded apart joined. For tools and tests.
   absl::StatusOr<std::string> Render(const BodyPrompt& prompt) const;
 
   const TextModelFacts& facts() const { return facts_; }

@@ -1,5 +1,5 @@
-// Texts and tokenizers for tests that compare encodings: texts of what tokenizers stumble over, and
-// the small tokenizers of testdata in the forms that real models have.
+// Texts and tokenizers for tests that compare encodings: texts that are hard for tokenizers, and
+// the small tokenizers of testdata in the forms of real models.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_TEST_UTIL_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_TEST_UTIL_H_
@@ -20,17 +20,17 @@ using Random = std::mt19937_64;
 // emoji, added tokens whole and in parts.
 std::string RandomText(Random& random, size_t bytes);
 
-// `text` up to some character.
+// `text` up to a random character.
 std::string CutAnywhere(const std::string& text, Random& random);
 
-// Of testdata: "bytes", "blanks", "unigram", "sentences", and forms of these, as "bytes_o200k":
-// TokenizerForms lists them.
+// The names of the tokenizers of testdata ("bytes", "blanks", "unigram", "sentences") and of forms
+// of these ("bytes_o200k").
 std::vector<std::string> TokenizerForms();
 
 // Null, after a failure of the running test, where it cannot be loaded.
 std::unique_ptr<Tokenizer> LoadTokenizerForm(const std::string& name);
 
-// The tokens of all of `text` by the library behind alone.
+// The tokens of `text` as one piece, made by the library alone, without our encoder.
 std::vector<TokenId> WholeTokens(const Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace kvatlas

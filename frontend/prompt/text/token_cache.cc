@@ -1,3 +1,8 @@
+// The header has the picture. In terms of this file: `Find` collects the tokens of the chunks that
+// begin a text, the tokenizer encodes the rest from the last cut on, `Insert` adds the chunks that
+// were not known. The lock is held for look-ups in the map and the list alone; hashing, comparing
+// and copying run without it, on chunks that are immutable and shared.
+
 #include "frontend/prompt/text/token_cache.h"
 
 #include <algorithm>
@@ -19,12 +24,13 @@ constexpr size_t kPieceBytes = 128;
 
 }  // namespace
 
+// The seed is random: a client cannot choose texts whose chunks share a name.
 TokenCache::TokenCache(size_t bytes_max) : bytes_max_(bytes_max), seed_(RandomInstanceId()) {}
 
 absl::StatusOr<size_t> TokenCache::Encode(const Tokenizer& tokenizer, std::string_view text,
                                           std::vector<TokenId>& tokens) {
   tokens.clear();
-  // Of most texts an estimate on the high side.
+  // About four bytes are a token in most texts: a third is on the high side and saves growing.
   tokens.reserve(text.size() / 3 + 16);
   const Known known = Find(text, tokens);
   std::vector<TokenCut> cuts;
@@ -34,6 +40,8 @@ absl::StatusOr<size_t> TokenCache::Encode(const Tokenizer& tokenizer, std::strin
   return known.tokens;
 }
 
+// The hash of each chunk has the hash before it as its seed, so a name stands for all of the text
+// up to the chunk's end. A last chunk that is not full has no name and is never stored.
 std::vector<uint64_t> TokenCache::NamesOf(std::string_view text) const {
   std::vector<uint64_t> names(text.size() / kChunkBytes);
   uint64_t name = seed_;
@@ -44,10 +52,12 @@ std::vector<uint64_t> TokenCache::NamesOf(std::string_view text) const {
   return names;
 }
 
-// 1. Names without the lock, since they cost most.
-// 2. Chunks from the first on, with it; they are used from the last to the first, so that a
-//   beginning is evicted last.
-// 3. Bytes are compared and tokens copied without it.
+// 1. Makes the names without the lock, since they cost most.
+// 2. With the lock, takes the chunks from the first on, up to the first name that is not there.
+//    Marks them as used from the last to the first: the beginning of a text is the latest used, so
+//    it is evicted last.
+// 3. Without the lock, compares bytes and copies tokens. A chunk ends the walk if it does not begin
+//    at the cut where the one before ended (`Chunk::from_bytes`), or if only its hash is equal.
 TokenCache::Known TokenCache::Find(std::string_view text, std::vector<TokenId>& tokens) {
   if (bytes_max_ == 0) return {};
   Known known;
@@ -79,6 +89,16 @@ TokenCache::Known TokenCache::Find(std::string_view text, std::vector<TokenId>& 
   return known;
 }
 
+// 1. Without the lock, makes a chunk for each name behind the known ones. A chunk has the tokens
+//    from the cut of the chunk before up to the last cut that its own bytes make certain: a cut
+//    depends on up to `lookahead_bytes` behind it, so it must lie that far before the chunk's end.
+//    A chunk without such a cut has no tokens and the cut of the one before.
+// 2. With the lock, puts them into the map, from the last to the first as in `Find`. An entry of
+//    the same name stays if it begins at the same cut, and is replaced otherwise: its text was
+//    encoded from another place, so its cuts do not continue this one's.
+// 3. Evicts what is beyond the bound.
+//
+// Other threads may insert the same chunks meanwhile; either version is right.
 void TokenCache::Insert(std::string_view text, const Known& known, std::span<const TokenCut> cuts,
                         std::span<const TokenId> tokens, size_t lookahead_bytes) {
   const std::vector<uint64_t>& names = known.names;
@@ -119,6 +139,8 @@ void TokenCache::Insert(std::string_view text, const Known& known, std::span<con
   EvictLocked();
 }
 
+// The chunk used longest ago goes first. Chunks behind a chunk that has gone are unreachable until
+// it is inserted again; they are used no more and go soon.
 void TokenCache::EvictLocked() {
   while (stats_.bytes > bytes_max_ && !used_.empty()) {
     const auto entry = entries_.find(used_.back());

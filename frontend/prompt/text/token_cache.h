@@ -1,7 +1,7 @@
-// Which tokens of this text were already made for an earlier one? The store of prefixes that makes
-// the next turn of a conversation cost its new part alone.
+// The store of prefixes: tokens of texts that were encoded before, so that the next turn of a
+// conversation costs its new part alone.
 //
-// A text is looked at in chunks of kChunkBytes. A chunk's name is the hash of everything up to its
+// A text is divided into chunks of kChunkBytes. A chunk's name is the hash of everything up to its
 // end, so equal beginnings share their chunks, whichever conversations they belong to. A chunk
 // remembers its bytes and the tokens up to the last cut (tokenizer.h) that the text up to its end
 // makes certain; a later text with the same chunks has the same tokens up to there.
@@ -14,8 +14,8 @@
 // *Threads*: all methods may be called from any.
 // *Cost*: one hash and one comparison of the text; the lock is held for the look-ups alone.
 // text_benchmark measures it.
-// *Bounds*: `bytes_max` of texts, tokens and all that holds them; beyond it the chunks go that were
-// not used for longest, those of a beginning after those that follow it.
+// *Bounds*: `bytes_max` of texts, tokens and the structures around them. Beyond it the chunks used
+// longest ago are evicted, the beginning of a text after what follows it.
 //
 // Example:
 //   TokenCache cache(64 << 20);
@@ -48,17 +48,17 @@ class TokenCache {
   struct Stats {
     size_t bytes = 0;
     size_t chunks = 0;
-    uint64_t known_bytes = 0;  // of all texts asked for
-    uint64_t asked_bytes = 0;
+    uint64_t known_bytes = 0;  // of `asked_bytes`, those whose tokens were known
+    uint64_t asked_bytes = 0;  // of all texts
     uint64_t evicted_chunks = 0;
   };
 
-  // With `bytes_max` 0 nothing is ever known.
+  // With `bytes_max` 0 nothing is stored.
   explicit TokenCache(size_t bytes_max);
 
-  // Puts the tokens of `text` into `tokens`: those of its longest known beginning, and what
-  // `tokenizer`, always the same one, makes of the rest; remembers the text. Returns how many were
-  // known. Errors are the tokenizer's.
+  // Puts the tokens of `text` into `tokens`: those of its longest known beginning, and those that
+  // `tokenizer` makes of the rest; remembers the text. Returns how many were known. REQUIRES: the
+  // same `tokenizer` in all calls. Errors are the tokenizer's.
   absl::StatusOr<size_t> Encode(const Tokenizer& tokenizer, std::string_view text,
                                 std::vector<TokenId>& tokens);
 
@@ -67,9 +67,9 @@ class TokenCache {
  private:
   struct Chunk {
     std::string text;
-    // The tokens between the cut of the chunk before and this one's, both counted from the text's
-    // start. A chunk whose `from_bytes` is not where the chunk before ends was made beside another
-    // one and is of no use.
+    // The tokens between the cut of the chunk before (`from_bytes`) and this one's (`cut_bytes`),
+    // both counted from the text's start. A chunk whose `from_bytes` is not the cut of the chunk
+    // before was made behind another version of that chunk and cannot be used.
     size_t from_bytes = 0;
     size_t cut_bytes = 0;
     std::vector<TokenId> tokens;
@@ -82,10 +82,10 @@ class TokenCache {
 
   // The beginning of a text that is known: its bytes up to a cut, and their tokens.
   struct Known {
-    std::vector<uint64_t> names;  // of all of the text's chunks
-    size_t chunks = 0;
-    size_t bytes = 0;
-    size_t tokens = 0;
+    std::vector<uint64_t> names;  // of all full chunks of the text, known or not
+    size_t chunks = 0;            // of them, how many are known
+    size_t bytes = 0;             // up to the cut of the last known chunk
+    size_t tokens = 0;            // up to there
   };
 
   std::vector<uint64_t> NamesOf(std::string_view text) const;

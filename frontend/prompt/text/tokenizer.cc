@@ -1,3 +1,6 @@
+// The C++ side of a Rust tokenizer handle. Rust gives tokens piece by piece through `TakePiece`;
+// each end of a piece but the last is a cut.
+
 #include "frontend/prompt/text/tokenizer.h"
 
 #include <utility>
@@ -9,6 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Where `TakePiece` puts tokens and cuts. `first`: how many tokens were there before; `text_bytes`:
+// of the text from `from` on.
 struct Pieces {
   std::vector<TokenId>& tokens;
   std::vector<TokenCut>* cuts;
@@ -16,6 +21,7 @@ struct Pieces {
   const size_t text_bytes;
 };
 
+// Called from Rust: must not throw. The end of the text is no cut.
 void TakePiece(void* to, size_t end, const uint32_t* tokens, size_t count) noexcept {
   Pieces& pieces = *static_cast<Pieces*>(to);
   pieces.tokens.insert(pieces.tokens.end(), tokens, tokens + count);
@@ -24,6 +30,7 @@ void TakePiece(void* to, size_t end, const uint32_t* tokens, size_t count) noexc
   }
 }
 
+// Owns the handle, which serves any number of threads.
 class HuggingFaceTokenizer : public Tokenizer {
  public:
   explicit HuggingFaceTokenizer(kvatlas_tokenizer* handle) : handle_(handle) {}
@@ -31,6 +38,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   HuggingFaceTokenizer(const HuggingFaceTokenizer&) = delete;
   HuggingFaceTokenizer& operator=(const HuggingFaceTokenizer&) = delete;
 
+  // Rust describes as JSON what it loaded. A step of its own, since a constructor cannot fail.
   absl::Status ReadFacts() {
     std::string text, error;
     const int code = kvatlas_tokenizer_describe(handle_, RustSink(text), RustSink(error));
@@ -49,6 +57,8 @@ class HuggingFaceTokenizer : public Tokenizer {
     return absl::OkStatus();
   }
 
+  // Text behind a cut is encoded alone, with a note that it continues one: some tokenizers treat
+  // the start of a text in another way.
   absl::Status Encode(std::string_view text, size_t from, size_t piece_bytes_min,
                       std::vector<TokenId>& tokens, std::vector<TokenCut>* cuts) const override {
     text.remove_prefix(from);
@@ -68,6 +78,7 @@ class HuggingFaceTokenizer : public Tokenizer {
 
 }  // namespace
 
+// The files go to Rust as one JSON object (`kvatlas_tokenizer_new`).
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerFiles& files) {
   Json options = {{"rules", files.rules == TokenizerRules::kFile ? "file" : "transformers"}};
   if (files.tokenizer_config.is_object()) options["tokenizer_config"] = files.tokenizer_config;

@@ -1,11 +1,10 @@
-// Which ids does this text become? A model's tokenizer: a tokenizer.json as the Python packages
-// `tokenizers` and `transformers` read it, or a SentencePiece model.
+// A model's tokenizer, from text to ids: a tokenizer.json as the Python packages `tokenizers` and
+// `transformers` read it, or a SentencePiece model.
 //
-// *Truth*: the ids are those of these packages, for any text that is UTF-8; what the library behind
-// cannot do is an error.
+// *Truth*: the ids are those of these packages, for any text that is UTF-8; a text that the library
+// behind cannot encode is an error.
 // *Threads*: all methods may be called from any thread at once.
-// *Cost*: text_benchmark measures it; README.md says for which tokenizers of tokenizer.json the
-// encoder is our own.
+// *Cost*: text_benchmark measures it; README.md lists the tokenizers that our own encoder takes.
 //
 // Example:
 //   ASSIGN tokenizer = MakeTokenizer({.tokenizer_json = Read("tokenizer.json")});
@@ -30,7 +29,7 @@
 
 namespace kvatlas {
 
-// A place in a text where it may be cut without a change of its tokens: text[0, bytes) has exactly
+// A place where a text may be cut without a change of its tokens: text[0, bytes) has exactly
 // `tokens` of them, and the rest can be tokenized alone.
 struct TokenCut {
   size_t bytes = 0;
@@ -39,7 +38,7 @@ struct TokenCut {
 
 inline constexpr size_t kOnePiece = std::numeric_limits<size_t>::max();
 
-// What belongs around a text's tokens where special tokens are asked for: BOS and its like.
+// The tokens around those of a text, where special tokens are wanted: BOS and its like.
 struct TokensAround {
   std::vector<TokenId> before = {};
   std::vector<TokenId> after = {};
@@ -49,11 +48,11 @@ struct TokensAround {
 struct TokenizerFacts {
   size_t vocabulary_size = 0;
   TokensAround around = {};
-  // Where SGLang puts others around than the file says (rust/src/rules.rs).
+  // Set where SGLang puts other tokens around a text than the file says (rust/src/rules.rs).
   std::optional<TokensAround> sglang_around = std::nullopt;
   // {"bos_token": "<s>", …}: what chat templates print.
   nlohmann::ordered_json special_tokens = nlohmann::ordered_json::object();
-  // A cut is one in every text that has the same bytes up to this many after it.
+  // A cut holds in every text that has the same bytes up to this many behind the cut.
   size_t lookahead_bytes = 0;
 };
 
@@ -61,10 +60,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the tokens of `text` from `from` on, which is 0 or a cut, without those around it, to
-  // `tokens`, and to `cuts`, where given, the cuts, at least `piece_bytes_min` apart; both count
-  // from `from` and the first token appended. With kOnePiece the library behind encodes all of it,
-  // and nothing of ours. INVALID_ARGUMENT: not UTF-8. After an error `tokens` and `cuts` hold
+  // Appends to `tokens` the tokens of `text` from `from` on (0 or a cut), without those around a
+  // text. Appends to `cuts`, unless it is null, cuts at least `piece_bytes_min` apart, counted from
+  // `from` and from the first token appended. With kOnePiece the library behind encodes the whole
+  // text, without our encoder. INVALID_ARGUMENT: not UTF-8. After an error `tokens` and `cuts` hold
   // anything.
   virtual absl::Status Encode(std::string_view text, size_t from, size_t piece_bytes_min,
                               std::vector<TokenId>& tokens, std::vector<TokenCut>* cuts) const = 0;
@@ -80,7 +79,7 @@ enum class TokenizerRules {
   kFile,
 };
 
-// The contents of a model's files; empty where there is none.
+// The contents of a model's files; empty where a file is missing.
 struct TokenizerFiles {
   std::string tokenizer_json = {};
   nlohmann::ordered_json tokenizer_config = {};

@@ -1,4 +1,4 @@
-// Is this text UTF-8?
+// Checks that a text is UTF-8.
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_UTF8_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_UTF8_H_
@@ -11,7 +11,7 @@
 
 namespace kvatlas {
 
-// INVALID_ARGUMENT: it is not.
+// INVALID_ARGUMENT: it is not UTF-8.
 inline absl::Status CheckUtf8(std::string_view text) {
   return simdjson::validate_utf8(text.data(), text.size())
              ? absl::OkStatus()

@@ -3,14 +3,17 @@
 
 use crate::fast_hash::FastMap;
 
-/// Byte strings with a number each.
+/// A trie over byte strings, each with a number. A search costs a look-up per byte of a candidate;
+/// places where no string begins are skipped by `memchr`, as long as the strings have three first
+/// bytes at most.
 pub struct Finder {
     /// (node, byte) → node.
     edges: FastMap<u64, u32>,
     /// By node; NONE: no string ends there.
     ends: Vec<u32>,
+    /// Whether a string begins with the byte.
     starts: [bool; 256],
-    /// The bytes that strings begin with, where they are few.
+    /// The bytes that strings begin with; four of them stand for four or more.
     few: Vec<u8>,
 }
 
@@ -43,6 +46,7 @@ impl Finder {
     }
 
     /// The first string at `from` or later.
+    /// At a place the longest one counts.
     pub fn next(&self, text: &[u8], from: usize) -> Option<Found> {
         let mut start = from;
         loop {

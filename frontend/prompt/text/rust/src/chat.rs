@@ -1,6 +1,9 @@
 //! Chat templates as Hugging Face's `apply_chat_template` renders them: Jinja2 with `trim_blocks`
 //! and `lstrip_blocks`, loop controls, `generation` blocks, `raise_exception`, `strftime_now`, a
 //! `tojson` that is Python's `json.dumps`, and Python's methods.
+//! minijinja differs from Jinja2 in what it does with Python's values. The filters, tests and
+//! methods that are registered in `Template::new` give it Python's behaviour, each for a difference
+//! that templates of real models show. Fuel bounds the steps of a template, `work` its time.
 
 use crate::json::{BigInt, Json, Map};
 use crate::template_facts::{self, Facts};
@@ -14,6 +17,7 @@ use std::sync::OnceLock;
 /// A model's templates by name, and what its requests share.
 pub struct Templates {
     by_name: BTreeMap<String, Template>,
+    /// The name that came first in the sources.
     first: Option<String>,
     special_tokens: Map,
 }
@@ -63,6 +67,8 @@ impl Templates {
         self.first.as_ref().and_then(|name| self.by_name.get(name))
     }
 
+    /// As apply_chat_template chooses: "tool_use" for prompts with tools, else "default", else the
+    /// only one there is.
     pub fn choose(&self, has_tools: bool) -> Result<&Template, Failure> {
         if let Some(template) = self.by_name.get("tool_use").filter(|_| has_tools) {
             return Ok(template);
@@ -82,8 +88,11 @@ impl Templates {
     }
 }
 
+/// One parsed template. What engines conclude from it is found out at the first request that needs
+/// it, once.
 pub struct Template {
     environment: Environment<'static>,
+    /// With line ends as Jinja2 has them, otherwise as given.
     source: String,
     facts: OnceLock<Facts>,
     system_is_first: OnceLock<bool>,
@@ -91,12 +100,15 @@ pub struct Template {
 }
 
 const NAME: &str = "chat template";
-/// Far more than any conversation needs, and an end for a template that has none.
+/// The steps of a template: far more than any conversation needs, and an end for a template that
+/// has none.
 const STEPS_MAX: u64 = 100_000_000;
 
 impl Template {
+    /// INVALID_ARGUMENT: the template does not parse. What is parsed is `parsed_source`, with
+    /// checks of loops put in (`template_facts::with_checked_loops`).
     pub fn new(source: &str) -> Result<Self, Failure> {
-        // As Jinja2 reads it.
+        // Jinja2 makes one kind of line end of all.
         let source = &source.replace("\r\n", "\n").replace('\r', "\n");
         let mut environment = Environment::new();
         environment.set_syntax(syntax()?);
@@ -119,7 +131,7 @@ impl Template {
             None if value.kind() == ValueKind::String => value.clone(),
             None => Value::from(value.to_string()),
         });
-        // What is not defined has no items.
+        // An undefined value has no items, and length 0.
         environment.add_filter("items", |value: &Value| match value.is_undefined() {
             true => Ok(Value::from(Vec::<Value>::new())),
             false => minijinja::filters::items(value),
@@ -146,7 +158,7 @@ impl Template {
             true => Ok(value),
             false => minijinja::filters::last(value),
         });
-        // What is no number is 0, unless the template says what it is.
+        // A value that is no number is 0, unless the template names a default.
         environment.add_filter(
             "int",
             |state: &State, value: &Value, default: Option<Value>, base: Option<u32>, options: Kwargs| {
@@ -191,6 +203,7 @@ impl Template {
         })
     }
 
+    /// What vLLM concludes from the source.
     pub fn facts(&self) -> Facts {
         *self.facts.get_or_init(|| Facts::of(&without_generation(&self.source)))
     }
@@ -220,10 +233,13 @@ impl Template {
         without_generation(&self.source)
     }
 
+    /// As it was given, for searches of words.
     pub fn source(&self) -> &str {
         &self.source
     }
 
+    /// The text for these variables, and `strftime_now` at `now`. INVALID_ARGUMENT: the template
+    /// refuses them, in its words.
     pub fn render(&self, variables: Map, now: i64) -> Result<String, Failure> {
         let now = Value::from_function(move |format: &str| python::strftime(format, now));
         let variables = Value::from_pairs(
@@ -247,8 +263,8 @@ fn syntax() -> Result<SyntaxConfig, Failure> {
     made.map_err(|e| Failure::internal(e.to_string()))
 }
 
-/// `{% generation %}` marks for training what the model said; here it is a block that is always
-/// printed.
+/// `{% generation %}` of transformers marks for training what the model said. minijinja does not
+/// know the tag, so it becomes a block that is always printed, with its white space control kept.
 fn without_generation(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -276,6 +292,8 @@ fn without_generation(source: &str) -> String {
 }
 
 /// json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False).
+/// The filter `tojson`, with the arguments that a template gives. With an indent, items end with
+/// "," alone, as in Python.
 fn to_json(_state: &State, value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let mut style = python::JsonStyle::default();
     let indent = match indent {

@@ -38,17 +38,21 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, Tokenizer};
 
 pub struct Cuts {
+    /// Added tokens of the text as it is; None: there are none.
     finder: Option<Finder>,
+    /// All added tokens, by id.
     tokens: FastMap<u32, AddedToken>,
     places: Places,
     /// Neighbours within the added tokens of the normalized text.
     joined: HashSet<(char, char)>,
     /// No cut behind white space.
     any_lstrip: bool,
+    /// Bytes behind a place that decide whether it is a cut: the longest added token, and one
+    /// character.
     pub lookahead: usize,
 }
 
-/// Between which characters of plain text.
+/// Between which characters of plain text there are cuts.
 enum Places {
     None,
     Words { splitter: Arc<Splitter>, nfc: bool },
@@ -56,6 +60,11 @@ enum Places {
 }
 
 impl Cuts {
+    /// Three stages, each of which adds places only if the one before holds:
+    ///
+    /// 1. The tokenizer takes special tokens out of texts at all; else there are no cuts.
+    /// 2. Tokens of the text as it is: cuts in front of them.
+    /// 3. No token of the normalized text looks around: cuts within plain text (`places_of`).
     pub fn new(tokenizer: &Tokenizer, plan: &Plan, own: Option<&Own>) -> Result<Self, Failure> {
         let tokens: FastMap<u32, AddedToken> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         let lookahead = tokens.values().map(|token| token.content.len()).max().unwrap_or(0) + 4;
@@ -90,6 +99,9 @@ impl Cuts {
     }
 
     /// Ascending; no piece but the last is shorter than `piece_bytes_min`, and none is empty.
+    /// Walks from added token to added token. Each stretch of plain text between two is searched
+    /// (`find_plain`), then the place in front of the token is offered. White space behind an
+    /// `rstrip` token belongs to the token, so the stretch begins behind it.
     pub fn find(&self, text: &str, piece_bytes_min: usize) -> Vec<usize> {
         let mut cuts = Chosen { places: vec![], last: 0, apart: piece_bytes_min.max(1) };
         let mut before: Option<(usize, &AddedToken)> = None;
@@ -122,7 +134,10 @@ impl Cuts {
         cuts.places
     }
 
-    /// Cuts within the stretch of plain text, not at its ends.
+    /// Cuts within the stretch of plain text, not at its ends. A place must be `apart` from the
+    /// last cut, so the search jumps to just before the first place that is far enough (4 bytes are
+    /// the longest character) and looks at neighbours from there. So a long stretch costs a look at
+    /// few characters per piece.
     fn find_plain(&self, text: &str, from: usize, to: usize, cuts: &mut Chosen) {
         if matches!(self.places, Places::None) || from >= to {
             return;
@@ -153,6 +168,7 @@ impl Cuts {
         }
     }
 
+    /// Whether the two characters, neighbours in plain text, are always encoded apart.
     fn parts(&self, before: char, after: char) -> bool {
         if self.any_lstrip && before.is_whitespace() {
             return false;
@@ -164,13 +180,17 @@ impl Cuts {
                     && splitter.parts(splitter.mask(before), splitter.mask(after))
                     && !self.joins(before, after)
             }
-            // What a normalizer makes of ASCII is no blank, and joins none.
+            // A normalizer that is known here makes neither a blank of an ASCII character nor one
+            // that joins with a blank.
             Places::Blanks => {
                 after == ' ' && before.is_ascii_graphic() && !self.joins(before, ' ') && !self.joins(before, BLANK)
             }
         }
     }
 
+    /// Whether an added token of the normalized text may have the two side by side. The table has
+    /// normalized characters: ASCII stays what it is, for others any non-ASCII character is taken
+    /// for equal.
     fn joins(&self, before: char, after: char) -> bool {
         if self.joined.is_empty() {
             return false;
@@ -178,11 +198,16 @@ impl Cuts {
         if before.is_ascii() {
             return self.joined.contains(&(before, after));
         }
-        // Normalized, it may be another one.
         self.joined.iter().any(|(left, right)| !left.is_ascii() && *right == after)
     }
 }
 
+/// Which kind of cut plain text has, from the plan of the tokenizer.
+///
+/// - Expressions that were understood, with no normalizer or NFC: between words.
+/// - Blanks, where words end in front of each: by the pre-tokenizer (`split`), or since no merge
+///   joins an ASCII character with "▁" behind it. And only if the piece behind a cut is not given
+///   another "▁" at its start (`told`).
 fn places_of(tokenizer: &Tokenizer, plan: &Plan, own: Option<&Own>) -> Places {
     match (&plan.words, plan.normal) {
         (Words::Split(splitter), Normal::Nothing | Normal::Nfc) => {
@@ -207,6 +232,8 @@ fn places_of(tokenizer: &Tokenizer, plan: &Plan, own: Option<&Own>) -> Places {
     }
 }
 
+/// The cuts so far, ascending, at least `apart` bytes apart and from the start. `last` is the
+/// latest, 0 at first.
 struct Chosen {
     places: Vec<usize>,
     last: usize,

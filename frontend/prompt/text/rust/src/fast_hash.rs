@@ -11,6 +11,7 @@ pub struct FastHasher(u64);
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// The two halves of a product, joined: each bit of the word changes bits all over the result.
 fn mix(hash: u64, word: u64) -> u64 {
     let product = u128::from(hash ^ word) * u128::from(MULTIPLIER);
     (product as u64) ^ ((product >> 64) as u64)
@@ -31,6 +32,7 @@ impl Hasher for FastHasher {
     }
 }
 
+/// The length is part of the hash, as the last bytes are padded with zeros.
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hash = bytes.len() as u64 ^ 0x51_7c_c1_b7_27_22_0a_95;
     let mut words = bytes.chunks_exact(8);

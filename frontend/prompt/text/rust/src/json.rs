@@ -3,6 +3,9 @@
 //! No crate reads it so: integers of any size, floats beyond f64 as infinity, the last of two equal
 //! keys at the place of the first. What Python takes and text here cannot hold (half a pair of
 //! surrogates, `NaN`) is told apart from what is no JSON.
+//! `Json` is the value; `Parser` makes it of text, by the rules of Python's json or of orjson;
+//! `into_value` hands it to templates, with objects of our own (`Dict`, `OddFloat`, `BigInt`) where
+//! minijinja's values behave otherwise than Python's.
 
 use crate::python::{self, float_repr};
 use crate::{work, Failure};
@@ -12,15 +15,16 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// Levels of nesting. Python's own limit follows its stack (about 1,000); each level costs stack
-/// here, too.
+/// Levels of nesting. Python's own limit follows its stack (about 1,000); recursion costs stack
+/// here, too, so deeper bodies are UNIMPLEMENTED, not refused.
 const DEPTH_MAX: usize = 256;
 /// Python refuses integers of more digits (sys.get_int_max_str_digits).
 const DIGITS_MAX: usize = 4300;
-/// Keys of an object that are compared one by one; a larger one is looked up by hash while it is
-/// read.
+/// Up to so many keys an object is searched key by key, which is faster than hashing. A larger one
+/// gets a table while it is read, so that a body of many keys costs no square of them.
 const COMPARED_KEYS: usize = 16;
 
+/// A value of JSON. Texts are shared: a clone copies none.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
     Null,
@@ -34,7 +38,8 @@ pub enum Json {
     Map(Map),
 }
 
-/// Pairs in the order of their first appearance.
+/// An object: pairs in the order of their first appearance, each key once. Looking a key up is
+/// linear.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Map(Vec<(Arc<str>, Json)>);
 
@@ -48,7 +53,7 @@ impl Map {
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Json> {
         self.0.iter_mut().find(|(name, _)| &**name == key).map(|(_, value)| value)
     }
-    /// What is there and not null.
+    /// The value that is there and not null: most fields of requests treat null as missing.
     pub fn some(&self, key: &str) -> Option<&Json> {
         self.get(key).filter(|value| !matches!(value, Json::Null))
     }
@@ -89,7 +94,7 @@ impl Map {
     pub fn update(&mut self, other: &Map) {
         self.extend(other.0.iter().cloned());
     }
-    /// In time of the pairs of both, however many there are.
+    /// Inserts pairs in turn, in time linear in the pairs of both maps.
     pub fn extend(&mut self, pairs: impl IntoIterator<Item = (Arc<str>, Json)>) {
         let mut places: HashMap<Arc<str>, usize> = HashMap::new();
         for (key, value) in pairs {
@@ -208,10 +213,10 @@ impl Json {
         }
     }
 
-    /// INVALID_ARGUMENT: what `json.loads` refuses. UNIMPLEMENTED: what it takes, and cannot be had
-    /// here.
+    /// As Python's json.loads. INVALID_ARGUMENT: text that it refuses. UNIMPLEMENTED: text that it
+    /// takes and that cannot be held here.
     pub fn parse(text: &str) -> Result<Json, Failure> {
-        // A mark of UTF-8 in front (json.loads of bytes).
+        // json.loads of bytes skips a byte order mark in front.
         Self::parse_as(text.strip_prefix('\u{feff}').unwrap_or(text), false)
     }
 
@@ -221,6 +226,7 @@ impl Json {
         Self::parse_as(text, true)
     }
 
+    /// The value must be all of the text, but for white space.
     fn parse_as(text: &str, orjson: bool) -> Result<Json, Failure> {
         let mut parser = Parser { text, bytes: text.as_bytes(), at: 0, orjson };
         parser.skip_space();
@@ -236,11 +242,13 @@ impl Json {
     /// form.
     pub fn dump(&self, style: &python::JsonStyle) -> String {
         let mut out = String::new();
-        // Only values of other kinds than JSON's fail.
+        // A value of JSON can always be written; only objects of templates cannot.
         let _ = python::write_json(&self.clone().into_value(), style, 0, &mut out);
         out
     }
 
+    /// As templates get it. Integers that fit are minijinja's own; others are objects that can only
+    /// be printed and tested.
     pub fn into_value(self) -> Value {
         work::step();
         match self {
@@ -268,8 +276,8 @@ impl Json {
     }
 }
 
-/// A float whose text minijinja has otherwise than Python, alone and in what is printed whole: with
-/// an exponent, or none that is finite.
+/// A float that minijinja prints otherwise than Python, alone and within a list or a map that is
+/// printed whole: with an exponent, or not finite.
 #[derive(Debug)]
 pub struct OddFloat(pub f64, pub String);
 
@@ -288,12 +296,12 @@ impl Object for OddFloat {
     }
 }
 
-/// A map as templates get it. minijinja's own hashes each key when it is made, which costs more
-/// than most keys are ever looked up.
+/// A map as templates get it. minijinja's own map hashes each key when it is made, which costs more
+/// than the few look-ups of most keys.
 #[derive(Debug)]
 pub struct Dict {
     pairs: Vec<(Arc<str>, Value)>,
-    /// Of a large one, once something is looked up.
+    /// The table of a large map, made at the first look-up.
     places: OnceLock<HashMap<Arc<str>, usize>>,
 }
 
@@ -333,7 +341,8 @@ impl Object for Dict {
     }
 }
 
-/// An integer that templates can print, and nothing else.
+/// An integer beyond i128, as its digits. Templates can print and test it; arithmetic with it
+/// fails.
 #[derive(Debug)]
 pub struct BigInt(pub Arc<str>);
 
@@ -349,6 +358,8 @@ impl Object for BigInt {
     }
 }
 
+/// A recursive descent over the text. `at` is always at a character boundary when a value begins.
+/// `orjson`: by the rules of that package.
 struct Parser<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -357,6 +368,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
+    /// The refusal, with the place.
     fn wrong(&self) -> Failure {
         Failure::invalid(match self.bytes.is_empty() {
             true => "the body is empty; expected a JSON object".to_owned(),
@@ -370,6 +382,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Moves behind `word`, if it is next.
     fn take(&mut self, word: &str) -> bool {
         let found = self.text[self.at..].starts_with(word);
         if found {
@@ -378,6 +391,7 @@ impl<'a> Parser<'a> {
         found
     }
 
+    /// A value, without white space around it. Each one is a step of `work`.
     fn value(&mut self, depth: usize) -> Result<Json, Failure> {
         if depth > DEPTH_MAX {
             return Err(Failure::unknown_here(format!("JSON of more than {DEPTH_MAX} levels")));
@@ -417,6 +431,8 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// The last of equal keys counts, at the place of the first. `places` is filled only once there
+    /// are more than COMPARED_KEYS.
     fn map(&mut self, depth: usize) -> Result<Json, Failure> {
         self.at += 1;
         let mut pairs: Vec<(Arc<str>, Json)> = vec![];
@@ -459,6 +475,9 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// A number as Python's json matches one: a point without digits behind it, or an exponent
+    /// without digits, is not part of the number, and what follows is then wrong. Integers are
+    /// exact; orjson makes floats of those beyond 64 bits.
     fn number(&mut self) -> Result<Json, Failure> {
         let start = self.at;
         let negative = self.take("-");
@@ -500,6 +519,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Python reads 1e400 as infinity; orjson refuses it.
     fn float(&self, text: &str) -> Result<Json, Failure> {
         match text.parse::<f64>() {
             Ok(value) if value.is_finite() || !self.orjson => Ok(Json::Float(value)),
@@ -515,6 +535,7 @@ impl<'a> Parser<'a> {
         self.at - start
     }
 
+    /// The text between quotation marks. Borrowed from the body unless it has escapes.
     fn string(&mut self) -> Result<Cow<'a, str>, Failure> {
         self.at += 1;
         let mut made = String::new();
@@ -522,7 +543,7 @@ impl<'a> Parser<'a> {
         loop {
             let rest = &self.bytes[self.at..];
             let found = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-            // No control character stands for itself.
+            // Control characters must be escaped.
             let found = rest[..found].iter().position(|byte| *byte < 0x20).unwrap_or(found);
             self.at += found;
             if self.at == self.bytes.len() {
@@ -549,6 +570,8 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// The character of an escape. Two units of a surrogate pair are one character; half a pair is
+    /// a text that Python can hold and Rust cannot.
     fn escape(&mut self) -> Result<char, Failure> {
         let Some(byte) = self.bytes.get(self.at) else {
             return Err(self.wrong());
@@ -584,6 +607,7 @@ impl<'a> Parser<'a> {
         })
     }
 
+    /// Four hexadecimal digits.
     fn unit(&mut self) -> Result<u32, Failure> {
         let digits = self.bytes.get(self.at..self.at + 4).ok_or_else(|| self.wrong())?;
         let mut unit = 0;

@@ -1,6 +1,6 @@
-//! What kvatlas needs of the `tokenizers` and `minijinja` crates, behind the C interface of
-//! `kvatlas_text.h`, which is the manual. Here are its functions alone: each looks at its
-//! arguments, catches panics and turns errors into codes.
+//! The C interface of `kvatlas_text.h`, which is the manual. This file has its functions alone:
+//! each checks its arguments, catches panics and turns errors into codes. The structs are laid out
+//! as in the header and must change with it; handles are boxes that C++ holds as raw pointers.
 
 mod added;
 pub mod chat;
@@ -22,7 +22,8 @@ pub mod work;
 use std::os::raw::{c_char, c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Why a call failed, with the code that absl::StatusCode gives it.
+/// Why a call failed. `code` is the number that absl::StatusCode has for it: 3 invalid argument, 4
+/// deadline exceeded, 12 unimplemented, 13 internal.
 #[derive(Debug)]
 pub struct Failure {
     pub code: c_int,
@@ -30,9 +31,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What the engine refuses, too, or files that cannot be used.
     pub fn invalid(text: impl Into<String>) -> Self {
         Failure { code: 3, text: text.into() }
     }
+    /// The time of the call is over (`work`).
     pub fn spent() -> Self {
         Failure { code: 4, text: "the time to make tokens of the prompt is over".to_owned() }
     }
@@ -40,6 +43,7 @@ impl Failure {
     pub fn unknown_here(text: impl Into<String>) -> Self {
         Failure { code: 12, text: text.into() }
     }
+    /// A bug, or a library that failed for no reason of the input.
     pub fn internal(text: impl Into<String>) -> Self {
         Failure { code: 13, text: text.into() }
     }
@@ -81,7 +85,10 @@ impl Sink {
     }
 }
 
-/// Runs `body`; what it fails with, a panic included, goes to `error`.
+/// Runs `body` of a C function. A failure goes to `error` as text and is returned as its code; 0:
+/// none. No panic passes: unwinding into C++ is undefined. A panic of `work::Spent` is the
+/// deadline, any other is an internal error. The handles stay usable after a panic: they are
+/// immutable but for memories of words, which are taken out while they are used.
 fn guarded(error: Sink, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
@@ -196,6 +203,7 @@ pub struct CReading {
     keep_last_of_text: usize,
 }
 
+/// A JSON object, or none for an empty text.
 fn map_of(text: &str, what: &str) -> Result<json::Map, Failure> {
     match text.is_empty() {
         true => Ok(json::Map::new()),
@@ -269,6 +277,7 @@ pub unsafe extern "C" fn kvatlas_request_read(
             _ => request::Path::Generate,
         };
         let reading = request::read(&*templates, &convention, path, body.text("the body")?)?;
+        // Nothing is written to `out` before this: the request was read without an error.
         let out = &mut *out;
         match reading.truncate {
             None => {}

@@ -1,6 +1,8 @@
 //! Byte-pair encoding of words: the model of a tokenizer.json as tables of our own, with a memory
-//! of words. Ids are those of
-//! `tokenizers`: the pair of lowest rank first, of equals the leftmost.
+//! of words. Ids are those of `tokenizers`: of the pairs of neighbours the one of lowest rank is
+//! merged first, of equal ones the leftmost, until no pair has a rank.
+//!
+//! `Merges` is immutable and shared; `Known`, the memory, is one call's at a time.
 
 use crate::fast_hash::{hash_bytes, FastMap};
 use crate::work;
@@ -10,10 +12,11 @@ use std::collections::{BinaryHeap, HashMap};
 use tokenizers::models::bpe::BPE;
 use tokenizers::Model;
 
+/// Stands for a blank in vocabularies of SentencePiece's kind (U+2581).
 pub const BLANK: char = '▁';
 
 pub struct Merges {
-    /// (left, right) → (rank, merged).
+    /// (left, right) → (rank, merged). The key is `pair`; a lower rank is merged first.
     pairs: FastMap<u64, (u32, u32)>,
     symbols: Symbols,
     /// Words that are tokens whatever the merges say; empty unless the model asks for that.
@@ -22,13 +25,15 @@ pub struct Merges {
 }
 
 enum Symbols {
-    /// A byte is a symbol.
+    /// Each byte of a word is a symbol (ByteLevel).
     Bytes(Box<[u32; 256]>),
-    /// A character is one, or each of its bytes where it has none.
+    /// Each character is a symbol. One without a token becomes its bytes, where the model has
+    /// tokens for bytes (byte_fallback), or cannot be encoded here.
     Chars { ids: FastMap<char, u32>, bytes: Option<Box<[u32; 256]>> },
 }
 
-/// Characters at which words end for want of merges; of ASCII, and BLANK in place of 0.
+/// Characters at which no merge goes on, for `Merges::parts`. By ASCII code; index 0 is BLANK, and
+/// NUL is never looked up. Merges of two equal characters do not count: runs are never split.
 struct Sides {
     /// No merge has this character at its right part's start and another one before it.
     starts: [bool; 128],
@@ -36,6 +41,7 @@ struct Sides {
     ends: [bool; 128],
 }
 
+/// The fields of a BPE model, as the crate serializes it.
 #[derive(Deserialize)]
 struct Parts {
     dropout: Option<f32>,
@@ -48,14 +54,15 @@ struct Parts {
 }
 
 impl Merges {
-    /// None: a model with something that these tables do not know. `of_bytes`: texts come in the
-    /// alphabet of ByteLevel.
+    /// None: a model with something that these tables do not know: affixes of words, dropout, or
+    /// whole words over characters. `of_bytes`: texts come in the alphabet of ByteLevel.
     pub fn new(model: &BPE, of_bytes: bool) -> Option<Self> {
         let parts: Parts = serde_json::from_str(&serde_json::to_string(model).ok()?).ok()?;
         let affixes = [&parts.continuing_subword_prefix, &parts.end_of_word_suffix];
         let has_affix = affixes.iter().any(|affix| affix.as_ref().is_some_and(|text| !text.is_empty()));
         let has_dropout = parts.dropout.is_some_and(|share| share > 0.0);
-        // With two names for one id the order of merges would be another.
+        // Two names for one id would be one symbol here and two in the crate, with another order of
+        // merges.
         if has_affix || has_dropout || parts.vocab.len() != model.get_vocab_size() || (parts.ignore_merges && !of_bytes) {
             return None;
         }
@@ -81,6 +88,7 @@ impl Merges {
             }
             Symbols::Bytes(ids)
         } else {
+            // Tokens of one character are its symbol.
             let ids = parts.vocab.iter().filter_map(|(token, id)| {
                 let mut chars = token.chars();
                 chars.next().filter(|_| chars.next().is_none()).map(|c| (c, *id))
@@ -88,6 +96,8 @@ impl Merges {
             let ids = ids.collect();
             let names: Vec<String> = (0..=255u8).map(|byte| format!("<{byte:#04X}>")).collect();
             let ids_of_bytes: Option<Vec<u32>> = names.iter().map(|name| parts.vocab.get(name).copied()).collect();
+            // A merge of byte tokens would join bytes of a character that has no token: not in
+            // these tables.
             if parts.merges.iter().any(|(left, right)| names.contains(left) || names.contains(right)) {
                 return None;
             }
@@ -97,12 +107,13 @@ impl Merges {
         Some(Merges { pairs, symbols, whole, sides: Sides::new(&parts.merges) })
     }
 
-    /// Whether every text has tokens; else some characters need `tokenizers`.
+    /// Whether every text can be encoded here; else some characters need `tokenizers`.
     pub fn knows_all(&self) -> bool {
         matches!(self.symbols, Symbols::Bytes(_) | Symbols::Chars { bytes: Some(_), .. })
     }
 
     /// Whether no merge reaches from `before` to `after`. False where that was not looked up.
+    /// Equal neighbours are never parted, so that a run of one character stays whole.
     pub fn parts(&self, before: char, after: char) -> bool {
         let side = |table: &[bool; 128], c: char| match c {
             BLANK => table[0],
@@ -114,6 +125,13 @@ impl Merges {
 
     /// Appends the ids of `word`; false: it has a character that only `tokenizers` knows what to do
     /// with.
+    /// 1. Looks the word up in its slot, if it is short enough for one.
+    /// 2. A word that is a token as a whole (`ignore_merges`) needs no merges.
+    /// 3. Otherwise splits it into symbols and merges them, by the way that is faster for its
+    ///    length.
+    /// 4. Puts the result into the slot, in the place of another word.
+    ///
+    /// False leaves the slot and `ids` as they were.
     pub fn encode(&self, word: &str, known: &mut Known, ids: &mut Vec<u32>) -> bool {
         work::step();
         let bytes = word.as_bytes();
@@ -146,10 +164,14 @@ impl Merges {
         true
     }
 
+    /// The rank and the result of a pair; (NONE, NONE): it is never merged.
     fn pair_of(&self, left: u32, right: u32) -> (u32, u32) {
         self.pairs.get(&pair(left, right)).copied().unwrap_or((NONE, NONE))
     }
 
+    /// Looks at all pairs for each merge: quadratic, but for few symbols faster than a queue.
+    /// `pairs[i]` is that of symbols i and i + 1; a merge changes three of them. Strictly lower
+    /// wins, so that of equal ranks the leftmost is taken.
     fn merge_short(&self, symbols: &mut Vec<u32>, pairs: &mut Vec<(u32, u32)>) {
         pairs.clear();
         pairs.extend(symbols.windows(2).map(|two| self.pair_of(two[0], two[1])));
@@ -176,7 +198,12 @@ impl Merges {
         }
     }
 
-    /// With a queue of pairs instead of a look at all of them.
+    /// With a queue of pairs instead of a look at all of them: n log n for n symbols.
+    ///
+    /// Symbols stay where they are and are linked by `next` and `before`; a symbol that was merged
+    /// into its left neighbour is NONE. The queue has (rank, place of the left symbol), so of equal
+    /// ranks the leftmost comes first. Entries are not removed when a pair changes: an entry whose
+    /// rank is no longer that of its pair is skipped. Each merge adds two entries at most.
     fn merge_long(&self, symbols: &mut Vec<u32>) {
         let count = symbols.len();
         let mut next: Vec<usize> = (1..=count).collect();
@@ -221,6 +248,7 @@ impl Merges {
 }
 
 impl Symbols {
+    /// Appends the symbols of a word; false: a character has none.
     fn of(&self, word: &str, symbols: &mut Vec<u32>) -> bool {
         match self {
             Symbols::Bytes(ids) => symbols.extend(word.bytes().map(|byte| ids[byte as usize])),
@@ -240,6 +268,8 @@ impl Symbols {
     }
 }
 
+/// Filled from the merges: the last character of a left part and the first one of a right part are
+/// joined by some merge, so words do not end there.
 impl Sides {
     fn new(merges: &[(String, String)]) -> Self {
         let mut sides = Sides { starts: [true; 128], ends: [true; 128] };
@@ -274,7 +304,8 @@ fn pair(left: u32, right: u32) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
 
-/// ByteLevel's: printable bytes are themselves, the others follow U+0100.
+/// ByteLevel's alphabet: printable bytes stand for themselves, the others for U+0100 and the
+/// following, in order.
 fn alphabet() -> Vec<char> {
     let mut others = 0x100..;
     (0..=255u8)
@@ -287,14 +318,17 @@ fn alphabet() -> Vec<char> {
 
 // ---- Words met before ----
 
+/// A slot is a cache line of 64 bytes: 24 of ids, 34 of the word, 2 of lengths.
 const SLOTS: usize = 1 << 14;
 const KEY_BYTES: usize = 34;
 const IDS: usize = 6;
 
-/// Words and their ids, one megabyte; a word takes the place of another with the same hash. With
-/// what a call needs besides. For one thread at a time.
+/// Words and their ids, one megabyte, as a direct-mapped cache: a word takes the place of another
+/// in the same slot. The buffers besides are what `encode` needs for a word. For one thread at a
+/// time.
 pub struct Known {
     slots: Vec<Slot>,
+    /// Of the word in work: its symbols, and its pairs (`merge_short`).
     symbols: Vec<u32>,
     ranks: Vec<(u32, u32)>,
 }
@@ -304,7 +338,7 @@ pub struct Known {
 struct Slot {
     ids: [u32; IDS],
     key: [u8; KEY_BYTES],
-    /// 0: empty, as no word is.
+    /// Bytes of the word; 0: the slot is empty, as no word is.
     size: u8,
     count: u8,
 }
@@ -315,6 +349,7 @@ impl Known {
         Known { slots: vec![empty; SLOTS], symbols: vec![], ranks: vec![] }
     }
 
+    /// None: the word is too long to be remembered.
     fn slot(&self, word: &[u8]) -> Option<usize> {
         (word.len() <= KEY_BYTES).then(|| hash_bytes(word) as usize % SLOTS)
     }
@@ -329,6 +364,8 @@ impl Slot {
         &self.ids[..self.count as usize]
     }
 
+    /// Bytes are compared on the way out (`is`), so a slot never gives the ids of another word. A
+    /// word of more ids than fit is not stored.
     fn set(&mut self, word: &[u8], ids: &[u32]) {
         if ids.len() <= IDS {
             self.key[..word.len()].copy_from_slice(word);

@@ -3,6 +3,13 @@
 //! understands, and BPE over "▁" for blanks (Llama 2, Gemma). Tokenizers that need more are refused
 //! when they are loaded, and so are texts with single_word tokens, one by one: `tokenizers` takes
 //! them.
+//! The steps of a text, each of which may refuse it (`Refused`):
+//!
+//!   encode ─▶ stretches: added tokens out ─▶ stretch: normalizes, added tokens out
+//!          ─▶ plain: words ─▶ merges
+//!
+//! `Plan` reads the tokenizer's parts as JSON, since the crate does not show their fields. A part
+//! that is not recognized to the letter makes the plan unknown, and the crate encodes.
 
 use crate::added::Finder;
 use crate::fast_hash::FastMap;
@@ -23,6 +30,7 @@ pub struct Plan {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Normal {
+    /// The text stays as it is.
     Nothing,
     Nfc,
     /// "▁" for every blank, and one more at the start of each stretch of text.
@@ -34,6 +42,7 @@ pub enum Normal {
 
 #[derive(Clone)]
 pub enum Words {
+    /// By regular expressions, with the bytes of words as symbols.
     Split(Arc<Splitter>),
     /// "▁" for blanks, and in front of the first word or of every stretch. `split`: a word ends in
     /// front of each.
@@ -46,7 +55,9 @@ pub enum Words {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Prefix {
     Never,
+    /// At the start of a text, not behind an added token.
     First,
+    /// At the start of each stretch between added tokens.
     Always,
 }
 
@@ -64,6 +75,7 @@ impl Plan {
     }
 }
 
+/// The steps of a normalizer or pre-tokenizer: nested sequences as one list; null is no step.
 fn flat(value: &Value, list: &str, into: &mut Vec<Value>) {
     match value[list].as_array() {
         Some(all) if value["type"] == "Sequence" => all.iter().for_each(|one| flat(one, list, into)),
@@ -76,6 +88,8 @@ fn is_blank_to_mark(step: &Value) -> bool {
     step["type"] == "Replace" && step["pattern"]["String"] == " " && step["content"] == "▁"
 }
 
+/// Compares the steps with the forms that models have. `KeepsBlanks` serves cuts alone: our encoder
+/// does not normalize so.
 fn normal_of(normalizer: &Value) -> Normal {
     let mut steps = vec![];
     flat(normalizer, "normalizers", &mut steps);
@@ -99,6 +113,7 @@ fn normal_of(normalizer: &Value) -> Normal {
     if steps.iter().all(keeps) { Normal::KeepsBlanks } else { Normal::Unknown }
 }
 
+/// Compares the pre-tokenizer with the forms that models have; Unknown leaves words to the crate.
 fn words_of(pre_tokenizer: &Value, normal: Normal) -> Words {
     let mut steps = vec![];
     flat(pre_tokenizer, "pretokenizers", &mut steps);
@@ -112,7 +127,7 @@ fn words_of(pre_tokenizer: &Value, normal: Normal) -> Words {
             Words::Blanks { prefix: Prefix::Always, split: true } => Words::BetweenSpaces,
             _ => Words::Unknown,
         },
-        // No blank is left for it.
+        // The normalizer has replaced all blanks, so this split finds none.
         [one] if one["type"] == "Split" && one["pattern"]["String"] == " " => match normal {
             Normal::Blanks { .. } => Words::Blanks { prefix: Prefix::Never, split: false },
             _ => Words::Unknown,
@@ -121,6 +136,7 @@ fn words_of(pre_tokenizer: &Value, normal: Normal) -> Words {
     }
 }
 
+/// A Metaspace step with "▁" as its replacement.
 fn metaspace(step: &Value) -> Words {
     let prefix = match step["prepend_scheme"].as_str() {
         Some("never") => Prefix::Never,
@@ -134,14 +150,16 @@ fn metaspace(step: &Value) -> Words {
     }
 }
 
-/// What ByteLevel splits by.
+/// The expression of a ByteLevel step with `use_regex`.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
+/// A chain of splits that ends with ByteLevel. `add_prefix_space` is refused: it would change the
+/// text.
 fn splits(steps: &[Value]) -> Words {
     let Some((last, others)) = steps.split_last() else {
         return Words::Unknown;
     };
-    // The bytes of words come last, so that expressions see the text itself.
+    // ByteLevel comes last, so that expressions see the text itself, not its alphabet of bytes.
     if last["type"] != "ByteLevel" || last["add_prefix_space"] != false {
         return Words::Unknown;
     }
@@ -167,34 +185,43 @@ fn splits(steps: &[Value]) -> Words {
 
 // ---- Encoding ----
 
+/// The encoder of one tokenizer. Immutable but for `idle`.
 pub struct Own {
     normal: Normal,
     words: Words,
     merges: Arc<Merges>,
-    /// Those that are searched in the text as it is, and in the normalized one.
+    /// Added tokens that are searched in the text as it is, and those in the normalized text.
     raw: Option<Finder>,
     normalized: Option<Finder>,
     tokens: FastMap<u32, AddedToken>,
-    /// As many as calls ran at once, up to a bound.
+    /// Memories of words and buffers of calls that are over. A call takes one out and puts it back,
+    /// so that the lock is held for a moment; a call that panics loses its own. As many as calls
+    /// ran at once, up to IDLE_MAX.
     idle: Mutex<Vec<Box<Scratch>>>,
 }
 
+/// What one call needs besides the tables; of one call at a time.
 struct Scratch {
     known: Known,
+    /// By character of a stretch: its classes, and where it begins.
     masks: Vec<Mask>,
     places: Vec<usize>,
+    /// A normalized stretch, and one with "▁" for blanks.
     text: String,
     marked: String,
 }
 
 const IDLE_MAX: usize = 16;
-/// What a call may leave in its buffers for the next one.
+/// Capacity that a call may leave in its buffers for the next one; a longer text frees them.
 const BUFFER_MAX: usize = 1 << 16;
 
 /// `text` was not encoded: `tokenizers` has to.
 struct Refused;
 
 impl Own {
+    /// None: a normalizer, words or added tokens of a kind that is not encoded here. Tokens of the
+    /// normalized text that look around are refused; those of the text as it is are handled
+    /// (`stretches`).
     pub fn new(tokenizer: &Tokenizer, plan: &Plan) -> Option<Self> {
         let merges = plan.merges.clone()?;
         let fits = match (plan.normal, &plan.words) {
@@ -239,7 +266,9 @@ impl Own {
         made.is_ok()
     }
 
-    /// Takes out the added tokens; what is between them is encoded by itself.
+    /// Takes out the added tokens of the text as it is, leftmost and longest first; what is between
+    /// them is encoded by itself. `lstrip` and `rstrip` tokens take the white space beside them,
+    /// but none that an earlier token has taken (`done`).
     fn stretches(
         &self,
         text: &str,
@@ -270,6 +299,10 @@ impl Own {
         self.stretch(&text[done..], done == 0, continues, ids, tokenizer, scratch)
     }
 
+    /// Normalizes one stretch and takes the added tokens of the normalized text out. `is_first`: it
+    /// begins the text, so that with `continues` it goes on from a cut and gets no "▁" in front.
+    /// Normalizing is skipped where the text is surely NFC. `scratch.text` is taken out meanwhile,
+    /// as `plain` needs the rest of `scratch`; an early return costs only the buffer.
     fn stretch(
         &self,
         text: &str,
@@ -311,7 +344,8 @@ impl Own {
         Ok(())
     }
 
-    /// Text without any added token.
+    /// Encodes text without any added token. Words by expressions go straight to the merges. With
+    /// "▁", the prefix is added where the scheme wants one and the text does not begin with one.
     fn plain(&self, text: &str, is_first: bool, continues: bool, ids: &mut Vec<u32>, scratch: &mut Scratch) -> Result<(), Refused> {
         if text.is_empty() {
             return Ok(());
@@ -353,6 +387,8 @@ impl Own {
         }
     }
 
+    /// Splits at places that no merge reaches across (`Merges::parts`), so that words are short and
+    /// met again; with `split` also in front of each "▁".
     fn blanks(&self, text: &str, split: bool, ids: &mut Vec<u32>, known: &mut Known) -> Result<(), Refused> {
         let mut done = 0;
         let mut before = None;
@@ -383,6 +419,7 @@ impl Scratch {
     }
 }
 
+/// Appends the text with "▁" for each blank.
 fn push_marked(text: &str, to: &mut String) {
     for (i, part) in text.split(' ').enumerate() {
         if i > 0 {
@@ -392,7 +429,8 @@ fn push_marked(text: &str, to: &mut String) {
     }
 }
 
-/// The added tokens that are searched in the normalized text, as they are written there.
+/// The added tokens that are searched in the normalized text, normalized themselves. None: one
+/// cannot be normalized.
 pub fn normalized_contents(tokenizer: &Tokenizer, tokens: &FastMap<u32, AddedToken>) -> Option<Vec<(u32, String)>> {
     let mut contents = vec![];
     for (id, token) in tokens.iter().filter(|(_, token)| token.normalized) {

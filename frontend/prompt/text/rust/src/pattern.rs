@@ -13,19 +13,26 @@
 //! tells b from the end: `x+(?!y)` behind a. Such places count as reached, unless an earlier
 //! alternative `x*z` has already taken every run of x that ends in a (`\s*[\r\n]+` before
 //! `\s+(?!\S)`).
+//! How it works: `Names::parse` turns an expression into items over numbered classes of characters.
+//! `Stage::new` turns items into a graph of nodes and computes which classes can follow which.
+//! `Classes` maps each character to the set of its classes, one bit each. A text is then a list of
+//! masks, and matching (`Stage::run`) compares bits alone.
 
 use crate::fast_hash::FastMap;
 use std::sync::{Arc, Mutex};
 use tokenizers::utils::SysRegex;
 
-/// One bit per class.
+/// A set of classes, one bit for each; of a character: all classes that contain it.
 pub type Mask = u64;
 
+/// The bits of a Mask: a tokenizer with more classes is refused.
 const CLASSES_MAX: usize = 64;
-/// Classes that are kept for the models to come.
+/// Classes whose members are remembered for models that are loaded later (`members`).
 const MEMBERS_MAX: usize = 1024;
+/// No upper bound of a quantifier.
 const MANY: u32 = u32::MAX;
-/// Words that ignore case may be written with: no character folds to two of their letters.
+/// The words that may be written in a group that ignores case. No character folds to two of their
+/// letters, so that folding letter by letter is what Oniguruma does.
 const FOLDED: [&str; 7] = ["s", "t", "re", "ve", "m", "ll", "d"];
 
 /// Several expressions, each of which splits what the one before left.
@@ -44,20 +51,25 @@ pub enum Step<'a> {
     Digits { one_by_one: bool },
 }
 
+/// One expression as a graph. Nodes are numbered by `nodes`; node 0 accepts.
 struct Stage {
     nodes: Vec<Node>,
     root: usize,
+    /// Classes that a match can begin with.
     first: Mask,
     only_matches: bool,
-    /// By class: those that may match the next character.
+    /// By the number of a class: those that may match the next character behind one that it
+    /// matched.
     follow: Vec<Mask>,
-    /// Classes behind which a look-ahead stands, and those whose characters it never sees.
+    /// Classes in front of a look-ahead, and those whose characters never are the last of such a
+    /// run, as an earlier alternative took them.
     looks: Vec<(Mask, Mask)>,
     /// Characters of the first class and none of the second are part of some match wherever they
-    /// are.
+    /// stand.
     covered: Vec<(Mask, Mask)>,
 }
 
+/// `next` is the node that matches what follows.
 enum Node {
     Accept,
     Class { class: Mask, min: u32, max: u32, possessive: bool, next: usize },
@@ -67,6 +79,7 @@ enum Node {
 
 struct Arm {
     node: usize,
+    /// Classes that the arm can begin with; another character skips it.
     first: Mask,
     /// May match nothing.
     empty: bool,
@@ -80,7 +93,7 @@ enum Item {
 }
 
 impl Splitter {
-    /// None: not understood.
+    /// None: an expression is not understood, or the tokenizer has too many classes.
     pub fn new(steps: &[Step]) -> Option<Self> {
         let mut names = Names::default();
         let mut stages = vec![];
@@ -99,21 +112,27 @@ impl Splitter {
         Some(Splitter { stages, classes: Classes::new(&names.sources)? })
     }
 
+    /// The classes of a character: two look-ups.
     pub fn mask(&self, c: char) -> Mask {
         self.classes.of(c)
     }
 
-    /// Whether words end between two characters, whatever is before and behind them.
+    /// Whether words end between two characters, whatever is before and behind them: no stage has a
+    /// match that reaches across, and some stage makes the left one part of a match, so that it is
+    /// not joined with the right one as text between matches.
     pub fn parts(&self, before: Mask, after: Mask) -> bool {
         self.stages.iter().all(|stage| !stage.reaches(before, after))
             && self.stages.iter().any(|stage| stage.only_matches || stage.covers(before))
     }
 
-    /// Gives the words among `masks`, those of the characters of a text.
+    /// Gives the words among `masks`, those of the characters of a text, as ranges of characters in
+    /// order.
     pub fn split(&self, masks: &[Mask], word: &mut impl FnMut(usize, usize)) {
         self.split_at(0, masks, 0, masks.len(), word);
     }
 
+    /// Splits `from..to` by this stage and each piece by the next; behind the last stage a piece is
+    /// a word. Leftmost match first, as a regex search; a match of no characters counts as none.
     fn split_at(&self, stage: usize, masks: &[Mask], from: usize, to: usize, word: &mut impl FnMut(usize, usize)) {
         let Some(this) = self.stages.get(stage) else {
             return word(from, to);
@@ -141,6 +160,15 @@ impl Splitter {
 }
 
 impl Stage {
+    /// 1. Looks at each alternative for what `reaches` and `covers` need: runs in front of a
+    ///    look-ahead (`looks`) and alternatives for which one character is enough (`covered`).
+    /// 2. Builds the graph from the end (`branch`).
+    /// 3. Refuses an expression that matches nothing (an empty match), as its searches differ.
+    /// 4. Fills `follow` from the nodes: behind a class come itself, if it repeats, and what its
+    ///    next node can begin with.
+    ///
+    /// None: a look-ahead stands elsewhere than directly behind a run, where it is not known what
+    /// it sees.
     fn new(arms: Vec<Vec<Item>>, only_matches: bool) -> Option<Self> {
         let mut stage = Stage {
             nodes: vec![Node::Accept],
@@ -162,13 +190,13 @@ impl Stage {
                     stage.looks.push((*x, unseen));
                 }
                 arm if has_look(arm) => {
-                    // Behind what does it stand? Refused rather than asked.
+                    // What stands in front of it is not known here: refused.
                     return None;
                 }
                 _ => {}
             }
-            // One character is enough for an arm with one item that is not optional, if none before
-            // that keeps what it takes.
+            // One character is enough for an alternative with one item that is not optional, if no
+            // possessive item before it keeps what it takes.
             let (mut needed, mut kept, mut is_plain) = (vec![], 0, true);
             for item in arm {
                 match item {
@@ -199,6 +227,8 @@ impl Stage {
         Some(stage)
     }
 
+    /// Nodes of alternatives in front of `next`; with `optional` one more that goes there at once,
+    /// tried last as the quantifiers are greedy.
     fn branch(&mut self, arms: &[Vec<Item>], next: usize, optional: bool) -> usize {
         let mut made = vec![];
         for arm in arms {
@@ -250,6 +280,9 @@ impl Stage {
         }
     }
 
+    /// The end of the match that begins at `at`, or None. Backtracks as Oniguruma does: the longest
+    /// repetition first, then shorter ones; alternatives in their order. A possessive item, and one
+    /// with nothing behind it, has one way only. Characters from `to` on do not exist for it.
     fn run(&self, node: usize, masks: &[Mask], at: usize, to: usize) -> Option<usize> {
         match &self.nodes[node] {
             Node::Accept => Some(at),
@@ -281,10 +314,13 @@ impl Stage {
         }
     }
 
+    /// Whether a character of these classes is part of some match wherever it stands.
     fn covers(&self, c: Mask) -> bool {
         self.covered.iter().any(|(class, kept)| c & class != 0 && c & kept == 0)
     }
 
+    /// Whether some match may have both characters side by side, or a look-ahead behind the left
+    /// one may see the right one.
     fn reaches(&self, before: Mask, after: Mask) -> bool {
         if self.looks.iter().any(|(class, unseen)| before & class != 0 && before & unseen == 0) {
             return true;
@@ -328,7 +364,9 @@ struct Names {
     by_source: FastMap<String, usize>,
 }
 
+/// A recursive descent over the characters of an expression; None anywhere: not understood.
 impl Names {
+    /// The bit of a class; classes of equal source share it.
     fn class(&mut self, source: &str, ignore_case: bool) -> Option<Mask> {
         let source = if ignore_case { format!("(?i:{source})") } else { source.to_owned() };
         let next = self.sources.len();
@@ -346,6 +384,8 @@ impl Names {
         (at == chars.len()).then_some(arms)
     }
 
+    /// Alternatives up to a closing bracket or the end. In a group that ignores case only the words
+    /// of FOLDED are taken, letter by letter, and classes of ASCII letters that stand alone.
     fn arms(&mut self, chars: &[char], at: &mut usize, ignore_case: bool) -> Option<Vec<Vec<Item>>> {
         let mut arms = vec![vec![]];
         let mut word = String::new();
@@ -359,7 +399,7 @@ impl Names {
             let from = *at;
             let item = self.item(chars, at, ignore_case)?;
             if ignore_case {
-                // Letters that fold one by one.
+                // Only letters that fold one by one.
                 let text: String = chars[from..*at].iter().collect();
                 let text = text.trim_start_matches('\'');
                 if text.starts_with('[') {
@@ -380,6 +420,8 @@ impl Names {
         Some(arms)
     }
 
+    /// A look-ahead, a group, or a class with its quantifier. Groups take `?` alone. A quantifier
+    /// behind a quantifier (lazy, nested) is refused.
     fn item(&mut self, chars: &[char], at: &mut usize, ignore_case: bool) -> Option<Item> {
         let starts = |text: &str| chars[*at..].iter().copied().take(text.len()).eq(text.chars());
         if starts("(?!") {
@@ -417,7 +459,8 @@ impl Names {
         is_last.then_some(Item::Class { class, min, max, possessive })
     }
 
-    /// What matches one character.
+    /// The class of one character: brackets, an escape, or the character itself. Its source is
+    /// given to Oniguruma as it is.
     fn one(&mut self, chars: &[char], at: &mut usize, ignore_case: bool) -> Option<Mask> {
         let from = *at;
         match chars.get(from)? {
@@ -465,7 +508,7 @@ fn close(chars: &[char], at: &mut usize) -> bool {
     closed
 }
 
-/// How often, and whether in braces.
+/// How often an item may match: least, most, and whether braces say so.
 fn quantifier(chars: &[char], at: &mut usize) -> Option<(u32, u32, bool)> {
     let found = match chars.get(*at) {
         Some('?') => (0, 1, false),
@@ -490,7 +533,8 @@ fn quantifier(chars: &[char], at: &mut usize) -> Option<(u32, u32, bool)> {
 
 // ---- Characters ----
 
-/// The classes of every character, in pages of 256.
+/// The classes of every character, in pages of 256. Equal pages are stored once: most of Unicode is
+/// alike.
 struct Classes {
     pages: Vec<[Mask; 256]>,
     page_of: Vec<u16>,
@@ -527,6 +571,8 @@ type Ranges = Arc<Vec<(u32, u32)>>;
 
 /// The characters of a class, in ranges. Each class is looked up once per process, since many
 /// models have the same.
+/// The class is matched against a text of all characters, which costs milliseconds; the lock is
+/// held meanwhile.
 fn members(source: &str) -> Option<Ranges> {
     static KNOWN: Mutex<Option<FastMap<String, Ranges>>> = Mutex::new(None);
     let mut known = KNOWN.lock().ok()?;

@@ -1,5 +1,7 @@
 //! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its
 //! dates.
+//! Each function says which one of Python it is. Where the outcome of Python is an exception, the
+//! outcome here is an error, which refuses the request.
 
 use crate::json::{BigInt, Dict, OddFloat};
 use crate::work;
@@ -9,6 +11,7 @@ use regex::Regex;
 use std::fmt::Write;
 use std::sync::LazyLock;
 
+/// The arguments of json.dumps. The default is that of transformers' `tojson`.
 pub struct JsonStyle {
     pub indent: Option<String>,
     pub item_separator: String,
@@ -29,6 +32,8 @@ impl Default for JsonStyle {
     }
 }
 
+/// Appends a value as json.dumps writes it. Maps keep the order of their keys; a key that is no
+/// text becomes one, as in Python. `depth`: of indentation.
 pub fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) -> Result<(), Error> {
     work::step();
     match value.kind() {
@@ -117,6 +122,7 @@ fn write_items(
     Ok(())
 }
 
+/// Nothing without an indent.
 fn new_line(style: &JsonStyle, depth: usize, out: &mut String) {
     if let Some(indent) = &style.indent {
         out.push('\n');
@@ -126,12 +132,14 @@ fn new_line(style: &JsonStyle, depth: usize, out: &mut String) {
     }
 }
 
+/// A quoted string. Characters beyond the Basic Multilingual Plane are escaped as two units of
+/// UTF-16.
 fn write_text(text: &str, ensure_ascii: bool, out: &mut String) {
     let is_escaped = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\' || (ensure_ascii && byte > b'~');
     out.push('"');
     let mut rest = text;
     loop {
-        // In front of it are whole characters: it begins one, or is ASCII.
+        // The byte begins a character or is ASCII, so the text can be cut in front of it.
         let at = rest.bytes().position(is_escaped).unwrap_or(rest.len());
         out.push_str(&rest[..at]);
         let Some(c) = rest[at..].chars().next() else {
@@ -193,7 +201,8 @@ pub fn float_repr(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "inf" } else { "-inf" }.into();
     }
-    // Rust changes to exponents where Python does, and writes them shorter.
+    // Rust prints the same digits as Python and changes to exponents at the same sizes; only the
+    // form of the exponent differs.
     let text = format!("{number:?}");
     let Some((digits, exponent)) = text.split_once('e') else {
         return text;
@@ -202,9 +211,9 @@ pub fn float_repr(number: f64) -> String {
     format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits))
 }
 
-/// What Python prints of a list or a dict: as minijinja does, but that in repr() of the texts in it
-/// no character stands for itself that str.isprintable() does not count (Objects/unicodectype.c:
-/// other and separator, but the blank).
+/// What Python prints of a list or a dict. minijinja prints the same but for texts within: repr()
+/// escapes every character that str.isprintable() does not count (Objects/unicodectype.c:
+/// categories "other" and "separator", without the blank). None: the value is neither.
 pub fn container_text(value: &Value) -> Option<String> {
     static UNPRINTABLE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"[[\p{C}\p{Z}]--[ ]]").expect("a class of characters"));
     if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {
@@ -232,10 +241,12 @@ pub fn container_text(value: &Value) -> Option<String> {
 /// Characters that a text is padded to at most.
 const PADDED_MAX: usize = 1 << 20;
 
+/// str.isspace: also the four separators U+001C to U+001F.
 fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
+/// str.strip, lstrip and rstrip: of white space, or of any of `chars`.
 pub fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
     let matches = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
     let text = if left { text.trim_start_matches(matches) } else { text };
@@ -260,7 +271,7 @@ fn title(text: &str) -> String {
     out
 }
 
-/// str.rsplit.
+/// str.rsplit: at most `most` splits from the right. Without a separator at runs of white space.
 fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Value, Error> {
     let mut left = most.filter(|most| *most >= 0).unwrap_or(i64::MAX);
     let mut words = vec![];
@@ -291,7 +302,8 @@ fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Valu
     Ok(words.into_iter().rev().map(Value::from).collect())
 }
 
-/// str.zfill, ljust, rjust and center.
+/// str.zfill, ljust, rjust and center. Widths above PADDED_MAX are refused rather than filled: a
+/// template could ask for gigabytes.
 fn pad(text: &str, name: &str, width: i64, fill: Option<&str>) -> Result<String, Error> {
     let mut chars = fill.unwrap_or(" ").chars();
     let (Some(fill), None) = (chars.next(), chars.next()) else {
@@ -320,6 +332,7 @@ fn pad(text: &str, name: &str, width: i64, fill: Option<&str>) -> Result<String,
 }
 
 /// Methods of Python's types that minijinja lacks, or that its crate of them does in another way.
+/// Called by minijinja for every method it does not know; what is not here is left to that crate.
 pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     work::step();
     if let Some(text) = value.as_str() {

@@ -2,12 +2,16 @@
 //! changes about its tokenizer.json. Special tokens that the configuration names are added, and
 //! four classes of tokenizers replace parts of the file by their own. `add_bos_token` and
 //! `add_eos_token` change nothing where there is a tokenizer.json: its post-processor stands.
+//! `apply` follows the constructor of the Python class: first the parts of the tokenizer
+//! (`rebuild`), then the named special tokens, then the tokens that are added. Ids depend on that
+//! order, since a token that is new gets the next free id.
 
 use crate::Failure;
 use serde_json::{json, Map, Value};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 
+/// Special tokens that every tokenizer class has, in the order in which they are added.
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
@@ -22,10 +26,17 @@ const CLASS_IS_WRONG: [&str; 48] = [
     "mistral4",
 ];
 
+/// The expression of the class Qwen2Tokenizer, which replaces the file's.
 const QWEN2_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Changes `tokenizer` as `options` say (kvatlas_text.h) and returns the named special tokens,
 /// which templates print.
+/// 1. Rebuilds the parts that the class replaces.
+/// 2. Names: each special token from special_tokens_map.json (only where the configuration has no
+///    added_tokens_decoder), else from the configuration, else the default of the class. Then the
+///    model's own `*_token` fields and `extra_special_tokens`.
+/// 3. Unless the rules are those of the file alone, adds known tokens and special tokens to the
+///    tokenizer.
 pub fn apply(tokenizer: &mut Tokenizer, options: &Value) -> Result<Map<String, Value>, Failure> {
     let empty = json!({});
     let config = match &options["tokenizer_config"] {
@@ -109,9 +120,11 @@ pub fn sglang_around(tokenizer: &Tokenizer, options: &Value, named: &Map<String,
     Some((bos.into_iter().collect(), vec![]))
 }
 
+/// A named special token; `special` is set whatever its source says.
 #[derive(Clone)]
 struct Token(AddedToken);
 
+/// Whether this is a token as the files write one: an object with content.
 fn is_token(value: &Value) -> bool {
     value.get("content").is_some_and(Value::is_string)
 }
@@ -134,6 +147,8 @@ fn added_token(value: &Value) -> Result<AddedToken, Failure> {
 }
 
 impl Token {
+    /// A text or an object. A token that is known by its content keeps the flags that it has there.
+    /// None: an empty text, or no token.
     fn of(value: &Value, known: &[AddedToken]) -> Result<Option<Self>, Failure> {
         let token = match value {
             Value::String(content) if content.is_empty() => return Ok(None),
@@ -168,6 +183,8 @@ fn failed(e: impl std::fmt::Display) -> Failure {
     Failure::invalid(format!("added tokens: {e}"))
 }
 
+/// Adds the tokens of the configuration that tokenizer.json lacks or has with other flags, then
+/// special tokens that are in neither.
 fn add_known(tokenizer: &mut Tokenizer, known: &[AddedToken], specials: &[Token]) -> Result<(), Failure> {
     let there = tokenizer.get_added_tokens_decoder();
     let mut add: Vec<AddedToken> = known
@@ -185,6 +202,7 @@ fn add_known(tokenizer: &mut Tokenizer, known: &[AddedToken], specials: &[Token]
     Ok(())
 }
 
+/// Adds special tokens that are still missing, and marks the others as special.
 fn add_specials(tokenizer: &mut Tokenizer, specials: &[Token]) -> Result<(), Failure> {
     tokenizer
         .add_special_tokens(specials.iter().map(|Token(token)| token.clone()).collect::<Vec<_>>())
@@ -192,7 +210,8 @@ fn add_specials(tokenizer: &mut Tokenizer, specials: &[Token]) -> Result<(), Fai
     Ok(())
 }
 
-/// The class that is loaded, of those that change something.
+/// The class that is loaded, of those that change something. Empty: none of them. A LlamaTokenizer
+/// over ByteLevel is another kind of tokenizer and stays as its file says.
 fn class_of<'a>(tokenizer: &Tokenizer, config: &'a Value, model_type: &Value) -> Result<&'a str, Failure> {
     let class = config["tokenizer_class"].as_str().unwrap_or("");
     let class = class.strip_suffix("Fast").unwrap_or(class);
@@ -212,6 +231,7 @@ fn class_of<'a>(tokenizer: &Tokenizer, config: &'a Value, model_type: &Value) ->
     Ok(class)
 }
 
+/// Special tokens that the class has where the files name none.
 fn defaults_of(class: &str) -> Value {
     match class {
         "LlamaTokenizer" => json!({"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}),
@@ -226,6 +246,8 @@ fn defaults_of(class: &str) -> Value {
 }
 
 /// Replaces what the class replaces.
+/// The vocabulary and the merges stay; normalizer, pre-tokenizer and options of the model become
+/// those of the class.
 fn rebuild(tokenizer: &mut Tokenizer, class: &str, config: &Value) -> Result<(), Failure> {
     let prefix_space = |default: bool| config["add_prefix_space"].as_bool().unwrap_or(default);
     let byte_level = |use_regex: bool| {

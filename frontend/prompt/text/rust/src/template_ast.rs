@@ -4,18 +4,22 @@ use crate::Failure;
 use minijinja::machinery::ast::{CallArg, Expr, Stmt};
 use minijinja::syntax::SyntaxConfig;
 
+/// What `walk` shows.
 pub enum Node<'t, 's> {
     Stmt(&'t Stmt<'s>),
     Expr(&'t Expr<'s>),
 }
 
+/// The syntax tree of a template. The spans of its nodes are places in `source`. INVALID_ARGUMENT:
+/// it does not parse.
 pub fn parse(source: &str) -> Result<Stmt<'_>, Failure> {
     minijinja::machinery::parse(source, "chat template", SyntaxConfig::default())
         .map_err(|e| Failure::invalid(format!("the chat template: {e:#}")))
 }
 
-/// Gives `see` every statement and expression, outer ones first. As deep as the parser lets
-/// templates be.
+/// Gives `see` every statement and expression, outer ones first. Every kind of node of minijinja is
+/// listed, so that a version with more kinds does not compile until they are handled. Recursion is
+/// as deep as the parser lets templates be.
 pub fn walk<'t, 's>(stmt: &'t Stmt<'s>, see: &mut dyn FnMut(Node<'t, 's>)) {
     see(Node::Stmt(stmt));
     match stmt {
@@ -102,6 +106,7 @@ fn walk_args<'t, 's>(args: &'t [CallArg<'s>], see: &mut dyn FnMut(Node<'t, 's>))
     }
 }
 
+/// The expressions in an expression, itself first.
 fn walk_expr<'t, 's>(expr: &'t Expr<'s>, see: &mut dyn FnMut(Node<'t, 's>)) {
     see(Node::Expr(expr));
     match expr {

@@ -1,5 +1,8 @@
 //! What engines find out about a chat template before they render it: its syntax tree says what a
 //! message has to look like.
+//!
+//! The functions follow vLLM's step by step, also where it concludes something odd: the template
+//! gets its messages in the form that vLLM concludes.
 
 use crate::template_ast::{parse, walk, Node};
 use minijinja::machinery::ast;
@@ -15,6 +18,7 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// A template that does not parse, and a search that vLLM gives up, count as "string" contents.
     pub fn of(source: &str) -> Self {
         let content_is_parts = parse(source).is_ok_and(|tree| loops_over_content(&tree).unwrap_or(false));
         let knows_developer = source.contains("\"developer\"") || source.contains("'developer'");
@@ -25,11 +29,12 @@ impl Facts {
     }
 }
 
-/// What Python refuses to loop over, and minijinja does not, goes through this filter where a loop
-/// is over a variable: no value at all.
+/// The filter that `with_checked_loops` puts behind a variable that is looped over. Python refuses
+/// to loop over None, and minijinja does not: the filter fails for it.
 pub const LOOPED: &str = "kvatlas_looped";
 
-/// `source`, with LOOPED where it belongs.
+/// `source` with `|LOOPED` behind each variable that a loop is over. A source that does not parse
+/// stays as it is, and fails later with its own error.
 pub fn with_checked_loops(source: &str) -> String {
     let Ok(tree) = parse(source) else {
         return source.to_owned();
@@ -81,6 +86,10 @@ impl<'t, 's> Nodes<'t, 's> {
 /// vLLM 0.33.0, renderers/hf.py, _iter_nodes_assign_content_item: is there a loop over a message's
 /// content, over what a macro gets of it, or, outside of macros, over a variable `content`? None: a
 /// loop that is looked at has no single variable (vLLM gives up).
+/// 1. Names that stand for the messages (`names_of`).
+/// 2. Variables of loops over these: a message each.
+/// 3. Parameters of macros that get a message's content (`params_with`).
+/// 4. The first loop over a content, by any of these, decides.
 fn loops_over_content(tree: &ast::Stmt) -> Option<bool> {
     let nodes = Nodes::of(tree);
     let messages = names_of(&nodes, "messages");
@@ -91,7 +100,8 @@ fn loops_over_content(tree: &ast::Stmt) -> Option<bool> {
         }
     }
     let is_content = |expr: &ast::Expr| items.iter().any(|name| is_of(expr, name, Some("content")));
-    // Of each loop in a macro the parameters that get a content.
+    // By loop in a macro: the parameters of the macro that get a content. The last macro around a
+    // loop that gets any counts.
     let mut in_macros: HashMap<*const ast::ForLoop, HashSet<&str>> = HashMap::new();
     for node in &nodes.macros {
         let got = params_with(node, &nodes, &is_content);
@@ -174,6 +184,7 @@ fn names_of(nodes: &Nodes, first: &str) -> Vec<String> {
     names
 }
 
+/// The name, if the expression is a variable alone.
 fn variable<'s>(expr: &ast::Expr<'s>) -> Option<&'s str> {
     match expr {
         ast::Expr::Var(node) => Some(node.id),
@@ -181,6 +192,7 @@ fn variable<'s>(expr: &ast::Expr<'s>) -> Option<&'s str> {
     }
 }
 
+/// "ns.name" of an attribute of a variable.
 fn dotted(expr: &ast::Expr) -> Option<String> {
     match expr {
         ast::Expr::Var(node) => Some(node.id.to_owned()),
@@ -210,6 +222,7 @@ fn is_of(expr: &ast::Expr, name: &str, key: Option<&str>) -> bool {
     }
 }
 
+/// Also of a dotted name.
 fn is_variable(expr: &ast::Expr, name: &str) -> bool {
     match expr {
         ast::Expr::Var(node) => node.id == name,

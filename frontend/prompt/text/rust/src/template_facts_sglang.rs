@@ -1,5 +1,7 @@
 //! What SGLang (0.5.23) concludes from a chat template's source when it starts
 //! (srt/parser/template_manager.py).
+//! SGLang searches the source as text, by regular expressions, and the syntax tree for few things.
+//! The functions here search in the same way; words in comments of a template count as well.
 
 use crate::chat::Template;
 use crate::json::{Json, Map};
@@ -19,8 +21,10 @@ pub struct Facts {
 /// ReasoningToggleConfig of srt/parser/template_detection.py.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reasoning {
+    /// The variable that turns reasoning on and off, and what it is where it is not set.
     pub toggle: Option<&'static str>,
     pub enabled_by_default: Option<bool>,
+    /// A rule of its own in place of a toggle.
     pub special: Option<Special>,
     /// The variable that is true for the effort "low".
     pub effort_kwarg: Option<&'static str>,
@@ -28,7 +32,9 @@ pub struct Reasoning {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Special {
+    /// The model always reasons.
     Always,
+    /// The effort of the request switches, in Mistral's or Hunyuan's names.
     Mistral,
     Hunyuan,
 }
@@ -46,6 +52,7 @@ impl Facts {
 }
 
 /// detect_jinja_template_content_format, srt/parser/jinja_template_utils.py.
+/// A template that mentions media gets lists, whatever it loops over.
 fn lists_stay(source: &str, tree: Option<&Stmt>) -> bool {
     if ["image", "audio", "video", "vision"].iter().any(|word| source.contains(word)) {
         return true;
@@ -134,6 +141,7 @@ pub fn is_glm53(source: &str) -> bool {
         && !source.contains("enable_thinking")
 }
 
+/// `{% if not NAME is defined %} … {% set NAME = VALUE %}`.
 fn set_where_missing(source: &str, name: &str, value: &str) -> bool {
     matches(
         source,
@@ -141,6 +149,7 @@ fn set_where_missing(source: &str, name: &str, value: &str) -> bool {
     )
 }
 
+/// The forms in which templates say that a variable is true unless it is given.
 fn on_by_default(source: &str, tree: Option<&Stmt>, name: &str) -> bool {
     set_where_missing(source, name, "(?:true|True)")
         || [
@@ -167,6 +176,8 @@ fn has_default(tree: Option<&Stmt>, name: &str, value: bool) -> bool {
     found
 }
 
+/// The value of `NAME | default(value)` with a constant; None: another filter, or one that cannot
+/// be told.
 fn is_default(filter: &Filter, name: &str) -> Option<bool> {
     let is_name = matches!(&filter.expr, Some(Expr::Var(v)) if v.id == name);
     if !is_name || !["default", "d"].contains(&filter.name) {
@@ -191,7 +202,7 @@ fn is_default(filter: &Filter, name: &str) -> Option<bool> {
         Some(_) => return None,
         None => false,
     };
-    // default(true, true) also replaces false: no toggle.
+    // default(true, true) replaces false as well, so the variable switches nothing.
     (!(replaces_false && value)).then_some(value)
 }
 

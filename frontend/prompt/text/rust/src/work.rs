@@ -15,11 +15,14 @@ use std::time::{Duration, Instant};
 const STEPS_BETWEEN_LOOKS: u32 = 1024;
 
 thread_local! {
+    // None: the thread has no limit.
     static UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+    // Steps since the thread began; never reset, so that many short calls look at the clock, too.
     static STEPS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What unwinds the stack.
+/// The payload of the unwinding; the C interface makes "deadline exceeded" of it (lib.rs,
+/// `guarded`).
 pub struct Spent;
 
 /// From now on this thread's calls may take `limit` together.
@@ -27,6 +30,7 @@ pub fn begin(limit: Duration) {
     UNTIL.with(|until| until.set(Instant::now().checked_add(limit)));
 }
 
+/// This thread's calls have no limit any more.
 pub fn end() {
     UNTIL.with(|until| until.set(None));
 }

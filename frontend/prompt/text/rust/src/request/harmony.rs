@@ -10,6 +10,7 @@ use types::write_type;
 use crate::json::Json;
 use crate::{python, Failure};
 
+/// The author of a message. A tool is named by its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     User,
@@ -50,6 +51,7 @@ pub struct Function {
     pub parameters: Option<Json>,
 }
 
+/// A part of a message. Each one is a text that is encoded by itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     Text(String),
@@ -58,10 +60,11 @@ pub enum Content {
     Developer { instructions: Option<String>, functions: Vec<Function> },
 }
 
+/// A message: header (role, name, recipient, channel, content type) and contents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub role: Role,
-    /// A tool's.
+    /// A tool's: "functions.NAME".
     pub name: Option<String>,
     pub contents: Vec<Content>,
     pub channel: Option<&'static str>,
@@ -92,6 +95,7 @@ impl Message {
     pub fn result(function: &str, text: impl Into<String>) -> Self {
         Message { name: Some(format!("functions.{function}")), ..Message::text(Role::Tool, text) }
     }
+    /// Builders of the header.
     pub fn on(mut self, channel: &'static str) -> Self {
         self.channel = Some(channel);
         self
@@ -114,6 +118,12 @@ pub enum Package {
 }
 
 /// The prompt for the assistant's next message (render_conversation_for_completion).
+/// 1. Leaves out thoughts of earlier turns (`drop_analysis`).
+/// 2. Writes each message: <|start|>, header, <|message|>, contents, and <|end|>, or <|call|> for a
+///    call.
+/// 3. Begins the assistant's message, whose channel is the model's to choose.
+///
+/// The system's text depends on whether any developer's message has functions.
 pub fn render(package: Package, convention: &Convention, mut messages: Vec<Message>) -> Result<Reading, Failure> {
     drop_analysis(package, &mut messages);
     let has_functions = messages.iter().flat_map(|message| &message.contents).any(|content| match content {
@@ -140,7 +150,7 @@ pub fn render(package: Package, convention: &Convention, mut messages: Vec<Messa
     Ok(Reading { parts: out.parts, truncate: None })
 }
 
-/// What the model thought is left out once its answer is there. vLLM (harmony_utils.py,
+/// Leaves out what the model thought once its answer is there. vLLM (harmony_utils.py,
 /// auto_drop_analysis_messages): in front of the last answer. The package: in front of the first
 /// answer, and only where the assistant's last message is one.
 fn drop_analysis(package: Package, messages: &mut Vec<Message>) {
@@ -202,6 +212,7 @@ fn names_special(text: &str) -> bool {
     })
 }
 
+/// The system's message, as the package writes it, with the date in this machine's time zone.
 fn system_text(effort: &str, has_functions: bool, convention: &Convention) -> Result<String, Failure> {
     let date = python::strftime("%Y-%m-%d", convention.now).map_err(|e| Failure::internal(e.to_string()))?;
     let mut text = format!(
@@ -215,6 +226,7 @@ fn system_text(effort: &str, has_functions: bool, convention: &Convention) -> Re
     Ok(text)
 }
 
+/// The developer's message: instructions, and functions as TypeScript (`types`).
 fn developer_text(package: Package, instructions: Option<String>, functions: &[Function]) -> Result<String, Failure> {
     let mut out = match instructions {
         Some(instructions) => format!("# Instructions\n\n{instructions}"),
@@ -259,11 +271,14 @@ struct Parts {
 }
 
 impl Parts {
+    /// A special token by its name. It joins the text before it: the tokenizer takes it out.
     fn special(&mut self, name: &str) {
         self.push(name, false);
         self.is_text = false;
     }
 
+    /// A text without special tokens, encoded by itself. UNIMPLEMENTED: the prompt has more than
+    /// PARTS_MAX parts.
     fn ordinary(&mut self, text: &str) -> Result<(), Failure> {
         let mut from = 0;
         for (at, bar) in text.match_indices("<|") {
@@ -284,6 +299,7 @@ impl Parts {
         }
     }
 
+    /// Continues the last part, unless a new one begins.
     fn push(&mut self, more: &str, begins_part: bool) {
         match self.parts.last_mut() {
             Some(Part::Text { text, .. }) if !begins_part => text.push_str(more),

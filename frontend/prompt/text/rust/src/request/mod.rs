@@ -6,6 +6,13 @@
 //!
 //! *Truth*: the text is the engine's own, or there is none. INVALID_ARGUMENT: the engine refuses
 //! such a request, too. UNIMPLEMENTED: it takes the request, and what it reads cannot be said here.
+//! Fields that do not change the prompt are checked as well, as a refused request has no prompt.
+//!
+//! *How to read these files*: each rule names the file and function of the engine that it follows.
+//! Where an engine's new version changes that function, the rule changes with it. What pydantic or
+//! orjson do to a body before the engine's own code sees it is part of the convention: it decides
+//! on the order of keys, on null for missing ones, and on which of several types a value becomes,
+//! all of which templates can print.
 
 pub mod harmony;
 pub mod plain;
@@ -46,6 +53,7 @@ pub const RESPONSES_INCLUDE: &[&str] = &[
 ];
 
 /// How the engine was started, as far as that changes what it reads, and what this process adds.
+/// One for each request.
 pub struct Convention<'a> {
     pub engine: Engine,
     /// SGLang's --reasoning-parser and --tool-call-parser; empty: started without.
@@ -85,7 +93,7 @@ impl<'a> Convention<'a> {
     }
 }
 
-/// A conversation as a chat template gets it.
+/// A conversation as a chat template gets it; what every convention makes of a request.
 #[derive(Clone, Debug)]
 pub struct Chat {
     pub messages: Vec<Map>,
@@ -111,7 +119,8 @@ impl Default for Chat {
     }
 }
 
-/// A piece of a prompt that is encoded by itself; their ids follow each other.
+/// A part of a prompt that is encoded by itself; the ids of the parts follow each other. Nearly
+/// every prompt has one part.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
     /// Names of special tokens in the text are these tokens. `around`: with what the tokenizer's
@@ -120,7 +129,8 @@ pub enum Part {
     Ids(Vec<u32>),
 }
 
-/// Which tokens of a prompt that is too long the engine keeps.
+/// Which tokens the engine keeps of a prompt that is too long. The cut is made by the caller, which
+/// has the tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Truncate {
     KeepLast(usize),
@@ -130,6 +140,7 @@ pub enum Truncate {
     KeepLastOfText(usize),
 }
 
+/// What the engine reads of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
     pub parts: Vec<Part>,
@@ -142,7 +153,8 @@ impl Reading {
     }
 }
 
-/// The prompt of a body. Of several prompts the first one.
+/// The prompt of a body; of several prompts the first one. The body is parsed as the engine parses
+/// it: SGLang reads requests with orjson, others as Python's json does.
 pub fn read(templates: &Templates, convention: &Convention, path: Path, body: &str) -> Result<Reading, Failure> {
     let body = match convention.engine {
         // srt/entrypoints/http_server.py, ORJSONRequest.

@@ -1,4 +1,5 @@
 //! A request for `apply_chat_template` alone: messages, tools and variables as they are.
+//! For models that no engine is known of, and for comparison with transformers.
 
 use super::{transformers, wrong, Chat, Convention, Path, Reading};
 use crate::chat::Templates;
@@ -8,8 +9,11 @@ use std::sync::Arc;
 
 /// Fields of the body that are variables of the template.
 const TEMPLATE_FIELDS: [&str; 2] = ["documents", "reasoning_effort"];
+/// Names that clients give the reasoning of a message; the first one that has a value counts.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
+/// Completions have special tokens around them, chats what their template prints, unless the
+/// request says otherwise. Other paths depend on an engine.
 pub fn read(templates: &Templates, convention: &Convention, path: Path, mut body: Map) -> Result<Reading, Failure> {
     match path {
         Path::Chat => {
@@ -24,6 +28,7 @@ pub fn read(templates: &Templates, convention: &Convention, path: Path, mut body
     }
 }
 
+/// The request's fields win over the defaults; `chat_template_kwargs` over fields of the same name.
 fn chat(body: &mut Map) -> Result<Chat, Failure> {
     let mut chat = Chat {
         add_generation_prompt: flag(body, "add_generation_prompt", true)?,
@@ -58,7 +63,8 @@ fn chat(body: &mut Map) -> Result<Chat, Failure> {
     Ok(chat)
 }
 
-/// Keys without a value left out, and reasoning under all of the names that templates know.
+/// Leaves keys without a value out, and gives the reasoning under all of the names that templates
+/// know. "thinking" is put first and then set again: a message that has it itself keeps its place.
 fn as_seen(mut message: Map) -> Map {
     let reasoning = REASONING.iter().find_map(|name| message.some(name)).cloned();
     message.retain(|_, value| !value.is_null());
@@ -70,6 +76,7 @@ fn as_seen(mut message: Map) -> Map {
     first.into_iter().chain(message).chain(last).collect()
 }
 
+/// A flag that may be null; any other value than true or false is refused.
 fn flag(body: &Map, name: &str, default: bool) -> Result<bool, Failure> {
     match body.some(name) {
         None => Ok(default),

@@ -1,4 +1,10 @@
 //! How SGLang 0.5.23 reads a request (files below sglang/srt/ are named).
+//!   /v1/chat/completions  chat_request (pydantic) ─▶ chat: validate ─▶ process ─▶ transformers
+//!   /v1/messages          messages  ─▶ ChatRequest ─▶ validate ─▶ process
+//!   /v1/responses         responses ─▶ ChatRequest ─▶ process; gpt-oss: responses_harmony
+//!   /v1/completions, /generate          completions
+//!
+//! `lax` and `fields` stand for pydantic, `schema` for jsonschema, `sampling` for SamplingParams.
 
 pub mod chat;
 mod chat_request;
@@ -29,6 +35,7 @@ pub fn read(templates: &Templates, convention: &Convention, path: Path, body: Ma
 
 /// The template that SGLang renders. UNIMPLEMENTED: models whose chats SGLang writes itself,
 /// without one.
+/// SGLang knows one template, the first of a model.
 pub fn template_of<'a>(templates: &'a Templates, convention: &Convention) -> Result<&'a Template, Failure> {
     let parsers = ["deepseekv41", "deepseekv4", "deepseekv32", "kimi_k3"];
     // resolve_chat_encoding_spec, srt/entrypoints/openai/chat_encoding.py, which goes by

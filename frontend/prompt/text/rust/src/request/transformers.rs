@@ -63,6 +63,8 @@ pub fn render_in(template: &Template, templates: &Templates, convention: &Conven
     }
 }
 
+/// Writes the mark behind the text that is to be continued: the content, or the last text among its
+/// parts. Returns the text without the mark.
 fn mark_end(last: &mut Map, source: &str) -> Result<String, Failure> {
     let Some(content) = last.get_mut("content").filter(|content| !content.is_null()) else {
         return Err(Failure::invalid("there is no content to continue in the final message"));
@@ -85,6 +87,9 @@ fn mark_end(last: &mut Map, source: &str) -> Result<String, Failure> {
     Ok(before)
 }
 
+/// Cuts the rendered text at the mark. A template may strip contents, and then the blank of the
+/// mark is gone: what stands in front of the mark is stripped likewise, since without the mark it
+/// would have been. INVALID_ARGUMENT: the template did not print the message.
 fn cut_at_end(mut text: String, final_text: &str) -> Result<String, Failure> {
     let mark = END_MARK.trim_end();
     let at = text.rfind(mark).filter(|_| text.contains(crate::python::strip(final_text, None, true, true)));
@@ -94,7 +99,6 @@ fn cut_at_end(mut text: String, final_text: &str) -> Result<String, Failure> {
     let spaced = text[at..].starts_with(END_MARK);
     text.truncate(at);
     if !spaced {
-        // The template strips contents: what is in front of the mark is stripped likewise.
         text.truncate(crate::python::strip(&text, None, false, true).len());
     }
     Ok(text)

@@ -1,4 +1,10 @@
-//! How vLLM 0.33.0 reads a request (files below `vllm/`).
+//! How vLLM 0.33.0 reads a request (files below `vllm/` are named).
+//!
+//!   /v1/chat/completions  chat::parse ───────╮
+//!   /v1/messages          messages::to_chat ─┴▶ ChatRequest ─▶ chat::render ─▶ transformers
+//!   /v1/responses         responses::read ───▶ ChatRequest ─▶ chat::render ─▶ transformers
+//!   /v1/completions       completions::read
+//!   gpt-oss               harmony_chat, harmony_responses: no template
 
 pub mod chat;
 pub mod completions;
@@ -26,7 +32,8 @@ pub fn read(templates: &Templates, convention: &Convention, path: Path, body: Ma
     }
 }
 
-/// Why the engine's chats of this model are no template's, where they are not.
+/// UNIMPLEMENTED where chats of this model are not printed by a template: mistral_common or code of
+/// the engine encodes them. OK: a template does.
 ///
 /// config/model.py, ModelConfig.__post_init__ (tokenizer_mode by architecture),
 /// tokenizers/registry.py, resolve_tokenizer_args (mistral), renderers/registry.py (renderer by
@@ -57,6 +64,7 @@ pub struct Truncation {
 }
 
 impl Truncation {
+    /// Reads both fields. INVALID_ARGUMENT: they are of another kind, or out of range.
     pub fn of(body: &Map) -> Result<Self, Failure> {
         let tokens = match fields::int(body, "truncate_prompt_tokens")? {
             Some(tokens) if !(-1..=i64::MAX as i128).contains(&tokens) => {
@@ -75,7 +83,9 @@ impl Truncation {
         Ok(Truncation { tokens, right, output: None })
     }
 
-    /// `around`: the tokenizer puts special tokens around the text.
+    /// How many tokens the engine keeps, and which. `around`: the tokenizer puts special tokens
+    /// around the text. -1 means as many as the model takes. INVALID_ARGUMENT: more than that, or
+    /// none at all; UNIMPLEMENTED: the model's length is needed and not known.
     pub fn resolve(self, convention: &Convention, around: bool) -> Result<Option<Truncate>, Failure> {
         let known = (convention.context_max > 0).then_some(convention.context_max as i64);
         if known.is_some_and(|known| self.output.is_some_and(|output| output > known)) {

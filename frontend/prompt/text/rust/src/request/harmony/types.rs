@@ -6,7 +6,7 @@ use crate::python::JsonStyle;
 use super::Package;
 use crate::Failure;
 
-/// The package's JSON reader takes 127 levels (serde_json), of which a conversation has 9 around
+/// The package's JSON reader (serde_json) takes 127 levels, of which a conversation has 9 around
 /// the parameters of a function.
 const LEVELS_MAX: usize = 118;
 /// Spaces of indentation make deep and wide schemas long; no engine has a context for this.
@@ -18,6 +18,7 @@ pub fn write_type(package: Package, schema: &Json, out: &mut String) -> Result<(
     write(package, schema, 0, out)
 }
 
+/// What serde_json cannot read: too many levels, and numbers that are not finite.
 fn check(value: &Json, level: usize) -> Result<(), Failure> {
     if level > LEVELS_MAX {
         return Err(Failure::invalid("a schema of too many levels"));
@@ -33,6 +34,8 @@ fn check(value: &Json, level: usize) -> Result<(), Failure> {
     }
 }
 
+/// Appends a schema as a type, without its description. `indent`: spaces in front of further lines.
+/// The order of the cases is the package's: `oneOf` wins over `type`.
 fn write(package: Package, schema: &Json, indent: usize, out: &mut String) -> Result<(), Failure> {
     if out.len() > TEXT_BYTES_MAX {
         return Err(Failure::unknown_here("schemas of functions that make too long a prompt"));
@@ -84,6 +87,8 @@ fn write(package: Package, schema: &Json, indent: usize, out: &mut String) -> Re
     Ok(())
 }
 
+/// An object as a block with a line for each property. Titles, descriptions, examples and defaults
+/// become comments. Of a property with `oneOf` `write_variants` writes the line.
 fn write_object(package: Package, schema: &Map, indent: usize, out: &mut String) -> Result<(), Failure> {
     comment(schema.text("description"), indent, out);
     out.push_str("{\n");
@@ -156,6 +161,7 @@ fn write_variants(package: Package, property: &Map, variants: &[Json], indent: u
     Ok(())
 }
 
+/// A type, with "| null" where the schema says nullable and the type does not say so itself.
 fn write_nullable(package: Package, schema: &Json, indent: usize, out: &mut String) -> Result<(), Failure> {
     let start = out.len();
     write(package, schema, indent, out)?;
@@ -166,7 +172,7 @@ fn write_nullable(package: Package, schema: &Json, indent: usize, out: &mut Stri
     Ok(())
 }
 
-/// What stands behind a variant.
+/// The comment behind a variant: its description, where `takes` wants it, and its default.
 fn notes(package: Package, variant: &Json, takes: impl Fn(&str) -> bool) -> Result<Vec<String>, Failure> {
     let mut notes = vec![];
     let Json::Map(variant) = variant else { return Ok(notes) };
@@ -179,7 +185,8 @@ fn notes(package: Package, variant: &Json, takes: impl Fn(&str) -> bool) -> Resu
     Ok(notes)
 }
 
-/// `bare`: a text that is not quoted stands as it is, not as JSON.
+/// The comment of a default value. A text is quoted, but for values of an enum; `bare`: those stand
+/// as they are, not as JSON.
 fn default_note(package: Package, default: &Json, quoted: bool, bare: bool) -> Result<String, Failure> {
     Ok(match default {
         Json::Str(text) if quoted => format!("default: \"{text}\""),
@@ -204,6 +211,7 @@ pub fn rust_text(value: &Json, style: JsonStyle, is_old: bool) -> Result<String,
     String::from_utf8(out).map_err(|e| Failure::internal(e.to_string()))
 }
 
+/// Writes exponents without a "+".
 struct OldFloats;
 
 impl serde_json::ser::Formatter for OldFloats {
@@ -217,6 +225,7 @@ fn is_enum(schema: &Map) -> bool {
     schema.get("enum").and_then(Json::as_list).is_some_and(|values| !values.is_empty())
 }
 
+/// A line of comment; nothing without a text.
 fn comment(text: Option<&str>, indent: usize, out: &mut String) {
     if let Some(text) = text {
         spaces(indent, out);

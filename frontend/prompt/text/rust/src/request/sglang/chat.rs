@@ -17,6 +17,7 @@ use std::collections::HashSet;
 /// Roles of messages that may bring tools.
 const TOOL_ROLES: [&str; 3] = ["root", "system", "developer"];
 
+/// The prompt of a chat.
 pub fn read(templates: &Templates, convention: &Convention, body: Map) -> Result<Reading, Failure> {
     let mut request = ChatRequest::of(body)?;
     request.validate(convention)?;
@@ -25,6 +26,9 @@ pub fn read(templates: &Templates, convention: &Convention, body: Map) -> Result
 
 impl ChatRequest {
     /// OpenAIServingChat._validate_request.
+    /// Looks at the tools of the request and of its messages: rewrites the names of types in their
+    /// schemas, which the template is shown, checks the schemas, and collects their names for
+    /// `tool_choice`. Names that come twice are refused only where messages bring tools.
     pub fn validate(&mut self, convention: &Convention) -> Result<(), Failure> {
         if self.messages.is_empty() {
             return Err(Failure::invalid("messages are empty"));
@@ -56,15 +60,25 @@ impl ChatRequest {
         }
     }
 
+    /// The request or one of its messages has tools.
     fn has_tools(&self) -> bool {
         !self.tools.is_empty() || self.messages.iter().any(has_message_tools)
     }
 
     /// OpenAIServingChat._convert_to_internal_request, as far as it makes the prompt.
+    /// 1. A tool must be called, and a grammar is given: refused, as both constrain the output.
+    /// 2. Ids that the request brings are the prompt.
+    /// 3. Efforts: of the variables and of the request; the engine's defaults; Hunyuan's names for
+    ///    them.
+    /// 4. Messages as the template gets them (`shown_message`), and the last one of the assistant
+    ///    (`last_assistant`).
+    /// 5. Variables: the effort, then the request's, then the one that stands for a low effort.
+    /// 6. Renders the template; a text to be continued is a part of its own behind it.
     pub fn process(mut self, templates: &Templates, convention: &Convention) -> Result<Reading, Failure> {
         let must_call = matches!(self.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
         if must_call && self.constrained {
-            // to_sampling_params; some parsers of tool calls constrain nothing.
+            // to_sampling_params. Some parsers of tool calls constrain nothing, so it is not known
+            // for them.
             return Err(match convention.tool_call_parser {
                 "" => wrong("tool_choice", "excluded by response_format, regex or ebnf"),
                 _ => Failure::unknown_here("tool_choice together with response_format"),
@@ -115,13 +129,14 @@ impl ChatRequest {
             if around || convention.reasoning_parser == "response_template" || begins_with_bos(&prefix, templates) {
                 return Err(Failure::unknown_here("continue_final_message of this model"));
             }
-            // Encoded by itself, with special tokens, of which BOS is taken off.
+            // The engine encodes it by itself, with special tokens, and takes BOS off.
             reading.parts.push(Part::Text { text: prefix.to_string(), around: false });
         }
         Ok(reading)
     }
 
-    /// --default-chat-template-kwargs, below what the request says.
+    /// --default-chat-template-kwargs: variables that the request does not set. Only where there
+    /// are defaults is a missing effort read from the variables.
     fn add_defaults(&mut self, convention: &Convention) {
         for (name, value) in convention.default_kwargs.iter() {
             if !self.kwargs.contains(name) {
@@ -147,7 +162,8 @@ impl ChatRequest {
         Ok(())
     }
 
-    /// The tools that the template gets.
+    /// The tools that the template gets: all, the named one, or none. Tools of messages stay in
+    /// their messages.
     fn shown_tools(&mut self) -> Option<Vec<Json>> {
         if self.tool_choice == ToolChoice::None || !self.has_tools() {
             return None;
@@ -164,6 +180,7 @@ fn tool_name(tool: &Map) -> Option<&str> {
     tool.get("function").and_then(Json::as_map).and_then(|function| function.text("name"))
 }
 
+/// Only some roles may bring tools.
 fn has_message_tools(message: &Map) -> bool {
     message.text("role").is_some_and(|role| TOOL_ROLES.contains(&role)) && message.get("tools").is_some_and(Json::is_true)
 }
@@ -237,12 +254,16 @@ fn arguments(kwargs: &mut Map) -> Result<Option<String>, Failure> {
     }
 }
 
+/// A continued text that begins with BOS would lose that token: its form is not known here.
 fn begins_with_bos(text: &str, templates: &Templates) -> bool {
     templates.special_tokens().text("bos_token").is_some_and(|bos| !bos.is_empty() && text.starts_with(bos))
 }
 
 /// normalize_assistant_tool_call_arguments, process_content_for_template_format and
 /// normalize_tool_content.
+/// Arguments of calls become objects. Contents that are lists stay lists where the template loops
+/// over them (`lists_stay`); otherwise, and for results of tools that are texts alone, their texts
+/// are joined by blanks.
 fn shown_message(mut message: Map, lists_stay: bool) -> Result<Map, Failure> {
     if message.text("role") == Some("assistant") {
         if let Some(Json::List(calls)) = message.get_mut("tool_calls") {

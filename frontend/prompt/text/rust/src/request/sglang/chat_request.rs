@@ -1,5 +1,8 @@
 //! A chat as pydantic reads it: ChatCompletionRequest and what it is made of (SGLang 0.5.23,
 //! srt/entrypoints/openai/protocol.py).
+//! What `model_dump` writes is what a template prints: fields in the order of the types, not of the
+//! client, some missing ones as null and others not at all. Each function here says which type it
+//! stands for.
 
 use super::lax::{self, bool_of, check, flag, float_of};
 use super::{fields, sampling};
@@ -7,6 +10,7 @@ use crate::json::{Json, Map};
 use crate::request::wrong;
 use crate::Failure;
 
+/// Values of `reasoning_effort`.
 const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +40,11 @@ pub struct ChatRequest {
 }
 
 impl ChatRequest {
+    /// Reads the body. INVALID_ARGUMENT: pydantic or a validator of the type refuses it.
+    ///
+    /// `reasoning` is read before the types are checked, as a validator of the engine rewrites it
+    /// first. Without a `tool_choice` it is "auto" where there are tools, here or in messages, and
+    /// "none" otherwise.
     pub fn of(mut body: Map) -> Result<Self, Failure> {
         let response_format = body.remove("response_format");
         normalize_reasoning(&mut body)?;
@@ -78,6 +87,9 @@ impl ChatRequest {
 
 /// ChatCompletionMessageParam: ChatCompletionMessageGenericParam, else
 /// ChatCompletionMessageUserParam.
+/// A user's message has role and content alone; other keys are dropped. Other roles are taken in
+/// any case and written in lower case, with the known keys that have a value, in the order of the
+/// type.
 pub fn message_of(message: Json) -> Result<Map, Failure> {
     const ROLES: [&str; 7] = ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
     let Json::Map(mut message) = message else {
@@ -120,6 +132,7 @@ pub fn message_of(message: Json) -> Result<Map, Failure> {
     Ok(seen)
 }
 
+/// The items of a list.
 fn list(value: Json, name: &str) -> Result<Vec<Json>, Failure> {
     match value {
         Json::List(items) => Ok(items),
@@ -281,6 +294,7 @@ fn effort_of(effort: Option<&Json>) -> Result<Option<Json>, Failure> {
     }
 }
 
+/// `may_call`: there are tools.
 fn tool_choice_of(choice: Option<&Json>, may_call: bool) -> Result<ToolChoice, Failure> {
     match choice {
         None if may_call => Ok(ToolChoice::Auto),
@@ -337,6 +351,7 @@ fn constrains(format: Option<Json>) -> Result<bool, Failure> {
     }
 }
 
+/// INVALID_ARGUMENT: one is no id.
 fn ids_of(ids: Option<&Json>) -> Result<Option<Vec<u32>>, Failure> {
     let Some(Json::List(ids)) = ids else {
         return Ok(None);

@@ -9,6 +9,7 @@ use crate::json::{Json, Map};
 use crate::request::{wrong, Part, Reading};
 use crate::Failure;
 
+/// /v1/completions. A prompt is empty where Python's any() of it is false.
 pub fn read(mut body: Map) -> Result<Reading, Failure> {
     check(&body, fields::SHARED)?;
     check(&body, fields::COMPLETION)?;
@@ -46,10 +47,12 @@ fn prompt_of(prompt: Json) -> Result<Reading, Failure> {
     Ok(Reading { parts: vec![Part::Ids(ids)], truncate: None })
 }
 
+/// None: one is no id.
 fn ids_of(items: &[Json]) -> Option<Vec<u32>> {
     items.iter().map(|item| int_of(item).and_then(|id| u32::try_from(id).ok())).collect()
 }
 
+/// /generate. The body of this path is not checked as a whole; ids win over a text.
 pub fn generate(mut body: Map) -> Result<Reading, Failure> {
     for name in ["image_data", "video_data", "audio_data", "input_embeds", "session_params", "positional_embed_overrides"] {
         if body.get(name).is_some_and(Json::is_true) {

@@ -57,6 +57,7 @@ pub const SHARED: &[Field] = &[
     ("priority", Null(&Int), false),
 ];
 
+/// CompletionRequest beside SHARED.
 pub const COMPLETION: &[Field] = &[
     ("prompt", Any, true),
     ("best_of", Null(&Int), false),
@@ -74,6 +75,7 @@ pub const COMPLETION: &[Field] = &[
     ("custom_labels", Null(&DictOf(&Str)), false),
 ];
 
+/// ChatCompletionRequest beside SHARED; messages and tools are read by chat_request.rs.
 pub const CHAT: &[Field] = &[
     ("messages", Any, true),
     ("logprobs", Bool, false),
@@ -115,6 +117,7 @@ pub const TOOL_CALL: &[Field] = &[
     ("function", Model(&[("name", Null(&Str), false), ("arguments", Null(&Either(&Str, &Dict)), false)]), true),
 ];
 
+/// Function, Tool and ToolChoice; parameters of a function may be anything.
 pub const FUNCTION: &[Field] = &[
     ("description", Null(&Str), false),
     ("name", Str, true),

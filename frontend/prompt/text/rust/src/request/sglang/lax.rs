@@ -27,6 +27,7 @@ pub enum Type {
 pub type Field = (&'static str, Type, bool);
 
 impl Type {
+    /// Whether pydantic takes the value as this type.
     pub fn takes(&self, value: &Json) -> bool {
         match self {
             Type::Any => true,
@@ -46,7 +47,10 @@ impl Type {
 }
 
 /// INVALID_ARGUMENT: a field that is missing, or of another type.
+/// Fields that are not in the table are ignored. A table has few fields, so each is looked for in
+/// turn.
 pub fn check(map: &Map, fields: &[Field]) -> Result<(), Failure> {
+    // Required fields that were not met; a key is there once.
     let mut required = fields.iter().filter(|(.., required)| *required).count();
     for (name, value) in map.iter() {
         let Some((_, kind, is_required)) = fields.iter().find(|(field, ..)| *field == name) else {
@@ -63,6 +67,7 @@ pub fn check(map: &Map, fields: &[Field]) -> Result<(), Failure> {
     }
 }
 
+/// A bool in lax mode. None: no bool.
 pub fn bool_of(value: &Json) -> Option<bool> {
     match value {
         Json::Bool(value) => Some(*value),
@@ -84,6 +89,7 @@ pub fn flag(map: &Map, name: &str) -> bool {
     map.get(name).and_then(bool_of).unwrap_or(false)
 }
 
+/// An integer in lax mode, if 64 bits hold it. None: no integer, or a larger one.
 pub fn int_of(value: &Json) -> Option<i64> {
     match value {
         Json::Bool(value) => Some(i64::from(*value)),
@@ -97,6 +103,7 @@ pub fn int_of(value: &Json) -> Option<i64> {
     }
 }
 
+/// Whether pydantic takes it as an integer, of any size.
 fn is_int(value: &Json) -> bool {
     match value {
         Json::Bool(_) | Json::Int(_) => true,
@@ -127,6 +134,7 @@ fn underscored(digits: &str) -> bool {
         && !digits.contains("__")
 }
 
+/// A float in lax mode. None: no float.
 pub fn float_of(value: &Json) -> Option<f64> {
     match value {
         Json::Bool(value) => Some(f64::from(u8::from(*value))),
@@ -138,6 +146,7 @@ pub fn float_of(value: &Json) -> Option<f64> {
 }
 
 /// Python's float(text).
+/// Underscores must stand between digits.
 pub fn python_float(text: &str) -> Option<f64> {
     let text = crate::python::strip(text, None, true, true);
     if text.contains('_') {

@@ -1,6 +1,8 @@
 //! /v1/messages of SGLang 0.5.23: AnthropicMessagesRequest (srt/entrypoints/anthropic/protocol.py),
 //! which AnthropicServing._convert_to_chat_completion_request
 //! (srt/entrypoints/anthropic/serving.py) makes a chat of.
+//!   body ─▶ check, check_values, check_blocks ─▶ Made: messages of a chat ─▶ ChatRequest
+//!        ─▶ ChatRequest::process
 
 use super::chat::{message_of, tool_of, ChatRequest, ToolChoice};
 use super::lax::{check, int_of, Field, Type};
@@ -12,6 +14,7 @@ use crate::request::{wrong, Convention, Reading};
 use crate::Failure;
 use Type::{Bool, Dict, Either, Float, Int, List, Model, Null, OneOf, Str};
 
+/// AnthropicMessagesRequest. Tools are read one by one (`tool_from`).
 const REQUEST: &[Field] = &[
     ("model", Str, true),
     ("messages", List(&MESSAGE), true),
@@ -69,7 +72,8 @@ const SERVER_TOOLS: [(&str, &[&str]); 4] = [
     ("text_editor_", &["str_replace_editor", "str_replace_based_edit_tool"]),
 ];
 
-/// A discriminated union: by their `type`, which must be said.
+/// The fields of a block by its `type`, which must be said (a discriminated union). None: no such
+/// type.
 fn block_fields(kind: &str) -> Option<&'static [Field]> {
     Some(match kind {
         "text" => &[("text", Str, true)],
@@ -93,6 +97,7 @@ fn block_fields(kind: &str) -> Option<&'static [Field]> {
     })
 }
 
+/// The blocks of a content and, below results of tools, of theirs.
 fn check_blocks(content: Option<&Json>) -> Result<(), Failure> {
     let Some(Json::List(blocks)) = content else {
         return Ok(());
@@ -108,6 +113,12 @@ fn check_blocks(content: Option<&Json>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// 1. Checks the request and all blocks.
+/// 2. Puts the system's texts in front: also those of system messages within, where the template
+///    does not print these in place.
+/// 3. Makes messages of a chat, which pydantic reads again as such (`message_of`).
+/// 4. Thinking and effort set variables or the effort of the chat (`reasoning::switch`).
+/// 5. Tools and the choice among them; then as any chat.
 pub fn read(templates: &Templates, convention: &Convention, mut body: Map) -> Result<Reading, Failure> {
     check(&body, REQUEST)?;
     check_values(&body)?;
@@ -158,7 +169,7 @@ pub fn read(templates: &Templates, convention: &Convention, mut body: Map) -> Re
     request.process(templates, convention)
 }
 
-/// What pydantic refuses beside types.
+/// Values that pydantic refuses beside their types.
 fn check_values(body: &Map) -> Result<(), Failure> {
     if body.text("model") == Some("") {
         return Err(wrong("model", "empty"));
@@ -187,7 +198,7 @@ fn check_values(body: &Map) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The messages of the chat, as they are made.
+/// The messages of the chat, as they are made, in order.
 struct Made<'a> {
     convention: &'a Convention<'a>,
     messages: Vec<Map>,
@@ -197,7 +208,7 @@ fn text_part(text: &str) -> Map {
     Map::from_iter([("type", "text"), ("text", text)])
 }
 
-/// One text part is its text.
+/// A content of parts: a single text part is its text.
 fn content(mut parts: Vec<Map>) -> Json {
     match (parts.len(), parts.first().map(|part| part.text("type") == Some("text"))) {
         (1, Some(true)) => parts.remove(0).remove("text").into(),
@@ -235,6 +246,13 @@ impl Made<'_> {
         self.messages.push(Map::from_iter([("role", Json::from(role)), ("content", content)]));
     }
 
+    /// Makes the messages of one message.
+    ///
+    /// - An assistant's reasoning comes first, as a text (`reasoning`).
+    /// - A result of a tool is a message of its own in a user's message: the parts in front of it
+    ///   become a user's message first, so that the order stays. In other messages it is a text.
+    /// - Calls of tools go to the message that is made of the rest. An empty rest of a user is left
+    ///   out.
     fn message(&mut self, mut message: Map) -> Result<(), Failure> {
         let role = message.text("role").unwrap_or("").to_owned();
         let blocks = match message.remove("content") {
@@ -310,10 +328,12 @@ impl Made<'_> {
     }
 }
 
+/// The texts of text blocks.
 fn texts_of(blocks: &[Json]) -> impl Iterator<Item = &str> {
     blocks.iter().filter_map(Json::as_map).filter(|block| block.text("type") == Some("text")).filter_map(|block| block.text("text"))
 }
 
+/// Whether the engine sees an image in the block's source; else the block says nothing.
 fn is_image(source: Option<&Json>) -> bool {
     let Some(Json::Map(source)) = source else {
         return false;
@@ -326,7 +346,7 @@ fn is_image(source: Option<&Json>) -> bool {
 
 fn call_of(mut block: Map) -> Result<Json, Failure> {
     let id = block.text("id").filter(|id| !id.is_empty()).map(str::to_owned);
-    // The engine invents an id.
+    // The engine invents an id, which is not known here.
     let id = id.ok_or_else(|| Failure::unknown_here("a tool_use without an id"))?;
     let function = Map::from_iter([
         ("name", Json::from(block.remove("name"))),
@@ -371,6 +391,7 @@ fn result_of(content_given: Option<Json>) -> Result<(Vec<Json>, String), Failure
     Ok((contents, texts.join("\n")))
 }
 
+/// Adds a part to the last group, if that is of its kind: references, or texts.
 fn group(groups: &mut Vec<Vec<Map>>, part: Map) {
     let is_reference = |part: &Map| part.text("type") == Some("tool_reference");
     match groups.last_mut() {
@@ -380,6 +401,7 @@ fn group(groups: &mut Vec<Vec<Map>>, part: Map) {
 }
 
 /// _text_from_search_result.
+/// None: the block says nothing.
 fn search_text(block: &Map) -> Result<Option<String>, Failure> {
     let mut lines = vec![];
     if let Some(title) = block.text("title").filter(|title| !title.is_empty()) {
@@ -409,6 +431,7 @@ fn search_text(block: &Map) -> Result<Option<String>, Failure> {
 }
 
 /// A tool of a chat; None: one of Anthropic's servers.
+/// A type of Anthropic's tools ends with a date of eight digits.
 fn tool_from(tool: Json) -> Result<Option<Map>, Failure> {
     let Json::Map(mut tool) = tool else {
         return Err(wrong("tools", "not an array of objects"));
@@ -456,6 +479,7 @@ fn tool_from(tool: Json) -> Result<Option<Map>, Failure> {
     tool_of(tool.into()).map(Some)
 }
 
+/// Without tools there is no choice; "any" and "tool" are refused then.
 fn tool_choice_of(choice: Option<&Map>, request: &ChatRequest) -> Result<ToolChoice, Failure> {
     let has_tools = !request.tools.is_empty();
     let Some(choice) = choice else {

@@ -15,6 +15,7 @@ struct Detector {
     mode: &'static str,
 }
 
+/// None: the engine knows no such parser, or its marks depend on more (`OTHERS`).
 fn detector(parser: &str) -> Option<Detector> {
     let (begin, end, mode) = match parser.to_lowercase().as_str() {
         "apertus2509" => ("<|inner_prefix|>", "<|inner_suffix|>", "always"),
@@ -51,6 +52,9 @@ fn unknown(convention: &Convention) -> Failure {
 }
 
 /// apply_reasoning_enabled: what `thinking` of /v1/messages sets.
+/// By the parser where it has a rule of its own; else by what the template's source says
+/// (`config`), where that is known; else by the parser's mode. INVALID_ARGUMENT: the model cannot
+/// be switched so.
 pub fn switch(
     request: &mut ChatRequest,
     convention: &Convention,

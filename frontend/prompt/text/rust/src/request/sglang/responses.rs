@@ -22,6 +22,7 @@ const BOOL: Type = Type::Null(&Type::Bool);
 const DICT: Type = Type::Null(&Type::Dict);
 const INTS: Type = Type::Null(&Type::Either(&Type::List(&Type::Int), &Type::Int));
 
+/// ResponsesRequest.
 const FIELDS: &[Field] = &[
     ("background", BOOL, false),
     (
@@ -129,6 +130,11 @@ pub(super) enum Choice {
     Named(String),
 }
 
+/// 1. `Responses::of` reads and refuses.
+/// 2. Makes messages of instructions and items, one each (`message_of_item`).
+/// 3. Joins what the assistant says in a row (`merge`), then the system's messages where the
+///    template has no place for them (`merge_system`).
+/// 4. Makes a chat of it, as JSON, which `ChatRequest::of` reads as it reads a client's.
 pub fn read(templates: &Templates, convention: &Convention, body: Map) -> Result<Reading, Failure> {
     let request = Responses::of(convention, body)?;
     if convention.model_type == "gpt_oss" {
@@ -255,6 +261,7 @@ impl Responses {
     }
 }
 
+/// A choice of a kind that is not known is auto.
 fn choice_of(choice: Option<&Json>) -> Result<Choice, Failure> {
     match choice {
         Some(Json::Str(choice)) if &**choice == "required" => Ok(Choice::Required),
@@ -341,7 +348,8 @@ pub(super) fn orjson(value: &Json) -> Result<String, Failure> {
     Ok(value.to_string())
 }
 
-/// Texts of parts, with nothing between (_flatten_tool_output); anything else as it is.
+/// The texts of parts joined, with nothing between (_flatten_tool_output); any other value as it
+/// is.
 pub(super) fn flat_output(output: Option<Json>) -> Result<Json, Failure> {
     let parts = match output {
         None => return Ok("".into()),
@@ -380,7 +388,7 @@ fn reasoning_of(item: &Map) -> Result<Option<String>, Failure> {
     Ok(None)
 }
 
-/// Reasoning that the engine packed into a text (decode_reasoning_state).
+/// UNIMPLEMENTED: reasoning that the engine packed into a text (decode_reasoning_state).
 pub(super) fn no_state(item: &Map) -> Result<(), Failure> {
     match item.text("encrypted_content") {
         Some(text) if text.starts_with("sglang-reasoning-v1.") => Err(Failure::unknown_here("encrypted reasoning is not read here")),
@@ -389,6 +397,7 @@ pub(super) fn no_state(item: &Map) -> Result<(), Failure> {
 }
 
 /// _normalize_response_message_for_chat. None: the item says nothing.
+/// A developer's message is the system's, with a label in front.
 fn message_of_item(mut item: Map) -> Result<Option<Map>, Failure> {
     if item.text("role") == Some("developer") {
         item.insert("role", "system");
@@ -487,6 +496,8 @@ fn as_chat_part(part: &mut Json) {
 }
 
 /// _merge_consecutive_assistant_messages: what the assistant says in several items is one message.
+/// A message goes on from the one before if both are the assistant's, and they are of one phase or
+/// the earlier one has reasoning alone. Contents, calls and reasoning are joined separately.
 fn merge(messages: Vec<Map>) -> Result<Vec<Map>, Failure> {
     let is_assistant = |message: &Map| message.text("role") == Some("assistant");
     let mut merged: Vec<Map> = Vec::with_capacity(messages.len());
@@ -541,6 +552,7 @@ struct Turn {
 }
 
 impl Turn {
+    /// Two texts are joined when the turn ends; a list and anything else are one list.
     fn add_content(&mut self, last: &mut Map, content: Json) {
         let before = last.get("content").filter(|before| !before.is_null() && before.as_str() != Some(""));
         match (before, content) {
@@ -571,6 +583,7 @@ impl Turn {
         }
     }
 
+    /// Writes the joined texts into the message that ends the turn.
     fn end(&mut self, last: Option<&mut Map>) {
         if let Some(last) = last {
             self.join_texts(last);

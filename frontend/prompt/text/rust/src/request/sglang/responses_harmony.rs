@@ -9,6 +9,8 @@ use crate::request::{wrong, Convention, Reading};
 use crate::Failure;
 use std::collections::HashMap;
 
+/// The prompt of gpt-oss: the system's message, the developer's, and one for each item of the
+/// input. The developer's message is always there, also without instructions and functions.
 pub fn read(convention: &Convention, request: Responses) -> Result<Reading, Failure> {
     if request.choice != Choice::Auto {
         return Err(wrong("tool_choice", "not auto, which is all that the engine takes for gpt-oss"));
@@ -95,6 +97,8 @@ fn convert(mut item: Map, names: &mut HashMap<String, String>) -> Result<Message
     }
 }
 
+/// A message item. Parts of other kinds than text are left out; phases of the assistant are
+/// channels.
 fn said(item: &Map) -> Result<Message, Failure> {
     let name = item.text("role").ok_or_else(|| wrong("role", "no text"))?;
     // What the system says is a developer's text.
@@ -128,6 +132,7 @@ fn said(item: &Map) -> Result<Message, Failure> {
     })
 }
 
+/// The texts of the summary, else those of the content; empty: there are none.
 fn reasoning_of(item: &Map) -> Result<String, Failure> {
     for field in ["summary", "content"] {
         let parts = match item.get(field).filter(|parts| parts.is_true()) {

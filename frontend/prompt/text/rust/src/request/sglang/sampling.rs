@@ -10,7 +10,8 @@ const STOPS_MAX: usize = 32;
 /// Below it sampling is greedy, whatever top_k says.
 const GREEDY: f64 = 1e-6;
 
-/// Of a chat or a completion.
+/// Checks the fields of a chat, a completion, or a request of another API that has the same names.
+/// Fields of another type were refused before.
 pub fn check(body: &Map) -> Result<(), Failure> {
     let float = |name: &str| body.some(name).and_then(float_of);
     let int = |name: &str| body.some(name).and_then(int_of);

@@ -1,11 +1,14 @@
 //! Schemas of tools' parameters: the names of types that SGLang rewrites, which is what the model
 //! is shown, and what it refuses.
+//! Two passes over a schema: `rewrite_types` changes names of types, `check` decides whether it is
+//! a schema at all. Both walk only keywords whose values are schemas.
 
 use crate::json::Json;
 use crate::request::wrong;
 use crate::Failure;
 use std::collections::HashSet;
 
+/// Names of types of JSON Schema.
 const TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "string", "integer"];
 /// Keywords whose values are schemas, by how they hold them.
 const SCHEMA: [&str; 11] = [
@@ -61,6 +64,7 @@ fn standard_type(name: &str) -> Option<&'static str> {
     if TYPES.contains(&name) {
         return None;
     }
+    // "varchar(255)" counts as "varchar", in any case.
     let base = name.split('(').next().unwrap_or("");
     let base = crate::python::strip(base, None, true, true).to_lowercase();
     if let Some(standard) = TYPES.iter().find(|standard| **standard == base) {
@@ -111,6 +115,7 @@ pub fn check(schema: &Json) -> Result<(), Failure> {
     Ok(())
 }
 
+/// One keyword and its value, by the metaschemas of 2020-12. Unknown keywords may have any value.
 fn check_keyword(key: &str, value: &Json) -> Result<(), Failure> {
     if SCHEMA.contains(&key) {
         return check(value);
@@ -164,6 +169,7 @@ fn refused(what: &str) -> Result<(), Failure> {
     Err(wrong("a tool's parameters", &format!("no JSON Schema: {what}")))
 }
 
+/// A number; bools are none.
 fn number(value: &Json) -> Option<f64> {
     match value {
         Json::Int(value) => Some(*value as f64),
@@ -172,6 +178,7 @@ fn number(value: &Json) -> Option<f64> {
     }
 }
 
+/// A name of a type, or a list of different ones.
 fn is_type(value: &Json) -> bool {
     let is_name = |value: &Json| value.as_str().is_some_and(|name| TYPES.contains(&name));
     match value {
@@ -184,6 +191,7 @@ fn is_type(value: &Json) -> bool {
     }
 }
 
+/// A list of different texts.
 fn is_names(value: &Json) -> bool {
     let mut seen = HashSet::new();
     value.as_list().is_some_and(|names| names.iter().all(|name| name.as_str().is_some_and(|name| seen.insert(name))))
@@ -194,13 +202,14 @@ fn is_anchor(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
 }
 
-/// The format "regex": Python's re.compile takes it. Taken is what the crate regex-syntax takes,
-/// too, but for where the two differ.
+/// The format "regex": Python's re.compile must take the pattern. A pattern counts as taken if the
+/// crate regex-syntax takes it, but for forms that the two read differently.
 fn check_pattern(pattern: &str) -> Result<(), Failure> {
     if foreign_escape(pattern) {
         return refused("a pattern that Python's re refuses");
     }
-    // Both look ahead alike, as far as syntax goes.
+    // The crate has no look-ahead, which Python has with the same syntax inside: looked at as a
+    // plain group.
     let known = pattern.replace("\\/", "/").replace("(?=", "(?:").replace("(?!", "(?:");
     match !is_read_otherwise(pattern) && regex_syntax::ast::parse::Parser::new().parse(&known).is_ok() {
         true => Ok(()),

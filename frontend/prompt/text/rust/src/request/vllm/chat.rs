@@ -1,5 +1,7 @@
 //! /v1/chat/completions: entrypoints/openai/chat_completion/protocol.py,
 //! renderers/online_renderer.py, renderers/hf.py.
+//! `parse` reads the body as pydantic and the validators of the request do, `render` makes the
+//! prompt. Other paths make a `ChatRequest` themselves and enter at `render`.
 
 use super::fields::{self, Field, Kind, INT};
 use super::params::{check_common, check_sampling};
@@ -10,9 +12,11 @@ use crate::request::{transformers, wrong, Chat, Convention, Part, Reading};
 use crate::Failure;
 use std::sync::Arc;
 
+/// Values of `reasoning_effort`.
 pub const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-/// Arguments of transformers' apply_chat_template that are no variables of the template; and those
-/// that the engine gives itself.
+/// Arguments of transformers' apply_chat_template that are no variables of the template: given as
+/// kwargs they change what the call does. And (TAKEN) those that the engine gives itself, so that
+/// giving them again fails.
 const NOT_VARIABLES: [&str; 12] = [
     "chat_template",
     "tokenize",
@@ -29,6 +33,7 @@ const NOT_VARIABLES: [&str; 12] = [
 ];
 const TAKEN: [&str; 4] = ["conversation", "messages", "model_config", "tokenizer"];
 
+/// Fields of a chat beside those that completions have, too (`params`).
 const FIELDS: &[Field] = &[
     ("logprobs", Kind::Bool, true),
     ("top_logprobs", INT, true),
@@ -66,7 +71,8 @@ pub struct ChatRequest {
     pub prompt_token_ids: Option<Json>,
 }
 
-/// ChatCompletionRequest. INVALID_ARGUMENT: the engine refuses it.
+/// ChatCompletionRequest. INVALID_ARGUMENT: the engine refuses it. Checks come first; then the
+/// fields are taken out of the body.
 pub fn parse(mut body: Map) -> Result<ChatRequest, Failure> {
     check_common(&body)?;
     fields::check(&body, FIELDS)?;
@@ -160,8 +166,8 @@ fn check_tool_choice(body: &Map) -> Result<(), Failure> {
     }
 }
 
-/// Ids that come with the request, which the engine takes as they are, unless the chat is to be
-/// echoed.
+/// Takes the ids of the prompt that came with the request out of it. The engine takes them as they
+/// are, unless the chat is to be echoed.
 pub fn reused_ids(body: &mut Map) -> Option<Json> {
     let is_echo = is_true(body, "echo");
     match body.get_mut("kv_transfer_params") {
@@ -216,6 +222,10 @@ pub fn tool_as_seen(tool: Json) -> Result<Json, Failure> {
 }
 
 /// The prompt of a chat.
+/// 1. Models whose chats no template prints have no prompt here.
+/// 2. The cut is resolved first, as a bad one refuses the request. Chats of gpt-oss are not cut.
+/// 3. Ids that the request brings are the prompt.
+/// 4. gpt-oss goes to `harmony_chat`, all others to their template.
 pub fn render(templates: &Templates, convention: &Convention, mut request: ChatRequest) -> Result<Reading, Failure> {
     super::own_encoding(convention)?;
     let is_harmony = convention.model_type == "gpt_oss";
@@ -241,6 +251,9 @@ pub fn render(templates: &Templates, convention: &Convention, mut request: ChatR
 }
 
 /// The text that the template prints.
+/// `chat_template` of a request is the name of one of the model's templates, or a template itself,
+/// which has to be trusted. The template decides whether contents are texts or lists of parts
+/// (`Facts::content_is_parts`), so it is chosen before the messages are converted.
 pub fn text_of(templates: &Templates, convention: &Convention, mut request: ChatRequest) -> Result<String, Failure> {
     let tools = kwargs_of(&mut request)?;
     let own = match request.chat_template.as_deref().filter(|_| convention.trust_templates) {
@@ -314,9 +327,10 @@ fn kwargs_of(request: &mut ChatRequest) -> Result<Option<Vec<Json>>, Failure> {
     }
 }
 
-/// Messages of developers as the system's where the template does not know the role; then all of
-/// the system's are one, the first. renderers/hf.py, safe_apply_chat_template,
-/// _convert_developer_to_system, _consolidate_system_messages.
+/// A template that does not know the role "developer" gets these messages as the system's; then all
+/// messages of the system become one, the first. Templates that know the role get messages as they
+/// are. renderers/hf.py, safe_apply_chat_template, _convert_developer_to_system,
+/// _consolidate_system_messages.
 fn for_template(template: &Template, mut messages: Vec<Map>) -> Result<Vec<Map>, Failure> {
     let is = |message: &Map, role: &str| message.text("role") == Some(role);
     if template.facts().knows_developer || !messages.iter().any(|message| is(message, "developer")) {
@@ -326,6 +340,7 @@ fn for_template(template: &Template, mut messages: Vec<Map>) -> Result<Vec<Map>,
         message.insert("role", "system");
         message.remove("tools");
     }
+    // One system message, in front: nothing to join.
     if !messages.iter().skip(1).any(|message| is(message, "system")) {
         return Ok(messages);
     }

@@ -17,7 +17,8 @@ const FIELDS: &[Field] = &[
 /// VLLM_MAX_COMPLETION_PROMPTS.
 const PROMPTS_MAX: usize = 1024;
 
-/// Of several prompts the first one.
+/// The prompt, of several the first one. All of them are checked: one bad prompt refuses the
+/// request.
 pub fn read(convention: &Convention, mut body: Map) -> Result<Reading, Failure> {
     check_common(&body)?;
     fields::check(&body, FIELDS)?;
@@ -55,6 +56,7 @@ pub fn read(convention: &Convention, mut body: Map) -> Result<Reading, Failure> 
     })
 }
 
+/// UNIMPLEMENTED: mistral_common encodes texts of this model.
 fn text_part(convention: &Convention, text: &str, around: bool) -> Result<Part, Failure> {
     if convention.mistral_tokenizer {
         return Err(Failure::unknown_here(
@@ -74,7 +76,8 @@ fn first_of(convention: &Convention, prompts: Vec<Json>, around: bool) -> Result
         return match prompts.first() {
             None => Err(wrong("prompt", "empty")),
             Some(_) if prompts.len() > PROMPTS_MAX => Err(wrong("prompt", "too many prompts")),
-            // Of tokenizers that put nothing around it nothing is left, and the engine refuses it.
+            // A tokenizer that puts nothing around a text makes no tokens of an empty one, and the
+            // engine refuses that; with others it is a prompt.
             Some(_) if prompts.iter().any(|prompt| prompt.as_str() == Some("")) => {
                 Err(Failure::unknown_here("an empty text in a list of prompts"))
             }
@@ -95,6 +98,7 @@ fn first_of(convention: &Convention, prompts: Vec<Json>, around: bool) -> Result
     Ok(lists.into_iter().next().map_or(Part::Ids(vec![]), Part::Ids))
 }
 
+/// None: one is no id.
 fn ids_of(ids: &[Json]) -> Option<Vec<u32>> {
     ids.iter()
         .map(|id| fields::int_of(id).and_then(|id| u32::try_from(id).ok()))

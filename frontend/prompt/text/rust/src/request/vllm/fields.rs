@@ -1,4 +1,7 @@
 //! Fields as pydantic takes them in its lax mode (pydantic-core 2.50, input_python.rs).
+//! Tables name the fields of a model; `check` refuses a field that is there and is none of its
+//! kind. Fields that a table does not name are ignored, as pydantic does; whether a field must be
+//! there is the reader's matter.
 
 use crate::json::{Json, Map};
 use crate::request::wrong;
@@ -20,6 +23,7 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
 }
 
+/// Integers of 64 bits, and of any size.
 pub const I64: Kind = Kind::Int(i64::MIN as i128, i64::MAX as i128);
 pub const INT: Kind = Kind::Int(i128::MIN, i128::MAX);
 
@@ -39,6 +43,7 @@ pub fn check(body: &Map, table: &[Field]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether pydantic takes the value as this kind.
 fn is(value: &Json, kind: Kind) -> bool {
     match kind {
         Kind::Any => true,
@@ -61,6 +66,7 @@ fn is(value: &Json, kind: Kind) -> bool {
     }
 }
 
+/// A bool in lax mode: also 0, 1 and some words, in any case. None: no bool.
 pub fn bool_of(value: &Json) -> Option<bool> {
     const TRUE: [&str; 6] = ["1", "on", "t", "true", "y", "yes"];
     const FALSE: [&str; 6] = ["0", "off", "f", "false", "n", "no"];
@@ -75,6 +81,8 @@ pub fn bool_of(value: &Json) -> Option<bool> {
     }
 }
 
+/// An integer in lax mode: also bools, whole floats, and texts of digits with single underscores
+/// and a fraction of zeros. None: no integer.
 pub fn int_of(value: &Json) -> Option<i128> {
     match value {
         Json::Int(value) => Some(*value),
@@ -94,6 +102,7 @@ pub fn int_of(value: &Json) -> Option<i128> {
     }
 }
 
+/// A float in lax mode. None: no float.
 pub fn float_of(value: &Json) -> Option<f64> {
     match value {
         Json::Str(text) => text.trim().replace('_', "").parse().ok(),
@@ -103,6 +112,7 @@ pub fn float_of(value: &Json) -> Option<f64> {
     }
 }
 
+/// A field that may be null.
 pub fn int(body: &Map, name: &str) -> Result<Option<i128>, Failure> {
     match body.some(name) {
         None => Ok(None),
@@ -110,7 +120,7 @@ pub fn int(body: &Map, name: &str) -> Result<Option<i128>, Failure> {
     }
 }
 
-/// A field that is not null.
+/// A field that may be missing but not null.
 pub fn flag(body: &Map, name: &str, default: bool) -> Result<bool, Failure> {
     match body.get(name) {
         None => Ok(default),

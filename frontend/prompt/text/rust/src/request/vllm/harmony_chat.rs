@@ -10,6 +10,10 @@ use crate::Failure;
 use std::collections::HashMap;
 
 /// The prompt of a chat. `messages` and `tools` as pydantic hands them on.
+/// 1. Takes a leading message of the system or a developer off as the instructions (`peel`).
+/// 2. Notes the function of each call id, since results name only the id.
+/// 3. Preamble: the system's message, and a developer's with instructions and functions.
+/// 4. Converts the rest, and renders.
 pub fn read_chat(convention: &Convention, messages: Vec<Map>, tools: Option<Vec<Json>>, effort: Option<&str>) -> Result<Reading, Failure> {
     let functions = tools.unwrap_or_default().into_iter().map(function).collect::<Result<Vec<_>, _>>()?;
     let mut names: HashMap<String, Option<String>> = HashMap::new();
@@ -35,6 +39,7 @@ pub fn peel(messages: &[Map]) -> (Option<String>, &[Map]) {
 }
 
 /// harmony_utils.py, build_harmony_preamble, get_system_message.
+/// The developer's message is left out where it would be empty.
 pub fn preamble(instructions: Option<String>, functions: Vec<Function>, effort: Option<&str>) -> Result<Vec<Message>, Failure> {
     let effort = match effort {
         None | Some("medium") => "medium",
@@ -96,6 +101,8 @@ fn function(tool: Json) -> Result<Function, Failure> {
 }
 
 /// harmony_utils.py, parse_chat_input_to_harmony_message.
+/// Appends what one message becomes: an assistant's with calls is its text, its reasoning, and a
+/// message for each call.
 fn convert(message: &Map, names: &HashMap<String, Option<String>>, out: &mut Vec<Message>) -> Result<(), Failure> {
     let role = message.text("role").unwrap_or_default();
     let reasoning = message.text("reasoning").filter(|text| !text.is_empty());
@@ -124,6 +131,7 @@ fn convert(message: &Map, names: &HashMap<String, Option<String>>, out: &mut Vec
     match role {
         "tool" => {
             let name = match names.get(message.text("tool_call_id").unwrap_or_default()) {
+                // The id is of no call, or of a call without a name (Python prints None).
                 None => "",
                 Some(None) => "None",
                 Some(Some(name)) => name,

@@ -11,6 +11,11 @@ use crate::request::{wrong, Convention, Reading};
 use crate::Failure;
 use std::collections::HashMap;
 
+/// Harmony's prompt of a response.
+///
+/// 1. Refuses what the engine refuses for gpt-oss.
+/// 2. Instructions: those of the request, else a leading message of the system.
+/// 3. Preamble as for chats, then the input, item by item.
 pub fn read(convention: &Convention, request: Responses) -> Result<Reading, Failure> {
     if request.includes_logprobs {
         return Err(wrong("include", "logprobs, which the engine does not give for gpt-oss"));

@@ -10,9 +10,11 @@ use crate::json::{Json, Map};
 use crate::request::wrong;
 use crate::Failure;
 
+/// Values of `status` and `phase` of an item.
 const STATUS: Kind = Kind::OneOf(&["in_progress", "completed", "incomplete"]);
 const PHASE: Kind = Kind::OneOf(&["commentary", "final_answer"]);
 
+/// An item, as far as a prompt depends on it.
 #[derive(Debug, PartialEq)]
 pub enum Item {
     /// A message as it came, with all of its keys (TypedDicts have the configuration of the model
@@ -37,6 +39,8 @@ impl Item {
     }
 }
 
+/// By `type`, which a message may leave out. INVALID_ARGUMENT: no type fits. UNIMPLEMENTED: the
+/// item refers to something that the engine stores.
 pub fn validate(item: Json) -> Result<Item, Failure> {
     let Json::Map(item) = item else { return Err(wrong("input", "a list of something else than objects")) };
     match item.get("type").map(Json::as_str) {
@@ -63,10 +67,14 @@ fn text(item: &Map, name: &str) -> Result<String, Failure> {
     item.text(name).map(str::to_owned).ok_or_else(|| wrong(name, "no text in an item"))
 }
 
+/// The status of an item that was cut off.
 fn is_unfinished(item: &Map) -> bool {
     matches!(item.text("status"), Some("in_progress" | "incomplete"))
 }
 
+/// A message is one of three types, of which the union takes the one with more fields:
+/// ResponseOutputMessage (`said`), an output message given as input, or an easy one. Its keys stay
+/// as they came.
 fn message(mut item: Map) -> Result<Item, Failure> {
     let role = match item.text("role") {
         Some(role @ ("user" | "assistant" | "system" | "developer")) => role.to_owned(),
@@ -140,6 +148,7 @@ fn said(item: &Map, parts: &[Json]) -> Result<Option<Vec<Option<String>>>, Failu
     Ok(Some(texts))
 }
 
+/// An annotation of an output text, by its type.
 fn is_annotation(annotation: &Map) -> bool {
     let (texts, numbers): (&[&str], &[&str]) = match annotation.text("type") {
         Some("file_citation") => (&["file_id", "filename"], &["index"]),
@@ -174,6 +183,7 @@ fn check_part(part: &Json) -> Result<(), Failure> {
     }
 }
 
+/// `caller` of a call or a result.
 fn check_caller(item: &Map) -> Result<(), Failure> {
     match item.get("caller") {
         None | Some(Json::Null) => Ok(()),
@@ -227,6 +237,7 @@ fn output(mut item: Map, is_custom: bool) -> Result<Item, Failure> {
     Ok(Item::Output { id: item.text("call_id").map(str::to_owned), output, is_custom })
 }
 
+/// Only `content` may be missing.
 fn reasoning(item: Map) -> Result<Item, Failure> {
     fields::check(&item, &[("id", Kind::Str, false), ("encrypted_content", Kind::Str, true), ("status", STATUS, true)])?;
     let texts = |name: &str, kind: &str| {

@@ -5,6 +5,8 @@
 //! package openai (3.57) by role and of one for any role (`Custom` here). Pydantic takes of a
 //! union's fitting members the one with the most known fields, and of two of them the first.
 //! Contents of the members by role are looked at when they are read, and then by narrower rules.
+//! `validate` is pydantic's part: it refuses, and puts some keys in another order. `convert` is the
+//! engine's: it writes a new message with the keys that the engine knows.
 
 use crate::json::{Json, Map};
 use crate::request::wrong;
@@ -49,9 +51,15 @@ const MEDIA: [&str; 11] = [
     "video_url",
     "file",
 ];
+/// The header that Claude Code writes in front of its system prompt; the engine takes it off.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// A message as pydantic hands it on. INVALID_ARGUMENT: it refuses it.
+/// 1. Renames and repairs, as the request's own validator does before the types are looked at.
+/// 2. Counts the known fields of the member by role and of the custom one; the member with more of
+///    them reads the message, of equal ones the one by role.
+/// 3. The member by role has stricter parts (`check_parts`).
+/// 4. Calls of tools get their keys in the order of the types.
 pub fn validate(message: Json) -> Result<Map, Failure> {
     let Json::Map(mut message) = message else {
         return Err(wrong("messages", "not a list of objects"));
@@ -204,6 +212,7 @@ fn text_part(part: &Map) -> Option<&str> {
     part.text("text").filter(|_| breakpoint && part.text("type") == Some("text"))
 }
 
+/// A call of a function has five known fields, its own and its function's.
 fn count_call(call: &Json) -> Option<usize> {
     let call = call.as_map()?;
     let function = call.get("function").and_then(Json::as_map)?;
@@ -274,6 +283,7 @@ fn in_order(call: Json) -> Result<Json, Failure> {
     )))
 }
 
+/// These keys first, then the rest.
 fn ordered<const N: usize>(first: [(&str, Json); N], rest: Map) -> Map {
     first.into_iter().map(|(key, value)| (Arc::from(key), value)).chain(rest).collect()
 }
@@ -282,6 +292,8 @@ fn ordered<const N: usize>(first: [(&str, Json); N], rest: Map) -> Map {
 /// _postprocess_messages.
 ///
 /// `as_parts`: the template loops over contents.
+/// Keys come in the order in which the engine inserts them: role, content, those of the role, name,
+/// task. Other keys of the client are dropped.
 pub fn convert(mut message: Map, as_parts: bool) -> Result<Map, Failure> {
     let Some(Json::Str(role)) = message.remove("role") else {
         return Err(wrong("role", "missing in a message"));
@@ -330,6 +342,8 @@ pub fn convert(mut message: Map, as_parts: bool) -> Result<Map, Failure> {
     Ok(out)
 }
 
+/// The content as the template gets it. With `as_parts` a list, in which a text is one part;
+/// otherwise one text, its parts joined by line ends, without empty ones.
 fn content_of(role: &str, content: Json, as_parts: bool) -> Result<Json, Failure> {
     let mut parts = match content {
         Json::Null => vec![],
@@ -391,6 +405,8 @@ fn value_of(part: &Json) -> Result<(&str, Cow<'_, Json>), Failure> {
     }
 }
 
+/// A part for a template that loops over parts: every kind of text becomes a "text", and unknown
+/// keys of the client stay. None: a text that is null.
 fn wrap_part(part: Json) -> Result<Option<Json>, Failure> {
     let (kind, value) = value_of(&part)?;
     if matches!(kind, "text" | "refusal") && value.is_null() {
@@ -437,6 +453,7 @@ fn without_billing_header(text: Arc<str>) -> Option<Arc<str>> {
     }
 }
 
+/// The part without the header; None: nothing is left of it.
 fn strip_part(part: Json) -> Option<Json> {
     match part {
         Json::Str(text) => without_billing_header(text).map(Json::Str),

@@ -1,5 +1,7 @@
 //! /v1/messages: entrypoints/anthropic/protocol.py, and serving.py,
 //! AnthropicServingMessages.to_chat_completion_request.
+//! The request becomes a `ChatRequest`, which `chat::render` prints. A message of Anthropic's API
+//! may become several of a chat: results of tools are messages of their own.
 
 use super::chat::{reused_ids, text_of, tool_as_seen, ChatRequest};
 use super::fields::{self, Field, Kind, INT};
@@ -12,6 +14,7 @@ use crate::Failure;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+/// Values of `output_config.effort`.
 const EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
@@ -69,6 +72,7 @@ const BLOCK: &[Field] = &[
     ("tool", Kind::Map, true),
 ];
 
+/// AnthropicTool.
 const TOOL: &[Field] = &[
     ("name", Kind::Str, false),
     ("description", Kind::Str, true),
@@ -78,6 +82,14 @@ const TOOL: &[Field] = &[
 ];
 
 /// The chat that the engine makes of the request. INVALID_ARGUMENT: the engine refuses it.
+/// 1. Checks the fields.
+/// 2. Reads all messages, then the tools: messages of the system may add and remove tools.
+/// 3. Puts the system's texts in front, as one message. System messages within the conversation
+///    join them where a template of the model wants the system's message first; else they stay in
+///    place.
+/// 4. Converts the other messages.
+/// 5. Where thinking is disabled, the effort is the one that the template has for that
+///    (`effort_without_thinking`).
 pub fn to_chat(templates: &Templates, convention: &Convention, mut body: Map) -> Result<ChatRequest, Failure> {
     fields::check(&body, FIELDS)?;
     check_salt(&body)?;
@@ -148,6 +160,7 @@ fn message_map(role: &str, content: Json) -> Map {
 }
 
 /// AnthropicThinkingConfig.
+/// Returns its type.
 fn thinking_of(body: &Map, max_tokens: i128) -> Result<Option<&str>, Failure> {
     let bad = || wrong("thinking", "not one that the engine takes");
     let Some(Json::Map(thinking)) = body.some("thinking") else {
@@ -190,6 +203,7 @@ fn effort_of(body: &Map) -> Result<Option<Arc<str>>, Failure> {
     Ok(config.text("effort").map(Arc::from))
 }
 
+/// AnthropicToolChoice.
 fn check_tool_choice(body: &Map) -> Result<(), Failure> {
     let Some(Json::Map(choice)) = body.some("tool_choice") else {
         return Ok(());
@@ -205,7 +219,7 @@ fn check_tool_choice(body: &Map) -> Result<(), Failure> {
     }
 }
 
-/// What a message says: a text, or blocks.
+/// The content of a message: a text, or blocks that were checked.
 enum Content {
     Text(Arc<str>),
     Blocks(Vec<Map>),
@@ -229,6 +243,8 @@ fn content_of(content: Option<Json>) -> Result<Content, Failure> {
     }
 }
 
+/// AnthropicContentBlock, with the contents of results, and the tool that a change of tools names:
+/// an addition names or defines one, a removal names one.
 fn check_block(block: &Map) -> Result<(), Failure> {
     fields::check(block, BLOCK)?;
     let kind = block.text("type").ok_or_else(|| wrong("type", "missing in a block"))?;
@@ -259,6 +275,7 @@ fn is_tool_change(block: &Map) -> bool {
     matches!(block.text("type"), Some("tool_addition" | "tool_removal"))
 }
 
+/// Role and content of a message. Only the system may change tools.
 fn message_of(message: Json) -> Result<(Arc<str>, Content), Failure> {
     let Json::Map(mut message) = message else {
         return Err(wrong("messages", "not a list of objects"));
@@ -310,6 +327,8 @@ fn system_text(content: &Content) -> Option<Arc<str>> {
 }
 
 /// _convert_messages, _convert_message_content and _convert_block.
+/// Appends the messages that one becomes. Results of tools are appended at once, so they stand in
+/// front of the text beside them. A message of a user with nothing else is left out.
 fn convert(templates: &Templates, role: &str, content: Content, out: &mut Vec<Map>) -> Result<(), Failure> {
     let blocks = match content {
         Content::Text(text) => {
@@ -361,10 +380,12 @@ fn convert(templates: &Templates, role: &str, content: Content, out: &mut Vec<Ma
     Ok(())
 }
 
+/// A call of a tool. Its arguments stay an object.
 fn call_of(templates: &Templates, mut block: Map) -> Result<Json, Failure> {
     let id = match block.remove("id") {
         Some(Json::Str(id)) if !id.is_empty() => id,
-        // The engine makes one of the time.
+        // The engine makes an id of the time, which no tokenizer can guess; it matters only to a
+        // template that prints ids.
         _ if templates.mention("id") => return Err(Failure::unknown_here("a tool_use without an id, which the template may print")),
         _ => Arc::from("call"),
     };
@@ -385,6 +406,7 @@ fn call_of(templates: &Templates, mut block: Map) -> Result<Json, Failure> {
 }
 
 /// _convert_user_tool_result.
+/// The texts of a result are one message, references to tools a second one.
 fn push_result(mut block: Map, out: &mut Vec<Map>) -> Result<(), Failure> {
     let id = block
         .remove("tool_use_id")
@@ -427,6 +449,7 @@ fn push_result(mut block: Map, out: &mut Vec<Map>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// INVALID_ARGUMENT: no AnthropicTool.
 fn check_tool(tool: &Map) -> Result<(), Failure> {
     fields::check(tool, TOOL)?;
     match tool.contains("name") && tool.contains("input_schema") {
@@ -437,6 +460,10 @@ fn check_tool(tool: &Map) -> Result<(), Failure> {
 
 /// The tools in effect at the end of the conversation, as the template gets them. _resolve_tools
 /// and _convert_tools.
+/// Without changes: the tools as they were given. With changes, in the order of the conversation: a
+/// definition puts a tool in or replaces it, a removal hides it, an addition shows it again, and a
+/// tool that was deferred is deferred no more. The order is that of first appearance. None: the
+/// request has neither tools nor changes.
 fn tools_of(tools: Option<Json>, messages: &mut [(Arc<str>, Content)]) -> Result<Option<Vec<Json>>, Failure> {
     let mut given = vec![];
     let is_given = matches!(tools, Some(Json::List(_)));
@@ -499,6 +526,7 @@ struct Tools {
 }
 
 impl Tools {
+    /// Returns the tool's name.
     fn put(&mut self, tool: Map) -> Arc<str> {
         let name: Arc<str> = Arc::from(tool.text("name").unwrap_or_default());
         match self.get_mut(&name) {

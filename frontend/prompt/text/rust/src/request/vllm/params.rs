@@ -1,5 +1,6 @@
 //! What the engine refuses in fields that its prompt does not depend on, alike for chats and
 //! completions.
+//! No field here changes the prompt. They are checked since a refused request has none.
 
 use super::fields::{self, Field, Kind, I64, INT};
 use super::is_true;
@@ -7,7 +8,8 @@ use crate::json::{Json, Map};
 use crate::request::wrong;
 use crate::Failure;
 
-/// What both ChatCompletionRequest and CompletionRequest have. Name, type, whether null is taken.
+/// Fields that both ChatCompletionRequest and CompletionRequest have. Name, type, whether null is
+/// taken.
 const COMMON: &[Field] = &[
     ("model", Kind::Str, true),
     ("frequency_penalty", Kind::Float, true),
@@ -59,7 +61,7 @@ const COMMON: &[Field] = &[
     ("stream_interval", Kind::Int(1, i128::MAX), true),
 ];
 
-/// What ChatCompletionRequest and CompletionRequest refuse alike.
+/// Checks the fields of both types, and the validators that both have.
 pub fn check_common(body: &Map) -> Result<(), Failure> {
     fields::check(body, COMMON)?;
     if is_true(body, "stream_options") && !is_true(body, "stream") {
@@ -139,6 +141,7 @@ fn check_response_format(format: &Map) -> Result<(), Failure> {
 /// sampling_params.py, SamplingParams._verify_args. `max_tokens`: of the answer, where the request
 /// says how many.
 pub fn check_sampling(body: &Map, max_tokens: Option<i128>) -> Result<(), Failure> {
+    // Name, least and greatest value; null and missing are not checked.
     const RANGES: [(&str, f64, f64); 8] = [
         ("n", 1.0, f64::MAX),
         ("presence_penalty", -2.0, 2.0),

@@ -75,6 +75,7 @@ const FIELDS: &[Field] = &[
     ("ec_transfer_params", Kind::Map, true),
     ("chat_template_kwargs", Kind::Map, true),
 ];
+/// Reasoning of the openai package.
 const REASONING: &[Field] = &[
     ("context", Kind::OneOf(&["auto", "current_turn", "all_turns"]), true),
     ("effort", Kind::OneOf(chat::EFFORTS), true),
@@ -82,7 +83,9 @@ const REASONING: &[Field] = &[
     ("mode", Kind::Str, true),
     ("summary", Kind::OneOf(&["auto", "concise", "detailed"]), true),
 ];
+/// `allowed_callers` of a tool.
 const CALLERS: Kind = Kind::ListOf(&Kind::OneOf(&["direct", "programmatic"]));
+/// A function.
 const TOOL: &[Field] = &[
     ("name", Kind::Str, false),
     ("description", Kind::Str, true),
@@ -133,6 +136,12 @@ pub enum Input {
     Items(Vec<Item>),
 }
 
+/// Makes a chat of the request and prints it.
+///
+/// 1. `parse` reads the request; gpt-oss continues in `harmony_responses`.
+/// 2. Instructions are the first system message; items become messages (`add`).
+/// 3. A last item that is unfinished is continued: no prompt for a new message follows.
+/// 4. Tools become tools of a chat.
 pub fn read(templates: &Templates, convention: &Convention, body: Map) -> Result<Reading, Failure> {
     let request = parse(body)?;
     if convention.model_type == "gpt_oss" {
@@ -295,6 +304,8 @@ fn check_choice(choice: Option<&Json>, tools: &[Map]) -> Result<(), Failure> {
     match choice.text("type") {
         Some("function" | "custom") => {
             let name = choice.text("name").filter(|name| !name.is_empty()).ok_or_else(bad)?;
+            // A name matches a tool, the flat name of a tool in a namespace, or, if it is the only
+            // one, the local name of such a tool.
             let mut local = 0;
             for tool in tools {
                 let own = tool.text("name").unwrap_or_default();
@@ -327,6 +338,7 @@ fn check_choice(choice: Option<&Json>, tools: &[Map]) -> Result<(), Failure> {
     }
 }
 
+/// The name by which a tool of a namespace is shown.
 fn flat_name(namespace: &str, name: &str) -> String {
     format!("{namespace}__{name}")
 }
@@ -364,6 +376,7 @@ fn functions(tools: Vec<Map>) -> Result<Option<Vec<Json>>, Failure> {
     Ok(Some(out))
 }
 
+/// A function as a tool of a chat.
 fn function(mut tool: Map) -> Json {
     let mut function = Map::new();
     for name in ["name", "description", "parameters", "strict", "defer_loading"] {
@@ -392,6 +405,8 @@ fn message(role: &str, content: impl Into<Json>) -> Map {
 /// one.
 fn add(item: Item, messages: &mut Vec<Map>) -> Result<(), Failure> {
     let mut last = messages.last_mut().filter(|last| last.text("role") == Some("assistant"));
+    // The last message takes the value, if it is the assistant's and has none of this name; else a
+    // new one is made.
     let mut assistant = |name: &str, value: Json| match &mut last {
         Some(last) if last.some(name).is_none() => {
             last.insert(name, value);
@@ -451,6 +466,7 @@ fn add(item: Item, messages: &mut Vec<Map>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A call with its keys in the engine's order.
 fn call(id: String, name: String, arguments: String) -> Json {
     let function = Map::from_iter([("name", name), ("arguments", arguments)]);
     let mut call = Map::from_iter([("id", id)]);
