@@ -7,7 +7,8 @@
 // |                       | RESOURCE_EXHAUSTED: more than 8 MiB, or too many at once; |
 // |                       | DEADLINE_EXCEEDED: no time was left on arrival; |
 // |                       | UNAVAILABLE: starting, or no --kv_indexer_model |
-// | MatchExternalKv, GetExternalKvHitCounts | OK; RESOURCE_EXHAUSTED beyond 16,384 hashes; UNAVAILABLE |
+// | MatchExternalKv, GetExternalKvHitCounts | OK; RESOURCE_EXHAUSTED beyond 16,384 hashes; |
+// |                       | UNAVAILABLE |
 // | ApplyExternalKvBatch | UNIMPLEMENTED: the engine's events are to be read by the leaf itself |
 //
 // Answers about workers whose trust is not exact say so in the trailing metadata `kvatlas-trust`.
