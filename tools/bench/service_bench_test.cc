@@ -314,12 +314,6 @@ void ExpectIngested(const absl::StatusOr<ServiceBenchResult>& result, uint64_t r
 
 TEST(ServiceBenchTest, QueriesOverGrpc) { ExpectQueried(Small("query_grpc")); }
 
-TEST(ServiceBenchTest, QueriesOverStreams) {
-  ServiceBenchOptions options = Small("query_grpc");
-  options.in_flight = 8;
-  ExpectQueried(options);
-}
-
 TEST(ServiceBenchTest, QueriesOverHttp) {
   ServiceBenchOptions options = Small("query_http");
   ExpectQueried(options);
