@@ -378,6 +378,9 @@ TEST(ServiceBenchTest, WhatDoesNotFitTogetherIsRefused) {
   ServiceBenchOptions cold = Small("query_http");
   cold.cold = true;
   EXPECT_EQ(CheckServiceBench(cold).code(), absl::StatusCode::kInvalidArgument);
+  ServiceBenchOptions rate = Small("query_grpc");
+  rate.qps = 100;
+  EXPECT_EQ(CheckServiceBench(rate).code(), absl::StatusCode::kInvalidArgument);
   foreign.what = "query_http";
   foreign.load = "zmq";
   EXPECT_TRUE(CheckServiceBench(foreign).ok());
