@@ -50,7 +50,7 @@
 #include "indexer/stream/sender.h"
 #include "indexer/telemetry/log.h"
 #include "tests/mortal_acceptor.h"
-#include "tools/bench/hierarchy_bench_net.h"
+#include "tests/simulated_network.h"
 
 namespace kvatlas {
 namespace {
@@ -274,10 +274,9 @@ class LeafProcess {
     std::vector<std::string> parents;
     for (const auto& [name, node] : nodes) parents.push_back(name);
     reporter.parents = decltype(reporter.parents)(std::move(parents));
-    reporter.make_link = [=, &setting, stats = std::make_shared<NetworkStats>()](
-                             const std::string& parent) -> std::unique_ptr<SenderLink> {
+    reporter.make_link = [=, &setting](const std::string& parent) -> std::unique_ptr<SenderLink> {
       return std::make_unique<SimulatedLink>(simulation, nodes.at(parent), setting.network,
-                                             Xxh3(parent, seed), stats.get(), [stats] {});
+                                             Xxh3(parent, seed));
     };
     reporter.contract_id = HashContract().Id();
     reporter.schedule = setting.schedule.get();
@@ -343,7 +342,7 @@ class CoverageSimulation {
       network.partition_every = seconds(5 + Below(30));
       network.partition_for = seconds(1 + Below(20));  // some beyond the lease
     }
-    network.calm_from = simulation_.now() + steps_ * kStep;
+    simulation_.At(simulation_.now() + steps_ * kStep, [this] { simulation_.CalmDown(); });
     HierarchyOptions node{.node = "node", .schedule = setting_.schedule.get(), .registry = {}};
     node.registry.clock = &simulation_.clock();
     node.registry.sweep_after = seconds(5 + Below(20));

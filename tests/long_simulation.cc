@@ -28,7 +28,7 @@
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
 #include "tests/mortal_acceptor.h"
-#include "tools/bench/hierarchy_bench_net.h"
+#include "tests/simulated_network.h"
 
 namespace kvatlas {
 namespace {
@@ -87,7 +87,7 @@ struct World {
   const WaypointSchedule schedule;
   Simulation simulation;
   NetworkOptions network;
-  NetworkStats network_stats;
+  uint64_t messages_lost = 0;
   SenderOptions sender;
   CoverageOptions coverage;
   uint64_t numbers = 0;  // epochs, instances, seeds of links
@@ -95,7 +95,7 @@ struct World {
 
   std::unique_ptr<SenderLink> LinkTo(StreamAcceptor* acceptor) {
     return std::make_unique<SimulatedLink>(&simulation, acceptor, network, ++numbers,
-                                           &network_stats, [] {});
+                                           &messages_lost);
   }
 };
 
@@ -332,7 +332,7 @@ class Round {
     Rest();
     if (world_.result.error.empty()) Compare();
     cells_.clear();  // the senders add what they counted
-    world_.result.messages_lost = world_.network_stats.lost;
+    world_.result.messages_lost = world_.messages_lost;
     return world_.result;
   }
 

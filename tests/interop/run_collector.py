@@ -13,7 +13,7 @@ but the header `traceparent`. And the collector keeps connections on which littl
 
 The collector is built from its Go modules by its own builder (Go, network access and some minutes the first time), the SDK comes from
 PyPI; both are kept under `$KVATLAS_INTEROP_DIR` (by default ~/.cache/kvatlas-interop). Nothing but loopback is used afterwards. The
-exit status is 1 if anything is not so. `--serve` starts the collector alone and prints its address, for tools/bench/tracing_compare.
+exit status is 1 if anything is not so. `--serve` starts the collector alone and prints its address, to try --otlp_endpoint by hand.
 """
 
 import argparse

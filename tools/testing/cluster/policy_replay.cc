@@ -81,17 +81,4 @@ double StretchForLoad(const std::vector<TraceRequest>& trace, uint64_t engines,
   return busy_ms / load / last_ms;
 }
 
-Paired Compare(std::span<const PolicyRun> ours, std::span<const PolicyRun> theirs) {
-  Paired paired;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    const double mean = ours[i].ttft_mean_ms / theirs[i].ttft_mean_ms;
-    const double p90 = ours[i].ttft_p90_ms / theirs[i].ttft_p90_ms;
-    paired.mean += mean / static_cast<double>(ours.size());
-    paired.p90 += p90 / static_cast<double>(ours.size());
-    paired.mean_worst = std::max(paired.mean_worst, mean);
-    paired.p90_worst = std::max(paired.p90_worst, p90);
-  }
-  return paired;
-}
-
 }  // namespace kvatlas

@@ -1,9 +1,7 @@
-// Which policy makes requests wait least? The same trace through models of the same engines under
-// each policy, in one process: no sockets, no hierarchy, every policy sees every worker's true
-// contents and load.
+// How long do requests wait under a policy? A trace through models of engines, in one process: no
+// sockets, no hierarchy, the policy sees every worker's true contents and load.
 //
-//   for each policy, for each load, for each seed:
-//     trace, arrivals stretched to the load ─▶ Fleet::Best ─▶ EngineModel ─▶ time to first token, hits
+//   trace, arrivals stretched to the load ─▶ Fleet::Best ─▶ EngineModel ─▶ time to first token, hits
 //
 // *Truth*: policies are those of the frontend (`frontend/router/policy/policy.h`) and run on the
 // same requests at the same times;
@@ -16,7 +14,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -54,17 +51,6 @@ PolicyRun ReplayPolicy(const std::vector<TraceRequest>& trace, const PolicyRepla
 // busy to the fraction `load`; 1 when there is no time to stretch, or no load.
 double StretchForLoad(const std::vector<TraceRequest>& trace, uint64_t engines,
                       double prefill_tokens_per_s, double load);
-
-// Of several seeds: one policy's figures divided by another's on the same seed, averaged.
-struct Paired {
-  double mean = 0;  // of ratios of ttft_mean_ms
-  double p90 = 0;
-  double mean_worst = 0;  // the highest of these ratios
-  double p90_worst = 0;
-};
-
-// REQUIRES: as many of both, seed by seed.
-Paired Compare(std::span<const PolicyRun> ours, std::span<const PolicyRun> theirs);
 
 }  // namespace kvatlas
 

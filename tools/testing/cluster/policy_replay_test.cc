@@ -123,19 +123,5 @@ TEST(PolicyReplayTest, ArrivalsAreStretchedToTheLoad) {
   EXPECT_DOUBLE_EQ(StretchForLoad({}, 2, 8000, 0.5), 1);
 }
 
-TEST(PolicyReplayTest, PairsAreComparedSeedBySeed) {
-  std::vector<PolicyRun> ours(2), theirs(2);
-  ours[0].ttft_mean_ms = 50;
-  ours[1].ttft_mean_ms = 90;
-  ours[0].ttft_p90_ms = 100;
-  ours[1].ttft_p90_ms = 110;
-  for (PolicyRun& run : theirs) run.ttft_mean_ms = run.ttft_p90_ms = 100;
-  const Paired paired = Compare(ours, theirs);
-  EXPECT_DOUBLE_EQ(paired.mean, 0.7);
-  EXPECT_DOUBLE_EQ(paired.mean_worst, 0.9);
-  EXPECT_DOUBLE_EQ(paired.p90, 1.05);
-  EXPECT_DOUBLE_EQ(paired.p90_worst, 1.1);
-}
-
 }  // namespace
 }  // namespace kvatlas

@@ -85,8 +85,7 @@ void EngineModel::Admit(const Waiting& waiting, EngineStep* step) {
   const double tokens =
       std::max(1.0, double(request.prompt_tokens) - double(cached) * options_.block_size);
   const double start_ms = std::max(now_ms_, prefill_free_ms_);
-  const double ms_per_token = 1000 / options_.prefill_tokens_per_s *
-                              (1 + options_.decode_slowdown * static_cast<double>(running_.size()));
+  const double ms_per_token = 1000 / options_.prefill_tokens_per_s;
   prefill_free_ms_ = start_ms + tokens * ms_per_token;
   prefills_.push_back({.start_ms = start_ms,
                        .end_ms = prefill_free_ms_,

@@ -50,8 +50,6 @@ struct EngineOptions {
   double decode_ms_per_token = 20;
   // Prefill goes in steps of so many tokens; reported load falls step by step.
   uint32_t prefill_step_tokens = 8192;
-  // Every request that is running when a prefill starts makes it take longer by this share.
-  double decode_slowdown = 0;
   // A side class beside full attention; its chunks have `prefill_step_tokens`, or the number of its
   // own.
   HybridOptions hybrid = {};

@@ -8,8 +8,8 @@
 // gone; the connection stays.
 // *Threads*: one. *Bounds*: none of its own; streams have windows.
 
-#ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_NET_H_
-#define KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_NET_H_
+#ifndef KVATLAS_TESTS_SIMULATED_NETWORK_H_
+#define KVATLAS_TESTS_SIMULATED_NETWORK_H_
 
 #include <cstdint>
 #include <functional>
@@ -65,26 +65,14 @@ struct NetworkOptions {
   double loss = 0;              // of every message, both ways
   Duration partition_every{0};  // the mean time from the end of one to the next; 0: never
   Duration partition_for{0};
-  Time calm_from =
-      Time::max();  // from then on nothing is lost or cut; or from `Simulation::CalmDown`
 };
-
-struct NetworkStats {
-  uint64_t messages = 0;
-  uint64_t lost = 0;  // in partitions too
-  uint64_t connections = 0;
-  uint64_t load_bytes = 0;  // of batches, for load alone
-};
-
-// What a batch would not weigh without its load; all of it when it has nothing else.
-uint64_t LoadBytes(const Batch& batch);
 
 class SimulatedLink : public SenderLink {
  public:
-  // `simulation`, `acceptor` and `stats` outlive it. `delivering` is told of every message just
-  // before the acceptor's side gets it; may be empty.
+  // `simulation`, `acceptor` and `lost` outlive it. `lost` counts messages, those of partitions
+  // too; may be null.
   SimulatedLink(Simulation* simulation, StreamAcceptor* acceptor, const NetworkOptions& options,
-                uint64_t seed, NetworkStats* stats, std::function<void()> delivering);
+                uint64_t seed, uint64_t* lost = nullptr);
   ~SimulatedLink() override;
 
   void Start(SenderLinkObserver* observer) override;
@@ -99,4 +87,4 @@ class SimulatedLink : public SenderLink {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_NET_H_
+#endif  // KVATLAS_TESTS_SIMULATED_NETWORK_H_

@@ -1,11 +1,10 @@
-#include "tools/bench/hierarchy_bench_net.h"
+#include "tests/simulated_network.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "absl/status/status.h"
-#include "indexer/stream/message_size.h"
 
 namespace kvatlas {
 namespace {
@@ -13,15 +12,6 @@ namespace {
 constexpr Duration kReconnectAfter = std::chrono::seconds(1);
 
 }  // namespace
-
-uint64_t LoadBytes(const Batch& batch) {
-  if (!batch.load.has_value()) return 0;
-  const size_t bytes = HoldingsBytes(batch);
-  if (batch.events.empty() && !batch.digest.has_value()) return bytes;
-  Batch without = batch;
-  without.load.reset();
-  return bytes - HoldingsBytes(std::move(without));
-}
 
 Simulation::Simulation() { clock_.Advance(std::chrono::seconds(1)); }
 
@@ -42,13 +32,12 @@ void Simulation::RunUntil(Time end) {
 // Kept alive by what is under way; `connection` tells what is of an earlier one.
 struct SimulatedLink::State : std::enable_shared_from_this<State> {
   State(Simulation* sim, StreamAcceptor* accept, const NetworkOptions& network, uint64_t seed,
-        NetworkStats* network_stats, std::function<void()> deliver)
+        uint64_t* lost)
       : simulation(*sim),
         acceptor(*accept),
         options(network),
         random(seed),
-        stats(*network_stats),
-        delivering(std::move(deliver)),
+        lost_count(lost),
         cut_until(sim->now()) {}
 
   double Uniform() { return std::uniform_real_distribution<double>(0, 1)(random); }
@@ -65,10 +54,9 @@ struct SimulatedLink::State : std::enable_shared_from_this<State> {
   }
 
   bool Lost() {
-    ++stats.messages;
-    const bool calm = simulation.calm() || simulation.now() >= options.calm_from;
-    const bool lost = !calm && (Cut() || (options.loss > 0 && Uniform() < options.loss));
-    stats.lost += lost;
+    const bool lost =
+        !simulation.calm() && (Cut() || (options.loss > 0 && Uniform() < options.loss));
+    if (lost && lost_count != nullptr) ++*lost_count;
     return lost;
   }
 
@@ -84,7 +72,6 @@ struct SimulatedLink::State : std::enable_shared_from_this<State> {
 
   void Connect() {
     if (observer == nullptr || session != nullptr) return;
-    ++stats.connections;
     session = acceptor.Accept([weak = weak_from_this(), of = connection](ReceiverMessage message) {
       const std::shared_ptr<State> self = weak.lock();
       if (self == nullptr || of != self->connection) return;
@@ -116,8 +103,7 @@ struct SimulatedLink::State : std::enable_shared_from_this<State> {
   StreamAcceptor& acceptor;
   const NetworkOptions options;
   std::mt19937_64 random;
-  NetworkStats& stats;
-  const std::function<void()> delivering;
+  uint64_t* const lost_count;
   SenderLinkObserver* observer = nullptr;
   std::unique_ptr<ReceiverSession> session;
   uint64_t connection = 0;
@@ -127,10 +113,8 @@ struct SimulatedLink::State : std::enable_shared_from_this<State> {
 };
 
 SimulatedLink::SimulatedLink(Simulation* simulation, StreamAcceptor* acceptor,
-                             const NetworkOptions& options, uint64_t seed, NetworkStats* stats,
-                             std::function<void()> delivering)
-    : state_(std::make_shared<State>(simulation, acceptor, options, seed, stats,
-                                     std::move(delivering))) {}
+                             const NetworkOptions& options, uint64_t seed, uint64_t* lost)
+    : state_(std::make_shared<State>(simulation, acceptor, options, seed, lost)) {}
 
 SimulatedLink::~SimulatedLink() { Stop(std::chrono::nanoseconds::zero()); }
 
@@ -141,10 +125,7 @@ void SimulatedLink::Start(SenderLinkObserver* observer) {
 
 bool SimulatedLink::Write(const SenderMessage& message) {
   if (state_->session == nullptr) return false;
-  if (const Batch* batch = std::get_if<Batch>(&message))
-    state_->stats.load_bytes += LoadBytes(*batch);
   state_->Send([message](State& state) {
-    if (state.delivering) state.delivering();
     if (state.closing) return;
     const absl::Status status = state.session->OnMessage(message);
     if (!status.ok()) state.Close(status);
