@@ -28,15 +28,17 @@ struct Call {
   v1::StatsResponse response;
 };
 
-// Anything but degraded and stale is taken for exact, also an unknown value.
+// A value that is not known is no promise.
 Trust TrustOf(v1::Trust trust) {
   switch (trust) {
-    case v1::TRUST_DEGRADED:
-      return Trust::kDegraded;
+    case v1::TRUST_EXACT:
+      return Trust::kExact;
     case v1::TRUST_STALE:
       return Trust::kStale;
+    case v1::TRUST_GUESSED:
+      return Trust::kGuessed;
     default:
-      return Trust::kExact;
+      return Trust::kDegraded;
   }
 }
 

@@ -31,10 +31,12 @@ std::optional<Load> LoadNow(std::optional<Load> load, const InFlight& in_flight)
 // age.
 void InFlightChoices::Choose(uint64_t id, NewChoice choice, Time now) {
   // Released choices at the old end cost nothing but their place: drop them as they are met.
-  while (!by_age_.empty() &&
-         (choices_.size() >= choices_max_ || !choices_.contains(by_age_.front().second))) {
-    Release(by_age_.front().second);
-    by_age_.pop_front();
+  // Requests that run on are ended by their callers and count in no bound.
+  for (; !by_age_.empty(); by_age_.pop_front()) {
+    const auto oldest = choices_.find(by_age_.front().second);
+    if (oldest == choices_.end()) continue;
+    if (size() < choices_max_) break;
+    if (!oldest->second.running_since.has_value()) Release(oldest->first);
   }
   const CellWorker worker(std::move(choice.cell), std::move(choice.worker));
   Add(worker, choice.blocks);

@@ -52,6 +52,19 @@ TEST(InFlightTest, BeyondTheBoundTheOldestIsNoLongerCounted) {
   EXPECT_FALSE(choices.Release(1));
 }
 
+TEST(InFlightTest, RequestsThatRunOnCountInNoBound) {
+  InFlightChoices choices(2, seconds(30));
+  NewChoice runs_on = To("w0", 1);
+  runs_on.end_follows = true;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    choices.Choose(id, runs_on, seconds(1));
+    choices.ReleasePrefill(id);
+  }
+  for (uint64_t id = 4; id <= 5; ++id) choices.Choose(id, To("w0", 10), seconds(2));
+  EXPECT_EQ(choices.To("a"), (InFlight{20, 5}));
+  EXPECT_TRUE(choices.Release(1)) << "its caller ends it";
+}
+
 TEST(InFlightTest, AWorkerThatNowHoldsABlockOfThePromptHasTheRequest) {
   InFlightChoices choices(100, seconds(30));
   const std::vector<SequenceHash> prompt = Prompt(100, 8);

@@ -371,7 +371,10 @@ class DumpHandler {
         if (key_ == "cache_salt" && text != nullptr) event_.cache_salt = std::move(*text);
         return true;
       case At::kInner:
-        if (key_ == "dp_rank" && number != nullptr) event_.rank = static_cast<uint32_t>(*number);
+        if (key_ == "dp_rank" && number != nullptr) {
+          event_.rank = static_cast<uint32_t>(*number);
+          event_.is_sound &= *number <= UINT32_MAX;
+        }
         return true;
       case At::kStored:
         if (key_ == "parent_hash") event_.parent = Maybe(number);
@@ -406,7 +409,10 @@ class DumpHandler {
     if (key_ == "tokens_hash") block.tokens_hash = Maybe(number);
     if (key_ == "sequence_hash") block.sequence_hash = Maybe(number);
     if (key_ == "copies" && number != nullptr) block.copies = std::min<uint64_t>(*number, 1 << 20);
-    if (key_ == "group" && number != nullptr) block.group = static_cast<uint32_t>(*number);
+    if (key_ == "group" && number != nullptr) {
+      block.group = static_cast<uint32_t>(*number);
+      event_.is_sound &= *number <= UINT32_MAX;
+    }
     if (key_ == "digest" && text != nullptr && text->size() <= kNameBytesMax * 2)
       block.digest = FromHex(*text);
   }
@@ -440,7 +446,8 @@ class DumpHandler {
     return event.is_store && event.is_sound && event.tier.has_value() && !event.instance.empty() &&
            event.instance.size() <= kNameBytesMax &&
            event.lora_name.size() + event.cache_salt.size() <= kNamespaceBytesMax &&
-           !event.blocks.empty() && event.start.value_or(0) + event.blocks.size() < UINT32_MAX &&
+           !event.blocks.empty() && event.start.value_or(0) < UINT32_MAX &&
+           event.start.value_or(0) + event.blocks.size() < UINT32_MAX &&
            std::all_of(
                event.blocks.begin(), event.blocks.end(),
                [](const Block& block) {

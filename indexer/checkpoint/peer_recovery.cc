@@ -6,12 +6,14 @@
 #include "indexer/checkpoint/peer_recovery.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
 #include "indexer/base/mutex.h"
 #include "indexer/checkpoint/dynamo_dump.h"
 #include "indexer/checkpoint/engine_restore.h"
@@ -125,13 +127,14 @@ std::optional<EngineEntry> WorkerEntry(const Json& worker) {
   entry.domain = DomainOf(TextOf(field("model_name")), TextOf(field("routing_group")));
   const Json block_size = field("block_size");
   const Json endpoints = field("endpoints");
-  if (entry.instance.empty() || !block_size.is_number_unsigned() || !endpoints.is_object())
+  if (entry.instance.empty() || !block_size.is_number_unsigned() || !endpoints.is_object() ||
+      block_size.get<uint64_t>() > UINT32_MAX)
     return std::nullopt;
   entry.block_size = block_size.get<uint32_t>();
   entry.source = "zmq";
   for (const auto& [rank, endpoint] : endpoints.items()) {
     EngineListener listener;
-    listener.rank = static_cast<uint32_t>(std::strtoul(rank.c_str(), nullptr, 10));
+    if (!absl::SimpleAtoi(rank, &listener.rank)) return std::nullopt;
     listener.endpoint = TextOf(endpoint);
     entry.listeners.push_back(std::move(listener));
   }

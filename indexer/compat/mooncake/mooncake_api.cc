@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/compat/dynamo/http_bodies.h"
 #include "indexer/compat/dynamo/http_json_reader.h"
 #include "indexer/registry/explain_json.h"
@@ -22,6 +23,8 @@ namespace {
 
 // Of any body; 8 MiB are some million token ids.
 constexpr size_t kQueryBytesMax = 8 << 20;
+// Longer bodies are refused while memory is critical, as at the leaf's other doors.
+constexpr size_t kLongQuestionBytes = 128 << 10;
 
 HttpResponse Error(int status, std::string_view text) {
   HttpResponse response{.status = status};
@@ -310,6 +313,11 @@ HttpResponse MooncakeApi::Unregister(const HttpRequest& request) {
 // each kind of hash that the domain's workers announce, as in `HttpQueries::Answer`; sequence
 // hashes are of one kind.
 HttpResponse MooncakeApi::Query(const HttpRequest& request, bool by_hash) {
+  if (request.body.size() > kLongQuestionBytes) {
+    const absl::Status full =
+        CheckMemory(registry_->memory(), MemoryLevel::kCritical, "large questions");
+    if (!full.ok()) return Error(503, std::string(full.message()));
+  }
   JsonReader reader(request.body);
   QueryForm form;
   if (!form.Read(by_hash, &reader)) return BadBody(reader);

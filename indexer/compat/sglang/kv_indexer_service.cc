@@ -134,8 +134,9 @@ grpc::ServerUnaryReactor* KvIndexerService::MatchExternalKv(
 grpc::ServerUnaryReactor* KvIndexerService::GetExternalKvHitCounts(
     grpc::CallbackServerContext* context, const v1::GetExternalKvHitCountsRequest* request,
     v1::GetExternalKvHitCountsResponse* response) {
-  if (Hidden(*context)) return Finish(context, absl::OkStatus());
-  return Finish(context, indexer_.HitCounts(*request, response));
+  absl::Status status = Serving();
+  if (status.ok() && !Hidden(*context)) status = indexer_.HitCounts(*request, response);
+  return Finish(context, status);
 }
 
 // Refused: a batch has hashes without tokens, parents and positions, so nothing but this interface
