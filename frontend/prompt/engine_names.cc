@@ -257,7 +257,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
 
   // ---- The own thread ----
 
-  // What the thread does next, in this order:
+  // The loop of the thread. In this order:
   //
   // 1. Requests without a model (`meeting_`): discovers engines, answers them.
   // 2. Requests that wait for names, or conventions that are due: looks at once.

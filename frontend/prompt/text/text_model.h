@@ -44,7 +44,7 @@ struct TextModelOptions {
   size_t cache_bytes = size_t{64} << 20;
 };
 
-// What was loaded.
+// Facts of a loaded model.
 struct TextModelFacts {
   std::string kind;            // "tokenizer.json" or "tokenizer.model"
   std::string path;            // of that file

@@ -1,6 +1,5 @@
-//! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its
-//! dates.
-//! Each function says which one of Python it is. Where the outcome of Python is an exception, the
+//! Behaviour of Python that templates rely on: JSON, numbers, white space, methods and dates. Each
+//! function says which one of Python it is. Where the outcome of Python is an exception, the
 //! outcome here is an error, which refuses the request.
 
 use crate::json::{BigInt, Dict, OddFloat};
@@ -211,7 +210,7 @@ pub fn float_repr(number: f64) -> String {
     format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits))
 }
 
-/// What Python prints of a list or a dict. minijinja prints the same but for texts within: repr()
+/// A list or a dict as Python prints it. minijinja prints the same but for texts within: repr()
 /// escapes every character that str.isprintable() does not count (Objects/unicodectype.c:
 /// categories "other" and "separator", without the blank). None: the value is neither.
 pub fn container_text(value: &Value) -> Option<String> {
@@ -408,7 +407,8 @@ pub fn strftime(format: &str, now: i64) -> Result<String, Error> {
         return Ok(String::new());
     }
     let mut buffer = vec![0u8; 1024];
-    // SAFETY: both structures are plain memory, and strftime writes at most what it is told.
+    // SAFETY: both structures are plain memory, and strftime writes at most as many bytes as the
+    // buffer has.
     let length = unsafe {
         let mut broken_down: libc::tm = std::mem::zeroed();
         let seconds: libc::time_t = now;

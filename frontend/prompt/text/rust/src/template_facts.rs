@@ -1,5 +1,5 @@
-//! What engines find out about a chat template before they render it: its syntax tree says what a
-//! message has to look like.
+//! Facts that engines find out about a chat template before they render it: its syntax tree decides
+//! the form of the messages.
 //!
 //! The functions follow vLLM's step by step, also where it concludes something odd: the template
 //! gets its messages in the form that vLLM concludes.

@@ -101,7 +101,7 @@ fn convert(mut item: Map, names: &mut HashMap<String, String>) -> Result<Message
 /// channels.
 fn said(item: &Map) -> Result<Message, Failure> {
     let name = item.text("role").ok_or_else(|| wrong("role", "no text"))?;
-    // What the system says is a developer's text.
+    // A message of the system becomes the developer's.
     let (role, before) = match name {
         "system" => (Role::Developer, "Instructions:\n"),
         name => (Role::of(name)?, ""),

@@ -1,6 +1,6 @@
 //! /v1/responses: entrypoints/openai/responses/protocol.py (ResponsesRequest), utils.py
 //! (construct_input_messages), and renderers/online_renderer.py, OnlineRenderer.render_responses.
-//! Of gpt-oss in `harmony_responses`.
+//! gpt-oss is in `harmony_responses`.
 //!
 //! Items of the input are read as the `openai` package types them (3.57, types/responses), in
 //! `items`.
@@ -343,8 +343,8 @@ fn flat_name(namespace: &str, name: &str) -> String {
     format!("{namespace}__{name}")
 }
 
-/// What the template is shown of the tools, as tools of chats; None: no tools.
-/// construct_tool_dicts; tool_parsers/utils.py, get_function_tools.
+/// The tools that the template is shown, as tools of chats; None: no tools. construct_tool_dicts;
+/// tool_parsers/utils.py, get_function_tools.
 fn functions(tools: Vec<Map>) -> Result<Option<Vec<Json>>, Failure> {
     if tools.is_empty() {
         return Ok(None);
