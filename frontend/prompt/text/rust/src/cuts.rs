@@ -3,10 +3,10 @@
 //! *In front of an added token* that is searched in the text as it is (`normalized` false). The
 //! tokenizer takes those out before anything else, leftmost first and longest first, and looks at
 //! each stretch between them alone. The piece after such a cut begins with the token itself, so
-//! that the text behind it is still not at the start of a text ("▁" is prepended there, by the scheme
-//! "first"). Tokens that look around are left out: `lstrip` and `single_word` tokens themselves,
-//! and a token that follows an `rstrip` token with nothing but white space between, or touches a
-//! `single_word` one.
+//! that the text behind it is still not at the start of a text (there, "▁" is prepended by the
+//! scheme "first"). Tokens that look around are left out: `lstrip` and `single_word` tokens
+//! themselves, and a token that follows an `rstrip` token with nothing but white space between, or
+//! touches a `single_word` one.
 //!
 //! *Between two characters of plain text*, within a stretch and not at its ends, where the words of
 //! the two sides are made apart:

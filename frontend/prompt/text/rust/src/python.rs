@@ -340,6 +340,7 @@ pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> R
                 let (chars,): (Option<&str>,) = from_args(args)?;
                 return Ok(Value::from(strip(text, chars, name != "rstrip", name != "lstrip")));
             }
+            // Splits at Python's white space; with arguments the crate does it.
             "split" if args.is_empty() => {
                 let words = text.split(is_space).filter(|word| !word.is_empty());
                 return Ok(words.map(Value::from).collect());
@@ -400,6 +401,7 @@ pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> R
 }
 
 /// datetime.fromtimestamp(now).strftime(format), in the local time zone.
+/// A result of more than 1,024 bytes is empty, as strftime of C then gives nothing.
 pub fn strftime(format: &str, now: i64) -> Result<String, Error> {
     let failed = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {what}"));
     let format = std::ffi::CString::new(format).map_err(|_| failed("a zero byte"))?;

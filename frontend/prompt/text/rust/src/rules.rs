@@ -15,7 +15,8 @@ use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Models whose class in tokenizer_config.json says LlamaTokenizer, and is not believed.
+/// Types of models whose tokenizer_config.json names the wrong class: transformers ignores the
+/// class.
 const CLASS_IS_WRONG: [&str; 48] = [
     "arctic", "chatlm", "ernie4_5", "ernie4_5_moe", "fuyu", "h2ovl_chat", "hyperclovax", "hyperclovax_vlm",
     "hyperclovax_vision_v2", "internlm2", "internlm3", "iquestcoder", "jamba", "llava", "llava_next",

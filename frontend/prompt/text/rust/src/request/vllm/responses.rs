@@ -309,6 +309,7 @@ fn check_choice(choice: Option<&Json>, tools: &[Map]) -> Result<(), Failure> {
             let mut local = 0;
             for tool in tools {
                 let own = tool.text("name").unwrap_or_default();
+                // Tools outside of namespaces match by their own name.
                 if tool.text("type") != Some("namespace") {
                     if own == name {
                         return Ok(());
@@ -397,6 +398,7 @@ fn custom_parameters() -> Map {
     schema
 }
 
+/// A message of a chat.
 fn message(role: &str, content: impl Into<Json>) -> Map {
     Map::from_iter([("role", Json::from(role)), ("content", content.into())])
 }
@@ -448,6 +450,7 @@ fn add(item: Item, messages: &mut Vec<Map>) -> Result<(), Failure> {
             Some(message)
         }
         Item::Message { message, .. } => {
+            // Only the first text of an assistant's message counts, as in the engine.
             let first = match message.get("content") {
                 Some(Json::List(parts)) => match parts.first() {
                     Some(first) => first.as_map().ok_or_else(|| wrong("content", "a list of something else than parts"))?.some("text"),
