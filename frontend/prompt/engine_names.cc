@@ -257,7 +257,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
 
   // ---- The own thread ----
 
-  // What the thread does next, in this order:
+  // The loop of the thread. In this order:
   //
   // 1. Requests without a model (`meeting_`): discovers engines, answers them.
   // 2. Requests that wait for names, or conventions that are due: looks at once.
@@ -539,7 +539,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   Time wanted_until_ ABSL_GUARDED_BY(mutex_){0};
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> meeting_ ABSL_GUARDED_BY(mutex_);
-  size_t waiting_count_ ABSL_GUARDED_BY(mutex_) = 0;  // those whose route is under way included
+  size_t waiting_count_ ABSL_GUARDED_BY(mutex_) = 0;  // with those whose route is under way
   bool conventions_wanted_ ABSL_GUARDED_BY(mutex_);   // a look for them
   std::atomic<int64_t> conventions_due_{0};           // as `Time`; no look is wanted before it
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,4 +1,4 @@
-// Names that engines on real sockets serve, and a leaf that knows their model alone.
+// Names that engines on real sockets serve, with a leaf that knows only their model.
 
 #include "frontend/prompt/engine_names.h"
 
@@ -59,8 +59,8 @@ class OneModel : public CellFinder, public OverlapFinder {
 class EngineNamesTest : public testing::Test {
  protected:
   EngineNamesTest() {
-    // However slow a test is: an engine that is there has answered in time, and what was looked up
-    // is old at once.
+    // A slow machine must not matter: an engine has a long time to answer, and every look is too
+    // old at once.
     options_.timeout = std::chrono::minutes(1);
     options_.again_after = Duration(-1);
     options_.every = std::chrono::hours(1);
@@ -75,7 +75,7 @@ class EngineNamesTest : public testing::Test {
     names_ = std::make_unique<EngineNames>(options_, frontend_.get());
   }
 
-  // A request for the model itself, by which the engines are met.
+  // A request for the model itself: its route meets the engines.
   void DiscoverEngines() {
     const auto route = frontend_->Route({.domain = {"m", ""}, .unknown_prompt = true});
     ASSERT_TRUE(route.ok()) << route.status();
@@ -107,12 +107,12 @@ TEST_F(EngineNamesTest, AnAdapterIsOfTheModelThatLeavesKnowAtEnginesThatListIt) 
   EXPECT_EQ(input.lora_name, "ad-a");
   EXPECT_EQ(input.allowed_workers, Workers{"w1"});
   EXPECT_EQ(with.lists_asked(), 1);
-  // It is in the table from now on.
+  // The table has it from now on.
   EXPECT_EQ(Find("ad-a").lora_name, "ad-a");
   EXPECT_EQ(with.lists_asked(), 1);
 }
 
-// Neither to be found out, nor to be taken for each other.
+// Tenants neither see nor share the adapters of others.
 TEST_F(EngineNamesTest, AdaptersOfATenantAreNoOthers) {
   ModelsEngine of_a({"pirate", "of-a"}), of_b({"pirate", "of-b"}, "b-model");
   leaf_.of_tenants[{"m", "a"}] = {{"w0", of_a.url()}};
@@ -125,7 +125,7 @@ TEST_F(EngineNamesTest, AdaptersOfATenantAreNoOthers) {
   EXPECT_EQ(Find("pirate", "b").allowed_workers, Workers{"w1"});
   EXPECT_EQ(Find("of-b", "a").domain, (Domain{"of-b", "a"})) << "stays unknown";
   EXPECT_EQ(Find("pirate", "c").domain, (Domain{"pirate", "c"}));
-  // A model of another tenant with the adapter's name is none of this one.
+  // A model of another tenant may have the adapter's name.
   leaf_.of_tenants[{"of-a", "b"}] = {{"w1", of_b.url()}};
   ASSERT_TRUE(frontend_->Route({.domain = {"of-a", "b"}, .unknown_prompt = true}).ok());
   EXPECT_EQ(Find("of-a", "a").lora_name, "of-a");
@@ -157,7 +157,7 @@ TEST_F(EngineNamesTest, WhileAnAdapterIsAskedForItIsNoticedWhoLoadsAndUnloadsIt)
   first.Unload("ad-a");
   EXPECT_TRUE(Await([&] { return Find("ad-a").allowed_workers == Workers{"w1"}; },
                     std::chrono::seconds(60)));
-  // One that does not say its list has what it had.
+  // An engine that refuses its list keeps the last one.
   second.Refuse();
   const int asked = second.lists_asked();
   EXPECT_TRUE(Await([&] { return second.lists_asked() > asked + 3; }, std::chrono::seconds(60)));
@@ -270,7 +270,7 @@ class EngineKindsTest : public EngineNamesTest {
   }
   ~EngineKindsTest() override { names_.reset(); }  // before what it fills
 
-  // Requests for the model come, until it is known so.
+  // Sends requests for the model until its conventions are these.
   bool AwaitKinds(const std::string& model, const std::vector<std::string>& expected) {
     return Await(
         [&] {
@@ -299,7 +299,7 @@ TEST_F(EngineKindsTest, EnginesAreWhatTheirListsSayAndSglangTellsItsParsers) {
 TEST_F(EngineKindsTest, AKindIsLearnedLateAndAnew) {
   leaf_.urls = {{"w0", sglang_.url()}};
   Start();
-  // Nothing was met yet.
+  // No engine was met yet.
   EXPECT_EQ(conventions_.Of("m")->conventions.front(), Convention());
   DiscoverEngines();
   ASSERT_TRUE(AwaitKinds("m", {"sglang reasoning_parser=qwen3"}));
@@ -334,7 +334,7 @@ TEST_F(EngineKindsTest, EnginesAreAskedOnceInAWhile) {
   Start();
   DiscoverEngines();
   ASSERT_TRUE(AwaitKinds("m", {"vllm"}));
-  // The look that found it may have been the first, or the one after.
+  // The first look may have been before the engine was met.
   ASSERT_TRUE(Await([&] { return vllm_.lists_asked() > 0; }, std::chrono::seconds(60)));
   const int asked = vllm_.lists_asked();
   for (int i = 0; i < 100; ++i) Find("m");

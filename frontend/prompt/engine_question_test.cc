@@ -23,7 +23,7 @@ std::string Asked(EngineKind engine, RequestPath path, std::string body) {
   return question.ok() ? question->body : std::string(question.status().message());
 }
 
-// For each key a search among those before is some 10^11 steps.
+// If each key were compared with all earlier ones, this would take some 10^11 steps.
 TEST(EngineQuestionTest, ManyKeysAreOnePass) {
   std::string body = R"({"messages":[],"a":1,"a":2)";
   for (int i = 0; i < 400'000; ++i) body += ",\"k" + std::to_string(i) + "\":1";
@@ -78,7 +78,7 @@ TEST(EngineQuestionTest, VllmsEffortAndDocumentsAreVariablesOfTheTemplate) {
               HasSubstr(R"({"enable_thinking":true,"reasoning_effort":"none"})"));
 }
 
-// OpenAI's harmony renders a chat's effort from the chat's own field.
+// Harmony takes the effort from the chat's own field, which /tokenize does not have.
 TEST(EngineQuestionTest, AnAnswerInHarmonyToAnEffortIsNotTheChats) {
   const auto tokens_of = [](const std::string& effort, const std::string& tokens) {
     const auto question = TokenizeQuestion(

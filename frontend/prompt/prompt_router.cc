@@ -386,7 +386,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     AsServed(task, [this, task] { Tokenize(task); });
   }
 
-  // Of a call without a prompt, reads the model alone, and routes by load.
+  // Reads only the model of a call without a prompt, and routes by load.
   void ReadModelAlone(const std::string& body, const std::shared_ptr<Task>& task) {
     if (absl::Status bad = CanBeAsked(body, *task); !bad.ok()) return task->callback(bad);
     absl::StatusOr<std::string> name = ReadModel(body);

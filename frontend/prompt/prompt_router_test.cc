@@ -1,4 +1,4 @@
-// What becomes of prompts when their router ends.
+// Routes of prompts, by load and by tokens, and the end of a router.
 
 #include "frontend/prompt/prompt_router.h"
 
@@ -37,7 +37,7 @@ class NoPeers : public CellFinder, public OverlapFinder {
   }
 };
 
-// A leaf with one worker, and what it was last asked.
+// A leaf with one worker, which keeps the last question.
 class OneWorker : public NoPeers {
  public:
   void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
@@ -74,7 +74,7 @@ class BeginningTokenizer : public PromptTokenizer {
   }
 };
 
-// Takes as long as it is let.
+// Answers when the test lets it.
 class SlowTokenizer : public PromptTokenizer {
  public:
   void Tokenize(const std::string&, const Prompt&, Duration, Callback callback) override {
@@ -86,7 +86,8 @@ class SlowTokenizer : public PromptTokenizer {
   std::atomic<bool> let_go = false;
 };
 
-// Of four prompts the first is being read when the router ends; each has its answer.
+// Four prompts, of which the first is being tokenized when the router ends; each one gets an
+// answer.
 void EndWithFourPrompts() {
   NoPeers no_peers;
   Frontend frontend({}, &no_peers, &no_peers, &Clock::Real());
@@ -116,7 +117,7 @@ void EndWithFourPrompts() {
   EXPECT_EQ(read + stopped, 4);
 }
 
-// Whether the others are read first is chance: there are many rounds.
+// Whether the other prompts are read before the end is chance, so there are many rounds.
 TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
   for (int round = 0; round < 200; ++round) EndWithFourPrompts();
 }
@@ -237,7 +238,7 @@ class TwoKinds : public NoPeers {
   int questions = 0;
 };
 
-// Tokens by the convention; none: refused.
+// Tokens by convention; a convention without tokens is refused.
 class TokenizerByKind : public PromptTokenizer {
  public:
   void Tokenize(const std::string&, const Prompt& prompt, Duration, Callback callback) override {
@@ -317,7 +318,7 @@ TEST_F(PromptReadingsTest, EachEngineIsFoundByItsOwnTokens) {
 }
 
 TEST_F(PromptReadingsTest, EqualReadingsAreOneQuestion) {
-  Route();  // the leaf says its block size
+  Route();  // learns the block size from the leaf
   tokenizer_.tokens["sglang"] = tokenizer_.tokens["vllm"];
   leaf_.questions = 0;
   const PromptRoute answer = Route();
@@ -391,7 +392,7 @@ TEST_F(PromptReadingsTest, AnotherWorkerIsToldByItsOwnReading) {
   EXPECT_EQ(tokenizer_.asked, tokenized);
 }
 
-// What diagnoses routes hears the same of the tokens as the client.
+// Observers of routes get the same data on tokens as the client.
 class Listener : public RouteObserver {
  public:
   void OnDecided(const Decided& decided) override {

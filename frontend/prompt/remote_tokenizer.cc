@@ -55,7 +55,7 @@ std::optional<EngineKind> KindOf(const EngineFacts& facts) {
   return std::nullopt;
 }
 
-// Whose tokens a prompt asks for. A text without a body is asked as of vLLM.
+// The kind of engine by whose rules a prompt is to be read. A text without a body counts as vLLM's.
 EngineKind KindOf(const Prompt& prompt) {
   const auto* const body = std::get_if<BodyPrompt>(&prompt);
   const bool sglang = body != nullptr && body->convention.engine == EngineKind::kSglang;
@@ -153,7 +153,7 @@ class RemoteTokenizer::Impl {
     // The key is stored twice, in the list and as the key of `known_`; 256 stands for the nodes.
     size_t bytes() const { return 2 * key.size() + tokens.tokens.size() * sizeof(TokenId) + 256; }
   };
-  // What is known of an engine, by its url. A restart is seen by another start, or by a counter of
+  // The state of an engine, by its url. A restart is seen by another start, or by a counter of
   // prompt tokens that went back, or by another kind of engine at the same url.
   struct Self {
     std::optional<EngineKind> kind;  // nothing: not known

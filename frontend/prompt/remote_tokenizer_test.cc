@@ -241,7 +241,7 @@ TEST(RemoteTokenizerTest, AnswersAreForgottenWithTheEnginesStart) {
   EXPECT_THAT(Ask(tokenizer, Chat())->tokens, ElementsAre(2u));
 }
 
-// gpt-oss's prompts have the date in them.
+// Prompts of gpt-oss contain the date.
 TEST(RemoteTokenizerTest, AnswersAreKeptForAWhile) {
   ByTarget engine([](const std::string&) { return Answer(200, R"({"tokens":[1]})"); });
   RemoteTokenizerOptions options = Options({engine.url()});
@@ -264,7 +264,7 @@ TEST(RemoteTokenizerTest, AnEngineSaysOfItselfThatItWasStartedAgain) {
   RemoteTokenizerOptions options = Options({engine.url()});
   options.look_every = std::chrono::nanoseconds(1);
   RemoteTokenizer tokenizer(options);
-  // Of the first start, once that is known.
+  // True once the start is known and an answer of it was used again.
   const auto hits = [&] {
     (void)Ask(tokenizer, Chat());
     return tokenizer.cache_hits() > 0 && looks > 1;
@@ -310,7 +310,7 @@ TEST(RemoteTokenizerTest, WhatWasAskedBeforeIsNotAskedAgainUpToTheBound) {
   EXPECT_EQ(ask("d")->reused, 3u);
   EXPECT_EQ(ask("a")->reused, 0u);
   EXPECT_EQ(ask(std::string(2000, 'x'))->reused, 0u);
-  EXPECT_EQ(ask("a")->reused, 3u);  // what is too long for it evicts nothing
+  EXPECT_EQ(ask("a")->reused, 3u);  // an answer too large for the cache evicts nothing
 }
 
 TEST(RemoteTokenizerTest, AnotherEngineIsAskedAfterOneThatFails) {
@@ -352,7 +352,7 @@ TEST(RemoteTokenizerTest, AnEngineThatHangsCostsAPartOfTheDeadlineAndIsLeftAlone
   EXPECT_EQ(hangs.connections(), 1u);
 }
 
-// A long prompt may take its time: what was begun is not given up for the other engine.
+// A long prompt may take long: its first call goes on while the other engine is asked.
 TEST(RemoteTokenizerTest, AnEngineThatIsSlowMayStillBeTheFirstToAnswer) {
   std::promise<void> other_asked;
   TestEngine slow([&](TestSocket& connection) {

@@ -28,7 +28,7 @@
 
 namespace kvatlas {
 
-// What is reported of a reading, beside its tokens.
+// The report on a reading, beside its tokens.
 struct ReadingTold {
   std::string tokenizer;  // `PromptTokens::source`
   size_t prompt_tokens = 0;

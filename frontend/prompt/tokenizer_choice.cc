@@ -165,7 +165,7 @@ void TokenizerChoice::TryNext(const std::shared_ptr<Task>& task, absl::Status wh
       });
 }
 
-// Of a prompt with media that no way could tokenize, makes the tokens in front of the first item.
+// Makes the tokens in front of the first media item of a prompt that no way could tokenize.
 //
 // 1. Puts a text in the place of each message with media, twice, with two texts that begin unlike
 //    each other (`WithMarks`).

@@ -30,7 +30,7 @@ absl::StatusOr<PromptTokens> Ask(PromptTokenizer& tokenizer, const Prompt& promp
   return answer.get_future().get();
 }
 
-// Answers at once, with what it is told to.
+// Answers at once, with `answer`.
 class Says : public PromptTokenizer {
  public:
   explicit Says(absl::StatusOr<PromptTokens> answer) : answer(std::move(answer)) {}
@@ -98,7 +98,7 @@ TEST(TokenizerChoiceTest, ARefusalByFilesStandsWhereNoEngineAnswers) {
   TokenizerChoice choice(*ParseTokenizeWays({"local+engine"}),
                          {{"local", &local}, {"engine", &engine}});
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(choice, Body()).status()));
-  // It may end when an engine is met.
+  // The reason keeps its words and says that an engine may still be met.
   engine.answer = NoEngineMet("m");
   const absl::Status why = Ask(choice, Body()).status();
   EXPECT_TRUE(absl::IsInvalidArgument(why));
@@ -119,7 +119,7 @@ TEST(TokenizerChoiceTest, LocalTokensAreSampledAndThenTrusted) {
                          {{"local", &local}, {"engine", &engine}}, {.first = 3, .every = 10});
   EXPECT_FALSE(choice.IsTrusted("m", Body()));
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(Ask(choice, Body()).ok());
-  EXPECT_EQ(engine.asked, 4);  // three, and the eleventh
+  EXPECT_EQ(engine.asked, 4);  // the first three requests and the eleventh
   EXPECT_TRUE(choice.IsTrusted("m", Body()));
   EXPECT_FALSE(choice.IsTrusted("m", Body(R"({"messages":[],"tools":[]})")));
   EXPECT_EQ(choice.evidence().counts().equal, 4u);
@@ -132,11 +132,11 @@ TEST(TokenizerChoiceTest, RequestsOfAShapeThatDiffersAreTheEngines) {
                          {{"local", &local}, {"engine", &engine}}, {.clock = &clock});
   EXPECT_EQ(Ask(choice, Body())->source, "local");
   EXPECT_EQ(Ask(choice, Body())->source, "engine");
-  // Other shapes, models and engines are others.
+  // Other shapes and models are judged by their own samples.
   EXPECT_EQ(Ask(choice, Body(R"({"messages":[],"tools":[]})"))->source, "local");
   EXPECT_EQ(Ask(choice, Body(), "n")->source, "local");
   EXPECT_EQ(choice.evidence().counts().different, 3u);
-  // It may have been mended.
+  // After a while the shape is sampled again.
   clock.Advance(TokenEvidenceOptions().distrust_for);
   engine.answer = Tokens({1, 2}, "engine");
   EXPECT_EQ(Ask(choice, Body())->source, "local");

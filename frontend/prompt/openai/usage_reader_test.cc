@@ -22,8 +22,8 @@ TEST(UsageReaderTest, AWholeAnswer) {
   EXPECT_EQ(usage->completion_tokens, 2u);
 }
 
-// For each key a search among those before is some 10^10 steps; the number is one that not every
-// parser takes.
+// If each key were compared with all earlier ones, this would take some 10^10 steps. 1e400 is a
+// number that the parser refuses.
 TEST(UsageReaderTest, ManyKeysAreOnePass) {
   std::string answer = R"({"usage":{"prompt_tokens":40},"x":1e400)";
   for (int i = 0; i < 100'000; ++i) answer += ",\"" + std::to_string(i) + "\":1";
@@ -74,7 +74,7 @@ TEST(UsageReaderTest, TheEventsOfAStreamOfMessagesAddUp) {
       "{\"type\":\"message_start\",\"message\":{\"id\":\"x\",\"usage\":";
   const std::string delta =
       "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{},\"usage\":";
-  // SGLang says what came in at the start, and what went out at the end.
+  // SGLang's stream has the input tokens in its first event and the output tokens in its last.
   UsageReader sglang("text/event-stream");
   sglang.Add(start + R"({"input_tokens":13,"output_tokens":0,"cache_read_input_tokens":96}}})" +
              "\n\n" + delta + R"({"output_tokens":7}})" + "\n\n");
@@ -83,7 +83,7 @@ TEST(UsageReaderTest, TheEventsOfAStreamOfMessagesAddUp) {
   EXPECT_EQ(got->prompt_tokens, 109u);
   EXPECT_EQ(got->cached_tokens, 96u);
   EXPECT_EQ(got->completion_tokens, 7u);
-  // vLLM knows of the cache at the end alone.
+  // vLLM's stream has the cached tokens in its last event alone.
   UsageReader vllm("text/event-stream");
   vllm.Add(start + R"({"input_tokens":109,"output_tokens":0}}})" + "\n\n" + delta +
            R"({"input_tokens":13,"output_tokens":7,"cache_read_input_tokens":96}})" + "\n\n");
@@ -112,7 +112,7 @@ TEST(UsageReaderTest, SglangsGenerateSaysItInItsMetaInfo) {
   EXPECT_FALSE(several.Finish().has_value()) << "of two prompts";
 }
 
-// Wherever the stream is cut.
+// However the stream is divided into chunks.
 TEST(UsageReaderTest, AStreamInPiecesOfAnySize) {
   const std::string stream =
       "data: {\"choices\": [{\"text\": \"usage\"}], \"usage\": null}\n\n: a comment\r\n"

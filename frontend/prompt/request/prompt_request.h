@@ -48,8 +48,8 @@ bool TakesSalt(RequestPath path);
 // for any POST that is not known.
 bool LeavesNoBlocks(std::string_view method, std::string_view path);
 
-// What a body says of the engine that must take it, and of how its usage is to be read, by the
-// rules of vLLM 0.33.0 and SGLang 0.5.23. Values of another kind say nothing.
+// The fields of a body that choose its engine, and those that decide how its usage is to be read,
+// by the rules of vLLM 0.33.0 and SGLang 0.5.23. Values of another kind say nothing.
 struct RequestWishes {
   // Responses, items and conversations that the engine has: `previous_response_id`, items of the
   // type `item_reference`, `conversation`; 64 ids at most.

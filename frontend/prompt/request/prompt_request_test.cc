@@ -67,7 +67,7 @@ TEST(WithModelTest, PutsItWhereTheBodyHasOne) {
     EXPECT_FALSE(WithModel(bad, "m", &before).ok()) << bad;
 }
 
-// A search among the fields before, for each field, is some 10^11 steps.
+// If each field were compared with all earlier ones, this would take some 10^11 steps.
 TEST(WithSaltTest, TakesManyFieldsInOnePass) {
   std::string body = "{";
   for (int i = 0; i < 400'000; ++i) absl::StrAppend(&body, "\"k", i, "\":1,");
@@ -135,7 +135,7 @@ TEST(ReadPromptRequestTest, IdsAreTakenAsEnginesTakeThem) {
     EXPECT_TRUE(request.ok()) << body << request.status();
     return std::get<std::vector<TokenId>>(request->prompt);
   };
-  // findings/pydantic_token_ids.sh
+  // Integers in the forms that pydantic takes.
   EXPECT_THAT(ids(kText, R"({"prompt": [1.0, 2.0]})"), ElementsAre(1, 2));
   EXPECT_THAT(ids(kText, R"({"prompt": [true, false]})"), ElementsAre(1, 0));
   EXPECT_THAT(ids(RequestPath::kVllmGenerate, R"({"token_ids": [3, 4]})"), ElementsAre(3, 4));
@@ -303,7 +303,7 @@ TEST(RequestWishesTest, WhatAnEngineHasStoredIsNamed) {
           R"({"id":"msg_1","type":"item_reference"},7,{"type":7},{}],"previous_response_id":"resp_1"})")
           .stored,
       ElementsAre("resp_1", "msg_1"));
-  // Of any other path these are no names.
+  // Other paths have no such fields.
   EXPECT_THAT(
       WishesOf(RequestPath::kChat, R"({"messages":[],"previous_response_id":"resp_1"})").stored,
       IsEmpty());

@@ -1,6 +1,6 @@
-// What our own encoder, cuts and the store of prefixes make of a text is what the library makes of
-// all of it at once: random texts that grow turn by turn, for every form of tokenizer.
-// KVATLAS_CASES: texts per form; KVATLAS_SEED repeats a run.
+// Our own encoder, cuts and the store of prefixes must give the tokens that the library gives for
+// the whole text: random texts that grow turn by turn, for every form of tokenizer. KVATLAS_CASES:
+// texts per form; KVATLAS_SEED repeats a run.
 
 #include <algorithm>
 #include <cstdlib>
@@ -75,7 +75,7 @@ TEST_P(EncodeRandomTest, TokensAreThoseOfTheWholeText) {
   }
 }
 
-// Text as people write it has cuts, whichever tokenizer it is, except where nothing proves one.
+// Ordinary text has cuts for every tokenizer, except where no cut can be proved.
 TEST_P(EncodeRandomTest, ANextTurnCostsItsNewPartAlone) {
   const auto tokenizer = LoadTokenizerForm(GetParam());
   ASSERT_NE(tokenizer, nullptr);

@@ -71,8 +71,8 @@ TEST(LocalTokenizerTest, AModelAnswersUnderAllOfItsNames) {
   }
 }
 
-// What takes far longer than a millisecond is given up after it, and leaves nothing behind: the
-// next prompt has its tokens.
+// A prompt that takes far longer than its millisecond is given up, and the next prompt has its
+// tokens.
 TEST(LocalTokenizerTest, APromptIsGivenUpWhenItsTimeIsOver) {
   const auto registry = Registry();
   const auto chat_of = [](size_t messages) {
@@ -169,7 +169,7 @@ TEST(LocalTokenizerTest, APromptThatIsTooLongIsRefused) {
             absl::StatusCode::kResourceExhausted);
 }
 
-// One thread, held by a callback while others wait.
+// One thread, which a callback holds while other prompts wait.
 class BusyTokenizer {
  public:
   BusyTokenizer(ModelRegistry* registry, const Clock* clock)

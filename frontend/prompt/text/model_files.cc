@@ -1,6 +1,5 @@
 // Looks for files in the order of AutoTokenizer of `transformers`. A file that may be missing is
-// read as null or empty; a file that is there and cannot be read as what it is fails the load, with
-// its path.
+// read as null or empty; a file that is there but not of its format fails the load, with its path.
 
 #include "frontend/prompt/text/model_files.h"
 

@@ -1,6 +1,6 @@
-// A next turn from memory has the tokens that the whole text has from scratch: for every tokenizer
-// at hand, random conversations that grow, branch and come back, memories large and small, one
-// thread and many. A failure prints its seed.
+// A turn that uses the store of prefixes has the tokens that the whole text has without it: for
+// every tokenizer at hand, random conversations that grow, branch and come back, memories large and
+// small, one thread and many. A failure prints its seed.
 
 #include <iostream>
 #include <memory>
@@ -65,7 +65,7 @@ TEST_P(NextTurnTest, TokensFromMemoryAreThoseFromScratch) {
   const uint64_t seed = TestSeed();
   size_t reused = 0;
   for (uint64_t i = 0; i < 4; ++i) {
-    // From ample to so small that chunks of one text push out each other.
+    // From large to so small that chunks of one text evict each other.
     const auto remembering = Load(GetParam(), size_t{16} << (20 - 3 * i));
     reused += Compare(*remembering, *fresh, seed + i, 60);
   }
@@ -80,7 +80,7 @@ TEST_P(NextTurnTest, ManyThreadsShareAMemory) {
   const uint64_t seed = TestSeed();
   std::vector<std::thread> threads;
   for (uint64_t i = 0; i < 4; ++i) {
-    // Two by two the same conversations, so that both remember the same beginnings at once.
+    // Two threads have the same conversations, so that both store the same beginnings at once.
     threads.emplace_back([&, i] { Compare(*remembering, *fresh, seed + i / 2, 30); });
   }
   for (std::thread& thread : threads) thread.join();

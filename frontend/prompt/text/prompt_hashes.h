@@ -30,7 +30,7 @@ class PromptHashes {
 
   // Their local hashes, after Update.
   std::span<const LocalHash> locals() const { return locals_; }
-  // Of the blocks of the last call, how many were not hashed again.
+  // How many blocks of the last call were not hashed again.
   size_t reused_blocks() const { return reused_blocks_; }
 
  private:

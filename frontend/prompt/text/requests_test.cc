@@ -48,7 +48,7 @@ TEST(RequestsTest, BodiesAreReadAsEnginesReadThem) {
   absl::StatusOr<std::vector<ModelOptions>> options =
       ParseModels(absl::StrCat("@", kFolder, "models.json"));
   ASSERT_TRUE(options.ok()) << options.status();
-  // As it was when the vectors were recorded: longer than any of them.
+  // The context of the recording, longer than any of its prompts.
   for (ModelOptions& model : *options) model.text.context_tokens_max = 8192;
   const auto models = ModelRegistry::Create(*std::move(options));
   ASSERT_TRUE(models.ok()) << models.status();

@@ -1,4 +1,4 @@
-// The SentencePiece library in a program that has libprotobuf: each keeps to its own.
+// The SentencePiece library in a program that has libprotobuf: each uses its own symbols.
 
 #include <google/protobuf/descriptor.h>
 #include <link.h>
@@ -29,7 +29,7 @@ bool IsOpen(std::string_view library) {
   return dl_iterate_phdr(look, &library) != 0;
 }
 
-// A message with what generated code, descriptors and text format do.
+// Uses generated code, descriptors and the text format of a message.
 std::string ThereAndBack() {
   v1::Stored sent;
   sent.set_tier(v1::TIER_HOST);
@@ -39,7 +39,7 @@ std::string ThereAndBack() {
   return received.DebugString();
 }
 
-// The prompts that need no more than text, with the ids that the Python package gives.
+// Compares the prompts that are plain texts with the ids of the Python package.
 void ExpectRecordedIds(TextModel& model) {
   std::ifstream prompts("frontend/prompt/text/testdata/prompts.jsonl");
   std::ifstream answers("frontend/prompt/text/testdata/sentences.jsonl");

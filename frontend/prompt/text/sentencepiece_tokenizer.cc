@@ -15,6 +15,8 @@ namespace {
 // The library cannot be stopped, and a text is one piece here. No context has so many tokens.
 constexpr size_t kTextBytesMax = 1 << 20;
 
+// `facts_` names only the special tokens that the model has. BOS goes in front of a text, as in
+// mistral_common; EOS does not go behind it.
 class SentencePieceTokenizer : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(std::unique_ptr<SentencePieceModel> model)

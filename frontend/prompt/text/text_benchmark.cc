@@ -1,5 +1,5 @@
-// What does a prompt of 24 KB cost: met before, with a new turn, or never met; and what does the
-// library behind need for it alone?
+// The cost of a prompt of 24 KB: met before, with a new turn, or never met; and the cost of the
+// library alone.
 //
 //   bazel run -c opt //frontend/prompt/text:text_benchmark
 //   KVATLAS_MODEL=/models/qwen3 bazel run -c opt //frontend/prompt/text:text_benchmark
@@ -121,7 +121,7 @@ void TextWithANewTurn(benchmark::State& state) {
 }
 BENCHMARK(TextWithANewTurn)->Unit(benchmark::kMicrosecond);
 
-// Stored, but found never.
+// Each text is stored and none is ever found.
 void TextNeverMet(benchmark::State& state) {
   const auto model = Model(kCacheBytes);
   int number = 0;

@@ -65,8 +65,8 @@ absl::Status At(const std::string& path, const absl::Status& status) {
 
 }  // namespace
 
-// What Rust read of a body: parts in order, whose tokens follow each other, and one of three cuts
-// at most. 0: no such cut.
+// A body as Rust read it: parts in order, whose tokens follow each other, and one of three cuts at
+// most. 0: no such cut.
 struct TextModel::Reading {
   struct Part {
     std::string text = {};

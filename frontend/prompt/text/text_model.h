@@ -35,7 +35,7 @@ struct TextModelOptions {
   std::string chat_template_path = {};
   // Variables of every chat; a request's own win, as engines' --default-chat-template-kwargs.
   nlohmann::ordered_json template_kwargs = {};
-  // Requests may bring a chat template; engines refuse that unless told.
+  // Requests may bring a chat template; engines refuse that unless they are started with an option.
   bool trust_request_templates = false;
   // The longest prompt that the engine takes, in tokens (--max-model-len), to which a request's
   // `truncate_prompt_tokens` of -1 cuts. 0: as config.json says.
@@ -44,7 +44,7 @@ struct TextModelOptions {
   size_t cache_bytes = size_t{64} << 20;
 };
 
-// What was loaded.
+// Facts of a loaded model.
 struct TextModelFacts {
   std::string kind;            // "tokenizer.json" or "tokenizer.model"
   std::string path;            // of that file

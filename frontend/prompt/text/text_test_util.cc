@@ -127,7 +127,7 @@ constexpr const char* kDeepseek =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kKimi =
     R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// Words that only a look behind tells apart, and an end: not understood here.
+// An expression with a look-behind and an anchor, which pattern.rs does not understand.
 constexpr const char* kStrange = R"((?<=a)b+|\s+$|\p{L}+|[^\p{L}]+)";
 
 Json Split(const char* regex, const char* behavior = "Isolated", bool invert = false) {
@@ -157,7 +157,7 @@ Json Metaspace(const char* scheme, bool split) {
 
 Json Replace() { return {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}}; }
 
-// Without the added tokens of which `is` is true.
+// Removes the added tokens for which `is` is true.
 void Drop(Json& tokenizer, const std::function<bool(const Json&)>& is) {
   Json kept = Json::array();
   for (const Json& token : tokenizer["added_tokens"]) {
@@ -174,7 +174,7 @@ Change Words(Json pre_tokenizer) {
   return [pre_tokenizer](Json& json) { json["pre_tokenizer"] = pre_tokenizer; };
 }
 
-// Blanks as Llama 2 and Gemma have them, and without what the encoder of our own leaves to the
+// Blanks as Llama 2 and Gemma have them, without the tokens that our own encoder leaves to the
 // library.
 Change Blanks(Json normalizer, Json pre_tokenizer) {
   return [normalizer, pre_tokenizer](Json& json) {

@@ -68,7 +68,7 @@ TEST(TokenCacheTest, WhatWasUsedLongestAgoIsForgottenFirst) {
   EXPECT_LT(cache.Encode(tokenizer, Text(2, 10'000), tokens).value(), 9000u);
 }
 
-// Its own count against what the allocator gave out.
+// Compares the count of bytes with what the allocator gave out.
 TEST(TokenCacheTest, CountsAllMemoryThatItHolds) {
   ByteTokenizer tokenizer;
   for (const int texts : {30, 70, 200}) {

@@ -44,7 +44,7 @@ struct TokensAround {
   std::vector<TokenId> after = {};
 };
 
-// What was loaded. Immutable.
+// Facts of a loaded tokenizer. Immutable.
 struct TokenizerFacts {
   size_t vocabulary_size = 0;
   TokensAround around = {};

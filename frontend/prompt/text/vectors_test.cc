@@ -44,7 +44,7 @@ TEST_P(VectorsTest, IdsAreThoseOfThePythonPackages) {
   const std::vector<Json> answers = Lines(absl::StrCat(name, ".jsonl"));
   ASSERT_EQ(bodies.size(), answers.size());
   ASSERT_THAT(bodies.size(), Gt(100u));
-  // The second time from memory.
+  // The second time from the store of prefixes.
   for (int round = 0; round < 2; ++round) {
     for (size_t i = 0; i < bodies.size(); ++i) {
       const auto tokens = (*model)->Tokenize(PromptOf(bodies[i]));

@@ -110,7 +110,7 @@ struct Read {
   std::string error;
 };
 
-// What `engine` reads of a body at `path`, with one template.
+// The reading of a body at `path` by `engine`, with one template.
 Read ReadBody(int engine, int path, const std::string& source, const std::string& body) {
   Read read;
   kvatlas_templates* templates = nullptr;

@@ -203,7 +203,7 @@ impl Template {
         })
     }
 
-    /// What vLLM concludes from the source.
+    /// The facts that vLLM concludes from the source.
     pub fn facts(&self) -> Facts {
         *self.facts.get_or_init(|| Facts::of(&without_generation(&self.source)))
     }
@@ -223,12 +223,12 @@ impl Template {
         })
     }
 
-    /// What SGLang concludes from the source.
+    /// The facts that SGLang concludes from the source.
     pub fn sglang(&self) -> &template_facts_sglang::Facts {
         self.sglang.get_or_init(|| template_facts_sglang::Facts::of(self))
     }
 
-    /// What is parsed: `source` without what only transformers knows.
+    /// The source that is parsed: without the tags that only transformers knows.
     pub fn parsed_source(&self) -> String {
         without_generation(&self.source)
     }
@@ -326,7 +326,7 @@ fn to_json(_state: &State, value: &Value, indent: Option<Value>, options: Kwargs
 mod tests {
     use super::*;
 
-    /// What a template prints that sees `x`.
+    /// The output of a template that sees `x`.
     fn printed(source: &str, x: &str) -> String {
         let variables = Map::from_iter([("x", Json::parse(x).unwrap())]);
         Template::new(source)

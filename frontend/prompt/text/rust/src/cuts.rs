@@ -3,9 +3,10 @@
 //! *In front of an added token* that is searched in the text as it is (`normalized` false). The
 //! tokenizer takes those out before anything else, leftmost first and longest first, and looks at
 //! each stretch between them alone. The piece after such a cut begins with the token itself, so
-//! that what follows it is still not at the start of a text ("▁" is prepended there, by the scheme
-//! "first"). Left out are tokens that look around: `lstrip` and `single_word` themselves, and
-//! whatever follows an `rstrip` token but for white space, or touches a `single_word` one.
+//! that the text behind it is still not at the start of a text (there, "▁" is prepended by the
+//! scheme "first"). Tokens that look around are left out: `lstrip` and `single_word` tokens
+//! themselves, and a token that follows an `rstrip` token with nothing but white space between, or
+//! touches a `single_word` one.
 //!
 //! *Between two characters of plain text*, within a stretch and not at its ends, where the words of
 //! the two sides are made apart:
@@ -15,16 +16,15 @@
 //! - *"▁" for blanks*: in front of a blank that follows something else, if words end there by the
 //!   pre-tokenizer, or if no merge joins "▁" to a character before it. The piece after the cut
 //!   begins with the blank, so that none is prepended; the normalizer that prepends in any case
-//!   (Llama 2's) is told that the piece continues a text, which the encoder of our own alone can
-//!   do.
+//!   (Llama 2's) must know that the piece continues a text, which only our own encoder can handle.
 //!
-//! Added tokens may reach across neither: those of the text as it is were found before, those of
-//! the normalized text must not contain the two characters side by side nor look around. Where any
-//! token has `lstrip`, no cut follows white space, which the token may take.
+//! No added token may reach across such a place: those of the text as it is were found before,
+//! those of the normalized text must not contain the two characters side by side nor look around.
+//! Where any token has `lstrip`, no cut follows white space, which the token may take.
 //!
-//! Whether a place is a cut is known from the text up to `lookahead` bytes after it, since no added
-//! token is longer. So what was found in one text holds in every text that begins with the same
-//! bytes up to there.
+//! Whether a place is a cut depends on the text up to `lookahead` bytes after it, since no added
+//! token is longer. So a cut of one text is a cut of every text that begins with the same bytes up
+//! to there.
 
 use crate::added::Finder;
 use crate::fast_hash::FastMap;

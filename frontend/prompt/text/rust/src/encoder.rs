@@ -28,7 +28,7 @@ pub struct Encoder {
     cuts: Cuts,
     /// By name ("bos_token"), as templates print them.
     special_tokens: Map<String, Value>,
-    /// What the post-processor puts around the tokens of a text.
+    /// The ids that the post-processor puts around the tokens of a text.
     before: Vec<u32>,
     after: Vec<u32>,
     /// The same in SGLang, where it is not the same.

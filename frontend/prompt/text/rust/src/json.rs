@@ -453,6 +453,7 @@ impl<'a> Parser<'a> {
             }
             self.skip_space();
             let value = self.value(depth + 1)?;
+            // The place of an equal key, if there is one.
             let before = if pairs.len() < COMPARED_KEYS {
                 pairs.iter().position(|(name, _)| *name == key)
             } else {
@@ -485,6 +486,7 @@ impl<'a> Parser<'a> {
             return Ok(Json::Float(f64::NEG_INFINITY));
         }
         let digits = self.digits();
+        // "01" is no number; "0" and "-0" are.
         let leading_zero = digits > 1 && self.bytes[self.at - digits] == b'0';
         if digits == 0 || leading_zero {
             return Err(self.wrong());

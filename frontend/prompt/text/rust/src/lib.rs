@@ -31,7 +31,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What the engine refuses, too, or files that cannot be used.
+    /// The engine refuses the request, too, or a file cannot be used.
     pub fn invalid(text: impl Into<String>) -> Self {
         Failure { code: 3, text: text.into() }
     }

@@ -328,7 +328,7 @@ const IDS: usize = 6;
 /// time.
 pub struct Known {
     slots: Vec<Slot>,
-    /// Of the word in work: its symbols, and its pairs (`merge_short`).
+    /// The symbols and pairs (`merge_short`) of the current word.
     symbols: Vec<u32>,
     ranks: Vec<(u32, u32)>,
 }

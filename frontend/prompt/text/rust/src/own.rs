@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
-/// What a tokenizer's parts are, as far as they are known here; where a text may be cut depends on
-/// them too (cuts.rs).
+/// The parts of a tokenizer, as far as they are known here. The places of cuts depend on them too
+/// (cuts.rs).
 pub struct Plan {
     pub normal: Normal,
     pub words: Words,
@@ -104,7 +104,7 @@ fn normal_of(normalizer: &Value) -> Normal {
     }
     let keeps = |step: &Value| match step["type"].as_str() {
         Some("NFC" | "NFKC" | "NFD" | "NFKD" | "Precompiled" | "Lowercase" | "StripAccents" | "Nmt") => true,
-        // Of a run of blanks one is left.
+        // One blank is left of a run of them.
         Some("Replace") => {
             step["pattern"]["Regex"] == " {2,}" && (step["content"] == " " || step["content"] == "▁")
         }
@@ -200,7 +200,7 @@ pub struct Own {
     idle: Mutex<Vec<Box<Scratch>>>,
 }
 
-/// What one call needs besides the tables; of one call at a time.
+/// The memory and buffers of one call at a time.
 struct Scratch {
     known: Known,
     /// By character of a stretch: its classes, and where it begins.

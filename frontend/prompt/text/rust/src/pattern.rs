@@ -4,19 +4,18 @@
 //! Understood are alternatives of sequences of: one character of a class, with `?`, `*`, `+`,
 //! `{n,m}` (greedy or possessive); a group of alternatives, optional or not; `(?!x)` with one such
 //! class. Anything else (anchors, look-behind, lazy quantifiers, …) is refused, and the caller
-//! leaves the text to `tokenizers`. What a class contains is asked of Oniguruma itself, character
-//! by character, when a tokenizer is loaded.
+//! leaves the text to `tokenizers`. The members of a class are taken from Oniguruma itself,
+//! character by character, when a tokenizer is loaded.
 //!
 //! *No match reaches across* a|b (two neighbouring characters) if no class that can match a may be
-//! followed, in any alternative, by a class that matches b. Matching then goes the same way on both
-//! sides as it would in two texts: behind a, every attempt finds b as useless as the end. One thing
-//! tells b from the end: `x+(?!y)` behind a. Such places count as reached, unless an earlier
-//! alternative `x*z` has already taken every run of x that ends in a (`\s*[\r\n]+` before
-//! `\s+(?!\S)`).
-//! How it works: `Names::parse` turns an expression into items over numbered classes of characters.
-//! `Stage::new` turns items into a graph of nodes and computes which classes can follow which.
-//! `Classes` maps each character to the set of its classes, one bit each. A text is then a list of
-//! masks, and matching (`Stage::run`) compares bits alone.
+//! followed, in any alternative, by a class that matches b. Then matching goes the same way on both
+//! sides as in two texts: behind a, no attempt can use b, as none could use the end of a text. Only
+//! a look-ahead `x+(?!y)` behind a tells b from the end. Such places count as reached, unless an
+//! earlier alternative `x*z` has already taken every run of x that ends in a (`\s*[\r\n]+` before
+//! `\s+(?!\S)`). How it works: `Names::parse` turns an expression into items over numbered classes
+//! of characters. `Stage::new` turns items into a graph of nodes and computes which classes can
+//! follow which. `Classes` maps each character to the set of its classes, one bit each. A text is
+//! then a list of masks, and matching (`Stage::run`) compares bits alone.
 
 use crate::fast_hash::FastMap;
 use std::sync::{Arc, Mutex};
@@ -43,9 +42,9 @@ pub struct Splitter {
 
 /// One step of the splitting, as the caller found it in a file.
 pub enum Step<'a> {
-    /// What matches is a piece, and so is what lies between.
+    /// Each match is a piece, and so is the text between two matches.
     Regex(&'a str),
-    /// What matches is a piece; the rest is dropped.
+    /// Each match is a piece; the rest is dropped.
     OnlyMatches(&'a str),
     /// Numeric characters, one by one or in runs.
     Digits { one_by_one: bool },
@@ -190,7 +189,7 @@ impl Stage {
                     stage.looks.push((*x, unseen));
                 }
                 arm if has_look(arm) => {
-                    // What stands in front of it is not known here: refused.
+                    // It is not known here what stands in front of it: refused.
                     return None;
                 }
                 _ => {}

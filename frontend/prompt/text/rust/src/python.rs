@@ -1,6 +1,5 @@
-//! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its
-//! dates.
-//! Each function says which one of Python it is. Where the outcome of Python is an exception, the
+//! Behaviour of Python that templates rely on: JSON, numbers, white space, methods and dates. Each
+//! function says which one of Python it is. Where the outcome of Python is an exception, the
 //! outcome here is an error, which refuses the request.
 
 use crate::json::{BigInt, Dict, OddFloat};
@@ -211,7 +210,7 @@ pub fn float_repr(number: f64) -> String {
     format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits))
 }
 
-/// What Python prints of a list or a dict. minijinja prints the same but for texts within: repr()
+/// A list or a dict as Python prints it. minijinja prints the same but for texts within: repr()
 /// escapes every character that str.isprintable() does not count (Objects/unicodectype.c:
 /// categories "other" and "separator", without the blank). None: the value is neither.
 pub fn container_text(value: &Value) -> Option<String> {
@@ -341,6 +340,7 @@ pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> R
                 let (chars,): (Option<&str>,) = from_args(args)?;
                 return Ok(Value::from(strip(text, chars, name != "rstrip", name != "lstrip")));
             }
+            // Splits at Python's white space; with arguments the crate does it.
             "split" if args.is_empty() => {
                 let words = text.split(is_space).filter(|word| !word.is_empty());
                 return Ok(words.map(Value::from).collect());
@@ -401,6 +401,7 @@ pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> R
 }
 
 /// datetime.fromtimestamp(now).strftime(format), in the local time zone.
+/// A result of more than 1,024 bytes is empty, as strftime of C then gives nothing.
 pub fn strftime(format: &str, now: i64) -> Result<String, Error> {
     let failed = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {what}"));
     let format = std::ffi::CString::new(format).map_err(|_| failed("a zero byte"))?;
@@ -408,7 +409,8 @@ pub fn strftime(format: &str, now: i64) -> Result<String, Error> {
         return Ok(String::new());
     }
     let mut buffer = vec![0u8; 1024];
-    // SAFETY: both structures are plain memory, and strftime writes at most what it is told.
+    // SAFETY: both structures are plain memory, and strftime writes at most as many bytes as the
+    // buffer has.
     let length = unsafe {
         let mut broken_down: libc::tm = std::mem::zeroed();
         let seconds: libc::time_t = now;

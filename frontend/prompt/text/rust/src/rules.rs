@@ -1,7 +1,7 @@
-//! What loading a folder through `AutoTokenizer` of the Python package `transformers`, version 5,
-//! changes about its tokenizer.json. Special tokens that the configuration names are added, and
-//! four classes of tokenizers replace parts of the file by their own. `add_bos_token` and
-//! `add_eos_token` change nothing where there is a tokenizer.json: its post-processor stands.
+//! The changes that `AutoTokenizer` of the Python package `transformers`, version 5, makes to the
+//! tokenizer.json of a folder when it loads it. Special tokens that the configuration names are
+//! added, and four classes of tokenizers replace parts of the file by their own. `add_bos_token`
+//! and `add_eos_token` change nothing where there is a tokenizer.json: its post-processor stands.
 //! `apply` follows the constructor of the Python class: first the parts of the tokenizer
 //! (`rebuild`), then the named special tokens, then the tokens that are added. Ids depend on that
 //! order, since a token that is new gets the next free id.
@@ -15,7 +15,8 @@ use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Models whose class in tokenizer_config.json says LlamaTokenizer, and is not believed.
+/// Types of models whose tokenizer_config.json names the wrong class: transformers ignores the
+/// class.
 const CLASS_IS_WRONG: [&str; 48] = [
     "arctic", "chatlm", "ernie4_5", "ernie4_5_moe", "fuyu", "h2ovl_chat", "hyperclovax", "hyperclovax_vlm",
     "hyperclovax_vision_v2", "internlm2", "internlm3", "iquestcoder", "jamba", "llava", "llava_next",
@@ -108,8 +109,8 @@ const SGLANG_ADDS_BOS: [&str; 7] = [
     "GemmaTokenizerFast", "CohereTokenizerFast",
 ];
 
-/// What SGLang puts in front of a text and behind it, where that is not what tokenizer.json's
-/// post-processor does: the BOS alone, unless tokenizer_config.json says false.
+/// The ids that SGLang puts in front of a text and behind it, where these are not those of
+/// tokenizer.json's post-processor: the BOS alone, unless tokenizer_config.json says false.
 pub fn sglang_around(tokenizer: &Tokenizer, options: &Value, named: &Map<String, Value>) -> Option<(Vec<u32>, Vec<u32>)> {
     let config = &options["tokenizer_config"];
     let is_known = config["tokenizer_class"].as_str().is_some_and(|class| SGLANG_ADDS_BOS.contains(&class));

@@ -1,10 +1,10 @@
-//! A walk over a template's syntax tree, for what engines conclude from it.
+//! A walk over a template's syntax tree, for the facts that engines conclude from it.
 
 use crate::Failure;
 use minijinja::machinery::ast::{CallArg, Expr, Stmt};
 use minijinja::syntax::SyntaxConfig;
 
-/// What `walk` shows.
+/// A node that `walk` shows.
 pub enum Node<'t, 's> {
     Stmt(&'t Stmt<'s>),
     Expr(&'t Expr<'s>),

@@ -1,5 +1,5 @@
-//! What engines find out about a chat template before they render it: its syntax tree says what a
-//! message has to look like.
+//! Facts that engines find out about a chat template before they render it: its syntax tree decides
+//! the form of the messages.
 //!
 //! The functions follow vLLM's step by step, also where it concludes something odd: the template
 //! gets its messages in the form that vLLM concludes.
@@ -83,9 +83,9 @@ impl<'t, 's> Nodes<'t, 's> {
     }
 }
 
-/// vLLM 0.33.0, renderers/hf.py, _iter_nodes_assign_content_item: is there a loop over a message's
-/// content, over what a macro gets of it, or, outside of macros, over a variable `content`? None: a
-/// loop that is looked at has no single variable (vLLM gives up).
+/// vLLM 0.33.0, renderers/hf.py, _iter_nodes_assign_content_item: whether there is a loop over a
+/// message's content, over what a macro gets of it, or, outside of macros, over a variable
+/// `content`? None: a loop that is looked at has no single variable (vLLM gives up).
 /// 1. Names that stand for the messages (`names_of`).
 /// 2. Variables of loops over these: a message each.
 /// 3. Parameters of macros that get a message's content (`params_with`).

@@ -1,7 +1,7 @@
-//! What SGLang (0.5.23) concludes from a chat template's source when it starts
-//! (srt/parser/template_manager.py).
-//! SGLang searches the source as text, by regular expressions, and the syntax tree for few things.
-//! The functions here search in the same way; words in comments of a template count as well.
+//! Facts that SGLang (0.5.23) concludes from a chat template's source when it starts
+//! (srt/parser/template_manager.py). SGLang searches the source as text, by regular expressions,
+//! and the syntax tree for few things. The functions here search in the same way; words in comments
+//! of a template count as well.
 
 use crate::chat::Template;
 use crate::json::{Json, Map};

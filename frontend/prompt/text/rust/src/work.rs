@@ -1,13 +1,13 @@
-//! How long may the call of this thread still work?
+//! The time limit of calls of this thread.
 //!
 //! A body of a megabyte can cost minutes, and neither its size nor what it looks like tells
-//! beforehand. So the caller says how long a call may take, and what loops over a client's text
-//! asks `step` now and then. When the time is over, `step` unwinds the stack up to the C interface,
-//! which makes an error of it: the libraries in between (the template engine above all) have no way
-//! to be told.
+//! beforehand. So the caller says how long a call may take, and loops over a client's text call
+//! `step` now and then. When the time is over, `step` unwinds the stack up to the C interface,
+//! which makes an error of it: the libraries in between (the template engine above all) cannot be
+//! stopped otherwise.
 //!
-//! *Cost*: a counter of the thread; the clock is read at every 1,024th step. What is called between
-//! two steps must end by itself soon: `tokenizers` is given texts of a bounded size.
+//! *Cost*: a counter of the thread; the clock is read at every 1,024th step. Calls between two
+//! steps must end soon by themselves: `tokenizers` is given texts of a bounded size.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -55,7 +55,7 @@ pub struct Function {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     Text(String),
-    /// What the system says of itself; `effort` is "low", "medium" or "high".
+    /// The text of the system; `effort` is "low", "medium" or "high".
     System { effort: &'static str },
     Developer { instructions: Option<String>, functions: Vec<Function> },
 }
@@ -83,7 +83,7 @@ impl Message {
     pub fn developer(instructions: Option<String>, functions: Vec<Function>) -> Self {
         Message::new(Role::Developer, vec![Content::Developer { instructions, functions }])
     }
-    /// A call of a function.
+    /// A call of a function, on the channel "commentary".
     pub fn call(function: &str, arguments: impl Into<String>) -> Self {
         Message {
             recipient: Some(format!("functions.{function}")),
@@ -91,7 +91,7 @@ impl Message {
             ..Message::text(Role::Assistant, arguments).on("commentary")
         }
     }
-    /// What a function returned.
+    /// The result of a function.
     pub fn result(function: &str, text: impl Into<String>) -> Self {
         Message { name: Some(format!("functions.{function}")), ..Message::text(Role::Tool, text) }
     }

@@ -1,5 +1,5 @@
-//! What does an engine read when it gets this request? From the body of a client to the text, or
-//! the ids, that the engine's cache is named by.
+//! The prompt that an engine reads of a request: from the body of a client to the text, or the ids,
+//! whose blocks the engine caches.
 //!
 //!   body ─▶ Json ─▶ convention of the engine (by path) ─▶ Chat ─▶ transformers::render ─▶ Reading
 //!                      vllm*, sglang*, plain                 a chat as a template gets it      parts that are encoded one by one
@@ -42,7 +42,7 @@ pub enum Path {
     Generate,
 }
 
-/// What `include` of the Responses API may list (openai.types.responses.ResponseIncludable).
+/// The values of `include` of the Responses API (openai.types.responses.ResponseIncludable).
 pub const RESPONSES_INCLUDE: &[&str] = &[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -140,7 +140,7 @@ pub enum Truncate {
     KeepLastOfText(usize),
 }
 
-/// What the engine reads of a request.
+/// The prompt that the engine reads of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
     pub parts: Vec<Part>,

@@ -18,7 +18,8 @@ pub fn write_type(package: Package, schema: &Json, out: &mut String) -> Result<(
     write(package, schema, 0, out)
 }
 
-/// What serde_json cannot read: too many levels, and numbers that are not finite.
+/// INVALID_ARGUMENT: serde_json cannot read the value, for too many levels or numbers that are not
+/// finite.
 fn check(value: &Json, level: usize) -> Result<(), Failure> {
     if level > LEVELS_MAX {
         return Err(Failure::invalid("a schema of too many levels"));

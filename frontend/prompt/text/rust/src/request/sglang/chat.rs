@@ -225,8 +225,8 @@ fn render(
     transformers::render_in(template, templates, convention, chat)
 }
 
-/// What is an argument of `apply_chat_template` and no variable of the template; the template that
-/// the request brings.
+/// Removes arguments of `apply_chat_template`, which are no variables of the template, and refuses
+/// those that the engine gives itself. Returns the template that the request brings.
 fn arguments(kwargs: &mut Map) -> Result<Option<String>, Failure> {
     const TWICE: [&str; 8] = [
         "self", "conversation", "conversations", "messages", "tools", "tokenize", "return_dict", "add_generation_prompt",
@@ -331,7 +331,7 @@ mod tests {
     use crate::json::Map;
     use crate::request::{read, Convention, Engine, Part, Path};
 
-    /// What a template prints that shows all it gets; a refusal as "3: …" or "12: …".
+    /// The output of a template that prints all it gets; a refusal as "3: …" or "12: …".
     fn shown(body: &str) -> String {
         let source = "{% for m in messages %}{{ m | tojson }}{% endfor %}|{{ tools | tojson }}|{{ reasoning_effort | default('-') }},\
                       {{ thinking | default('-') }},{{ enable_thinking | default('-') }}";

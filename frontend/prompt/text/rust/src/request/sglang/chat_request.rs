@@ -1,8 +1,7 @@
 //! A chat as pydantic reads it: ChatCompletionRequest and what it is made of (SGLang 0.5.23,
-//! srt/entrypoints/openai/protocol.py).
-//! What `model_dump` writes is what a template prints: fields in the order of the types, not of the
-//! client, some missing ones as null and others not at all. Each function here says which type it
-//! stands for.
+//! srt/entrypoints/openai/protocol.py). Templates get what `model_dump` of these types writes:
+//! fields in the order of the types, not of the client, some missing ones as null and others not at
+//! all. Each function here says which type it stands for.
 
 use super::lax::{self, bool_of, check, flag, float_of};
 use super::{fields, sampling};
@@ -34,7 +33,7 @@ pub struct ChatRequest {
     /// chat_template_kwargs.
     pub kwargs: Map,
     pub continue_final_message: bool,
-    /// What is generated follows a grammar of the request.
+    /// The output follows a grammar of the request.
     pub constrained: bool,
     pub input_ids: Option<Vec<u32>>,
 }

@@ -1,5 +1,5 @@
-//! What pydantic (2.14) takes for a type where it is not strict: texts and floats that are
-//! integers, and so on.
+//! The values that pydantic (2.14) takes for a type in its lax mode, such as texts and floats for
+//! integers.
 
 use crate::json::{Json, Map};
 use crate::request::wrong;

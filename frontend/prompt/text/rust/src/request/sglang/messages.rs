@@ -129,6 +129,7 @@ pub fn read(templates: &Templates, convention: &Convention, mut body: Map) -> Re
         Some(Json::List(messages)) => messages,
         _ => vec![],
     };
+    // All blocks are checked before anything is made, as pydantic does.
     for message in messages.iter().filter_map(Json::as_map) {
         check_blocks(message.get("content"))?;
     }
@@ -274,6 +275,7 @@ impl Made<'_> {
                 "image" if is_image(block.get("source")) => return Err(Failure::unknown_here("contents with image")),
                 "search_result" => parts.extend(search_text(&block)?.map(|text| text_part(&text))),
                 "tool_use" => calls.push(call_of(block)?),
+                // The id is under one of two names.
                 "tool_result" => {
                     let id = ["tool_use_id", "id"].iter().filter_map(|name| block.text(name)).find(|id| !id.is_empty());
                     let id = id.unwrap_or("").to_owned();
@@ -282,6 +284,7 @@ impl Made<'_> {
                         parts.push(text_part(&format!("Tool result: {text}")));
                         continue;
                     }
+                    // Text in front of a result stays in front of it.
                     if !parts.is_empty() {
                         self.push("user", content(std::mem::take(&mut parts)));
                     }
@@ -393,6 +396,7 @@ fn result_of(content_given: Option<Json>) -> Result<(Vec<Json>, String), Failure
 
 /// Adds a part to the last group, if that is of its kind: references, or texts.
 fn group(groups: &mut Vec<Vec<Map>>, part: Map) {
+    // References and texts are never in one group.
     let is_reference = |part: &Map| part.text("type") == Some("tool_reference");
     match groups.last_mut() {
         Some(last) if last.first().is_some_and(|first| is_reference(first) == is_reference(&part)) => last.push(part),
@@ -443,6 +447,7 @@ fn tool_from(tool: Json) -> Result<Option<Map>, Failure> {
     };
     if let Some((begin, names)) = SERVER_TOOLS.iter().find(|(begin, _)| kind.starts_with(begin)) {
         let date = &kind[begin.len()..];
+        // The type of such a tool is a name and a date: web_search_20250305.
         let has_date = date.len() == 8 && date.bytes().all(|byte| byte.is_ascii_digit());
         let must_say = names.len() > 1;
         let is_named = match tool.get("name") {

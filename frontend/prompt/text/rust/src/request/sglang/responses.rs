@@ -15,6 +15,7 @@ use crate::request::{wrong, Convention, Reading, RESPONSES_INCLUDE};
 use crate::Failure;
 use std::sync::Arc;
 
+// Types that may be null.
 const STR: Type = Type::Null(&Type::Str);
 const INT: Type = Type::Null(&Type::Int);
 const FLOAT: Type = Type::Null(&Type::Float);
@@ -140,6 +141,7 @@ pub fn read(templates: &Templates, convention: &Convention, body: Map) -> Result
     if convention.model_type == "gpt_oss" {
         return responses_harmony::read(convention, request);
     }
+    // These models get tools of responses by code of their own.
     if convention.model_type == "beam" || convention.tool_call_parser == "muse" {
         return Err(Failure::unknown_here("the engine shows tools of responses to this model in its own way"));
     }
@@ -224,6 +226,7 @@ impl Responses {
         });
         let mut kwargs = body.remove("chat_template_kwargs").filter(|kwargs| !kwargs.is_null());
         if is_off {
+            // The request's own variables win over those that turn thinking off.
             let mut with = Map::from_iter([("thinking", false), ("enable_thinking", false)]);
             if let Some(Json::Map(own)) = &kwargs {
                 with.update(own);
@@ -252,6 +255,7 @@ impl Responses {
             tools,
         };
         let mut callable = request.tools.iter().filter(|tool| matches!(tool.text("type"), Some("function" | "custom")));
+        // "required" and a named tool need a function or a custom tool of the request.
         let is_possible = match &request.choice {
             Choice::Required => callable.next().is_some(),
             Choice::Named(name) => callable.any(|tool| tool.text("name") == Some(name)),
@@ -284,6 +288,7 @@ fn choice_of(choice: Option<&Json>) -> Result<Choice, Failure> {
     }
 }
 
+/// A message of a chat.
 fn message(role: &str, content: Json) -> Map {
     Map::from_iter([("role", Json::from(role)), ("content", content)])
 }
@@ -408,6 +413,7 @@ fn message_of_item(mut item: Map) -> Result<Option<Map>, Failure> {
         Some(Json::Str(kind)) => &**kind,
         Some(_) => return Err(wrong("input", "a list with an item of no type")),
     };
+    // An assistant's message with one call; its id is `call_id`, else the id of the item.
     let call = |item: &Map, arguments: String| {
         let id = item.get("call_id").filter(|id| id.is_true()).or_else(|| item.get("id")).cloned();
         let mut function = Map::new();
@@ -503,6 +509,7 @@ fn merge(messages: Vec<Map>) -> Result<Vec<Map>, Failure> {
     let mut merged: Vec<Map> = Vec::with_capacity(messages.len());
     let mut turn = Turn::default();
     for mut message in messages {
+        // A reasoning item is a message of two keys, role and reasoning_content.
         let goes_on = |last: &Map| {
             let is_reasoning = last.len() == 2 && last.contains("reasoning_content");
             is_assistant(last) && is_assistant(&message) && (is_reasoning || last.some("phase") == message.some("phase"))

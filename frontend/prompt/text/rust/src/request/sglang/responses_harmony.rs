@@ -82,6 +82,7 @@ fn convert(mut item: Map, names: &mut HashMap<String, String>) -> Result<Message
         "function_call" | "custom_tool_call" => {
             let name = text(&item, "name")?;
             let arguments = match item.get("arguments").filter(|arguments| arguments.is_true()) {
+                // The input of a custom tool is wrapped in an object, whatever `arguments` says.
                 _ if kind == "custom_tool_call" => custom_input(&item),
                 None => "{}".to_owned(),
                 Some(Json::Str(text)) => text.to_string(),
@@ -101,7 +102,7 @@ fn convert(mut item: Map, names: &mut HashMap<String, String>) -> Result<Message
 /// channels.
 fn said(item: &Map) -> Result<Message, Failure> {
     let name = item.text("role").ok_or_else(|| wrong("role", "no text"))?;
-    // What the system says is a developer's text.
+    // A message of the system becomes the developer's.
     let (role, before) = match name {
         "system" => (Role::Developer, "Instructions:\n"),
         name => (Role::of(name)?, ""),

@@ -1,5 +1,5 @@
-//! What SGLang 0.5.23 refuses of a request's sampling (SamplingParams.verify and normalize,
-//! srt/sampling/sampling_params.py): a refused request has no prompt.
+//! Refusals of SGLang 0.5.23 by a request's sampling parameters (SamplingParams.verify and
+//! normalize, srt/sampling/sampling_params.py): a refused request has no prompt.
 
 use super::lax::{float_of, int_of};
 use crate::json::{Json, Map};

@@ -51,7 +51,7 @@ const FIELDS: &[Field] = &[
     ("return_prompt_text", Kind::Bool, true),
 ];
 
-/// What a chat's prompt depends on.
+/// The fields of a chat that its prompt depends on.
 #[derive(Debug, Default)]
 pub struct ChatRequest {
     /// As pydantic hands them on.

@@ -7,7 +7,7 @@ use crate::json::{Json, Map};
 use crate::request::wrong;
 use crate::Failure;
 
-/// What a field holds. A field that may be null says so in its table.
+/// The kind of value that a field holds. Tables say which fields may be null.
 #[derive(Clone, Copy)]
 pub enum Kind {
     Any,

@@ -119,8 +119,8 @@ fn convert(message: &Map, names: &HashMap<String, Option<String>>, out: &mut Vec
             let name = function.and_then(|function| function.text("name")).unwrap_or_default();
             let arguments = match function.and_then(|function| function.get("arguments")) {
                 Some(Json::Str(text)) => text.to_string(),
-                // Of /v1/messages, which writes objects so (entrypoints/anthropic/serving.py,
-                // json.dumps of a tool use's input).
+                // Only /v1/messages brings objects, which it writes so
+                // (entrypoints/anthropic/serving.py, json.dumps of a tool use's input).
                 Some(input @ Json::Map(_)) => input.dump(&JsonStyle { ensure_ascii: true, ..JsonStyle::default() }),
                 _ => String::new(),
             };

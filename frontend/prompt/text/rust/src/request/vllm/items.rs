@@ -2,8 +2,8 @@
 //! ResponseOutputItem of the openai package (3.57), after ResponsesRequest.input_item_parsing
 //! (entrypoints/openai/responses/protocol.py).
 //!
-//! Of types that fit, the union takes the one with more of its fields set. Types that no conversion
-//! takes are refused at once.
+//! Where several types fit, the union takes the one with more of its fields set. Types that no
+//! conversion takes are refused at once.
 
 use super::fields::{self, Field, Kind};
 use crate::json::{Json, Map};

@@ -155,6 +155,7 @@ pub fn to_chat(templates: &Templates, convention: &Convention, mut body: Map) ->
     Ok(request)
 }
 
+/// A message with role and content alone.
 fn message_map(role: &str, content: Json) -> Map {
     Map::from_iter([("role", Json::from(role)), ("content", content)])
 }
@@ -254,6 +255,7 @@ fn check_block(block: &Map) -> Result<(), Failure> {
         Some(_) => return Err(wrong("content", "not what a block holds")),
     }
     let bad = || wrong("tool", &format!("not what a block of {kind} names"));
+    // How the block names its tool: by reference or by a definition.
     let changed = match block.get("tool").and_then(Json::as_map) {
         None => None,
         Some(tool) => match tool.text("type") {
@@ -586,6 +588,7 @@ fn effort_without_thinking(templates: &Templates, convention: &Convention) -> &'
     };
     match prompt("none") {
         None => "low",
+        // Another effort prints the same: the template has no form of its own for "none".
         none if EFFORTS.iter().any(|effort| prompt(effort) == none) => "low",
         _ => "none",
     }

@@ -1,6 +1,5 @@
-//! What the engine refuses in fields that its prompt does not depend on, alike for chats and
-//! completions.
-//! No field here changes the prompt. They are checked since a refused request has none.
+//! Refusals by fields that the prompt does not depend on, alike for chats and completions. No field
+//! here changes the prompt. They are checked since a refused request has none.
 
 use super::fields::{self, Field, Kind, I64, INT};
 use super::is_true;

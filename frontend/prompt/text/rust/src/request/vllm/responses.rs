@@ -1,6 +1,6 @@
 //! /v1/responses: entrypoints/openai/responses/protocol.py (ResponsesRequest), utils.py
 //! (construct_input_messages), and renderers/online_renderer.py, OnlineRenderer.render_responses.
-//! Of gpt-oss in `harmony_responses`.
+//! gpt-oss is in `harmony_responses`.
 //!
 //! Items of the input are read as the `openai` package types them (3.57, types/responses), in
 //! `items`.
@@ -309,6 +309,7 @@ fn check_choice(choice: Option<&Json>, tools: &[Map]) -> Result<(), Failure> {
             let mut local = 0;
             for tool in tools {
                 let own = tool.text("name").unwrap_or_default();
+                // Tools outside of namespaces match by their own name.
                 if tool.text("type") != Some("namespace") {
                     if own == name {
                         return Ok(());
@@ -343,8 +344,8 @@ fn flat_name(namespace: &str, name: &str) -> String {
     format!("{namespace}__{name}")
 }
 
-/// What the template is shown of the tools, as tools of chats; None: no tools.
-/// construct_tool_dicts; tool_parsers/utils.py, get_function_tools.
+/// The tools that the template is shown, as tools of chats; None: no tools. construct_tool_dicts;
+/// tool_parsers/utils.py, get_function_tools.
 fn functions(tools: Vec<Map>) -> Result<Option<Vec<Json>>, Failure> {
     if tools.is_empty() {
         return Ok(None);
@@ -397,6 +398,7 @@ fn custom_parameters() -> Map {
     schema
 }
 
+/// A message of a chat.
 fn message(role: &str, content: impl Into<Json>) -> Map {
     Map::from_iter([("role", Json::from(role)), ("content", content.into())])
 }
@@ -448,6 +450,7 @@ fn add(item: Item, messages: &mut Vec<Map>) -> Result<(), Failure> {
             Some(message)
         }
         Item::Message { message, .. } => {
+            // Only the first text of an assistant's message counts, as in the engine.
             let first = match message.get("content") {
                 Some(Json::List(parts)) => match parts.first() {
                     Some(first) => first.as_map().ok_or_else(|| wrong("content", "a list of something else than parts"))?.some("text"),

@@ -446,7 +446,7 @@ fn inline_system_messages_are_merged_where_the_template_wants_the_system_first()
         messages("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", body),
         "[system]a[user]q[system]b"
     );
-    // A plain Jinja2 has no such function and no such block.
+    // Plain Jinja2 has neither this function nor this block.
     assert_eq!(
         messages(
             "{{ strftime_now('') }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
