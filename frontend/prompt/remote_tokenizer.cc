@@ -97,6 +97,7 @@ class RemoteTokenizer::Impl {
     for (const std::string& url : urls) Look(url);
     auto question = std::make_shared<Question>(&io_);
     question->callback = std::move(callback);
+    question->kind = kind;
     if (absl::Status bad = Formulate(kind, model, prompt, question.get()); !bad.ok())
       return question->callback(std::move(bad));
     if (std::optional<PromptTokens> known = Find(*question))
@@ -130,6 +131,7 @@ class RemoteTokenizer::Impl {
   struct Question {
     explicit Question(asio::io_context* io) : timer(*io), another(*io) {}
     EngineQuestion what;
+    EngineKind kind = EngineKind::kVllm;      // of `urls`
     std::shared_ptr<const std::string> body;  // of `what`
     bool renders = false;                     // asked of a render endpoint, not of /tokenize
     absl::Status lacks;                       // why /tokenize cannot express it; set with `renders`
@@ -460,9 +462,10 @@ class RemoteTokenizer::Impl {
     std::exchange(question->callback, nullptr)(std::move(answer));
   }
 
-  // The path and the whole body, which names the model. The kind of the engine is no part of it.
+  // The kind of engine, which may read an equal body otherwise, the path, and the whole body, which
+  // names the model.
   static std::string KeyOf(const Question& question) {
-    return question.what.target + *question.body;
+    return static_cast<char>(question.kind) + question.what.target + *question.body;
   }
 
   // An answer of an earlier start of its engine, or one that is too old, counts as none; `Remember`

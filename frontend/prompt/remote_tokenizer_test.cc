@@ -295,6 +295,34 @@ TEST(RemoteTokenizerTest, AnEngineThatSaysThatItIsSglangIsAskedAsSuch) {
   EXPECT_TRUE(Await(asked_as_such, seconds(60)));
 }
 
+// They are asked with equal bodies for a simple chat, and their templates may differ.
+TEST(RemoteTokenizerTest, EnginesOfTwoKindsDoNotAnswerForEachOther) {
+  ByTarget vllm([&](const std::string& target) {
+    if (target == "POST /tokenize") return Answer(200, R"({"tokens":[1]})");
+    if (target != "GET /metrics") return Answer(404, "");
+    return Answer(200, "process_start_time_seconds 1\nvllm:prompt_tokens_total{engine=\"0\"} 5\n");
+  });
+  ByTarget sglang([&](const std::string& target) {
+    if (target == "POST /tokenize") return Answer(200, R"({"tokens":[2]})");
+    if (target == "GET /server_info")
+      return Answer(200, R"({"dp_size":1,"page_size":1,"startup_time":12.5,"version":"0.5.23"})");
+    return Answer(404, "");
+  });
+  RemoteTokenizerOptions options = Options({vllm.url(), sglang.url()});
+  options.look_every = seconds(60);
+  RemoteTokenizer tokenizer(options);
+  const auto token = [&](EngineKind kind) {
+    const absl::StatusOr<PromptTokens> tokens =
+        Ask(tokenizer, BodyPrompt{.path = RequestPath::kChat,
+                                  .body = std::make_shared<const std::string>(R"({"messages":[]})"),
+                                  .convention = {.engine = kind}});
+    return tokens.ok() ? tokens->tokens.front() : 0;
+  };
+  EXPECT_TRUE(
+      Await([&] { return token(EngineKind::kVllm) == 1 && token(EngineKind::kSglang) == 2; },
+            seconds(60)));
+}
+
 TEST(RemoteTokenizerTest, WhatWasAskedBeforeIsNotAskedAgainUpToTheBound) {
   TestEngine engine(Says(Answer(200, R"({"tokens":[1,2,3]})")));
   RemoteTokenizerOptions options = Options({engine.url()});

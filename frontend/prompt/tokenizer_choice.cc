@@ -192,8 +192,9 @@ void TokenizerChoice::TryBeginning(const std::shared_ptr<Task>& task, Duration l
     task->callback(std::move(second));
   };
   Tokenize(task->model, one->prompt, left,
-           [this, task, why, end, left, other = other->prompt](absl::StatusOr<PromptTokens> first) {
-             if (!first.ok()) return task->callback(why);
+           [this, task, why, end, other = other->prompt](absl::StatusOr<PromptTokens> first) {
+             const Duration left = task->started + task->deadline - Clock::Real().Now();
+             if (!first.ok() || left <= Duration(0)) return task->callback(why);
              Tokenize(task->model, other, left,
                       [end, first = *std::move(first)](absl::StatusOr<PromptTokens> second) {
                         end(first, std::move(second));

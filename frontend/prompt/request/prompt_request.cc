@@ -642,6 +642,10 @@ absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view mo
   if (models.empty()) return absl::NotFoundError("the body names no model");
   std::string value = "\"";
   for (const char c : model) {
+    if (static_cast<unsigned char>(c) < ' ') {
+      absl::StrAppend(&value, "\\u", absl::Hex(c, absl::kZeroPad4));
+      continue;
+    }
     if (c == '"' || c == '\\') value += '\\';
     value += c;
   }

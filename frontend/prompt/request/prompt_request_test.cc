@@ -63,6 +63,7 @@ TEST(WithModelTest, PutsItWhereTheBodyHasOne) {
   EXPECT_EQ(before, "m");
   EXPECT_EQ(with(R"({"mo\u0064el":"y","model":"z"})"), R"({"mo\u0064el":"a\"b","model":"a\"b"})");
   EXPECT_EQ(with(R"({"input":"x"})"), "the body names no model");
+  EXPECT_EQ(*WithModel(R"({"model":"m"})", "a\nb", &before), R"({"model":"a\u000ab"})");
   for (const char* bad : {"", "[]", "{", R"({"model":7})", R"({"model":["m"]})"})
     EXPECT_FALSE(WithModel(bad, "m", &before).ok()) << bad;
 }
