@@ -169,6 +169,11 @@ std::string KindOf(const std::vector<ServedModel>& models) {
   return owner == "sglang" ? kSglang : "";
 }
 
+std::string ReadVersion(std::string_view body) {
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? Text(json, "version") : "";
+}
+
 // An object without any of SGLang's three sizes is of another server, and says nothing.
 void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
@@ -308,10 +313,7 @@ absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout
   if (facts.kind.empty()) facts.kind = KindOf(facts.models);
   if (facts.kind != kSglang) {
     const absl::StatusOr<Answer> version = Get(engine, "/version");
-    if (version.ok() && version->status == 200) {
-      const Json json = Json::parse(version->body, nullptr, /*allow_exceptions=*/false);
-      if (json.is_object()) facts.version = Text(json, "version");
-    }
+    if (version.ok() && version->status == 200) facts.version = ReadVersion(version->body);
   }
   if (facts.kind == kVllm) AskForSources(engine, before, &facts);
   return facts;

@@ -88,6 +88,7 @@ absl::StatusOr<std::vector<ServedModel>> ReadModels(std::string_view body);
 // `kVllm`, `kSglang`, or empty: it does not say.
 std::string KindOf(const std::vector<ServedModel>& models);
 void ReadServerInfo(std::string_view body, EngineFacts* facts);  // of SGLang
+std::string ReadVersion(std::string_view body);                  // of vLLM; empty: it does not say
 void ReadMetrics(std::string_view text, EngineFacts* facts);
 
 }  // namespace kvatlas

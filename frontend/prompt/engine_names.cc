@@ -399,12 +399,19 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     });
   }
 
-  // SGLang tells its parsers there. vLLM needs no such question.
+  // Whether vLLM takes token ids in place of a chat follows from its version.
+  void AskForVersion(const std::vector<EngineUrl>& urls) {
+    Ask(urls, "/version", [&](const std::string& authority, const std::string& body) {
+      told_[authority] = EngineFacts{.kind = kVllm, .version = ReadVersion(body)};
+    });
+  }
+
+  // SGLang tells its parsers there.
   void AskForServerInfo(const std::vector<EngineUrl>& urls) {
     Ask(urls, "/server_info", [&](const std::string& authority, const std::string& body) {
       EngineFacts facts;
       ReadServerInfo(body, &facts);
-      if (facts.kind == kSglang) server_infos_[authority] = std::move(facts);
+      if (facts.kind == kSglang) told_[authority] = std::move(facts);
     });
   }
 
@@ -433,26 +440,33 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   }
 
   // Tells `conventions` what all known engines are: kind and owner by the list of models, parsers
-  // of SGLang by /server_info. Facts of an SGLang that does not answer stay while its list says
-  // that it is one. The next look is due sooner while some engine, or all, have not answered.
+  // of SGLang by /server_info, vLLM's version by /version. Facts of an engine that does not answer
+  // stay while its list says that it is of that kind. The next look is due sooner while some
+  // engine, or all, have not answered.
   void LookAtConventions(std::vector<EngineUrl> urls,
                          const std::map<std::string, std::set<Served>>& at) {
-    std::erase_if(server_infos_, [&](const auto& one) { return KindAt(one.first) != kSglang; });
-    std::erase_if(urls, [&](const EngineUrl& url) { return KindAt(url.authority()) != kSglang; });
-    if (!urls.empty()) AskForServerInfo(urls);
+    std::erase_if(told_, [&](const auto& one) { return KindAt(one.first) != one.second.kind; });
+    const auto of_kind = [&](const char* kind) {
+      std::vector<EngineUrl> found;
+      for (const EngineUrl& url : urls)
+        if (KindAt(url.authority()) == kind) found.push_back(url);
+      return found;
+    };
+    if (const auto sglang = of_kind(kSglang); !sglang.empty()) AskForServerInfo(sglang);
+    if (const auto vllm = of_kind(kVllm); !vllm.empty()) AskForVersion(vllm);
     std::vector<EngineConventions::Engine> engines;
     bool all_answered = true;
     for (const auto& [authority, models] : at) {
       const auto listed = listed_.find(authority);
       all_answered = all_answered && listed != listed_.end();
       EngineFacts facts = {.kind = KindAt(authority)};
-      if (const auto info = server_infos_.find(authority); info != server_infos_.end())
-        facts = info->second;
+      if (const auto told = told_.find(authority); told != told_.end()) facts = told->second;
       for (const Served& served : models) {
         const bool by_itself = served.model.empty() && listed != listed_.end();
         engines.push_back({.model = by_itself ? OwnName(listed->second) : served.model,
                            .authority = authority,
-                           .convention = ConventionOf(facts)});
+                           .convention = ConventionOf(facts),
+                           .takes_token_ids = TakesTokenIds(facts)});
       }
     }
     options_.conventions->Set(engines);
@@ -521,10 +535,10 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   // The following are the thread's alone. What each engine listed last, by `EngineUrl::authority`;
   // an entry goes when the frontend no longer knows the engine.
   std::map<std::string, std::vector<ServedModel>> listed_;
-  std::map<std::string, EngineFacts> server_infos_;  // of SGLang engines, by authority
-  std::function<void()> end_question_;               // null: no question is under way
-  std::optional<Time> met_at_;                       // when peers were asked for domains last
-  bool peers_told_ = false;                          // they named some then
+  std::map<std::string, EngineFacts> told_;  // by engines of themselves, by authority
+  std::function<void()> end_question_;       // null: no question is under way
+  std::optional<Time> met_at_;               // when peers were asked for domains last
+  bool peers_told_ = false;                  // they named some then
   std::thread thread_;
 
   mutable Mutex mutex_;

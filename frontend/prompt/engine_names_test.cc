@@ -296,6 +296,23 @@ TEST_F(EngineKindsTest, EnginesAreWhatTheirListsSayAndSglangTellsItsParsers) {
   EXPECT_EQ(conventions_.Of("m")->Of(sglang_.url()), 1u);
 }
 
+TEST_F(EngineKindsTest, AVllmThatTakesTokenIdsIsKnownByItsVersion) {
+  vllm_.SetOwner("vllm", R"({"version":"0.32.1"})");
+  leaf_.urls = {{"w0", vllm_.url()}, {"w1", sglang_.url()}};
+  Start();
+  DiscoverEngines();
+  ASSERT_TRUE(AwaitKinds("m", {"vllm", "sglang reasoning_parser=qwen3"}));
+  EXPECT_FALSE(conventions_.Of("m")->TakesTokenIds(vllm_.url()));
+  vllm_.SetOwner("vllm", R"({"version":"0.33.0"})");
+  EXPECT_TRUE(Await(
+      [&] {
+        Find("m");
+        return conventions_.Of("m")->TakesTokenIds(vllm_.url());
+      },
+      std::chrono::seconds(60)));
+  EXPECT_FALSE(conventions_.Of("m")->TakesTokenIds(sglang_.url()));
+}
+
 TEST_F(EngineKindsTest, AKindIsLearnedLateAndAnew) {
   leaf_.urls = {{"w0", sglang_.url()}};
   Start();

@@ -43,7 +43,7 @@ class ModelsEngine {
     MutexLock lock(&mutex_);
     refuses_ = true;
   }
-  // The engine's name in its list, and its answer to /server_info.
+  // The engine's name in its list, and its answer to /server_info and /version.
   void SetOwner(const std::string& owner, const std::string& server_info = "{}") {
     MutexLock lock(&mutex_);
     owner_ = owner;
@@ -58,7 +58,7 @@ class ModelsEngine {
     MutexLock lock(&mutex_);
     return lists_asked_;
   }
-  // Requests but those for lists, as they came.
+  // Requests but those for lists and versions, as they came.
   std::vector<std::string> got() {
     MutexLock lock(&mutex_);
     return got_;
@@ -76,10 +76,12 @@ class ModelsEngine {
       for (const std::string& adapter : adapters_)
         absl::StrAppend(&body, R"(,{"id":")", adapter, R"(","parent":")", model_, R"("})");
       body += "]}";
-    } else {
+    } else if (!absl::StartsWith(request, "GET /version ")) {
       got_.push_back(request);
     }
-    if (absl::StartsWith(request, "GET /server_info ")) body = server_info_;
+    if (absl::StartsWith(request, "GET /server_info ") ||
+        absl::StartsWith(request, "GET /version "))
+      body = server_info_;
     if (absl::StartsWith(request, "POST /tokenize ")) {
       body = absl::StrCat(R"({"tokens":[)", absl::StrJoin(std::vector<int>(tokens_, kToken), ","),
                           "]}");
