@@ -226,8 +226,8 @@ void Route::OnTop(TopAnswer top) {
 void Route::AskNext() {
   const Answers& answers = try_->answers;
   std::vector<Target> targets = try_->search.Take(answers);
-  // With an answer in hand no cell is asked that is only remembered. Workers over their thresholds
-  // are at least alive: what is remembered knows no better ones.
+  // With a good answer in hand no further source is asked (`target.h` has their order). Nor with
+  // workers that are over their thresholds alone: they live, and further sources know no better.
   while (targets.empty() && !answers.any_good() && answers.overloaded() == 0 &&
          try_->search.NextSource())
     targets = try_->search.Take(answers);

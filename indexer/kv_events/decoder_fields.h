@@ -108,8 +108,8 @@ class KeyReader {
 };
 
 // A set of fields.
-using EventFields = uint32_t;
-static_assert(kEventFields <= 32, "a field more needs a wider set");
+using EventFields = uint64_t;
+static_assert(kEventFields <= 64, "a field more needs a wider set");
 constexpr EventFields Bit(EventField field) { return EventFields{1} << static_cast<int>(field); }
 
 }  // namespace kvatlas

@@ -5,7 +5,7 @@
 //          ◀── the same bytes, as they come ──╯ ◀──────────────────── engine
 //                                             ╰─▶ Report: accepted, finished, cached tokens
 //
-//   POST /v1/chat/completions, /v1/completions, /v1/responses
+//   POST of a path with a prompt (`RequestPathOf`: chats, completions, responses, messages, generate)
 //                                                by prompt; by load alone when there are no tokens of it
 //   one that names what an engine has stored (`RequestWishes`)
 //                                                by load, the engine that made it; after a 404 of one the others are asked
