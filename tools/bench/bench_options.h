@@ -27,8 +27,6 @@ struct BenchOptions {
   SinkKind sink = SinkKind::kNone;
   uint32_t event_threads = 1;
   uint32_t query_threads = 1;
-  // Threads for structures that hand work out; 0: they work on their caller's.
-  uint32_t executor_threads = 0;
   uint32_t repeat = 1;
   // Queries that are checked; 0: none.
   uint64_t check = 0;

@@ -1,5 +1,5 @@
 // What was measured, and how is it told? One structure on one input: the fields of a JSON line and
-// the columns of a table for people.
+// the rows of a table for people.
 //
 // *Truth*: what was not measured is absent here, `null` in JSON and a dash in the table, never a
 // number.
@@ -94,8 +94,6 @@ struct BenchResult {
   // Closed loop: per second of processor time of the threads that did it, so per thread.
   std::optional<double> event_block_ops_per_cpu_s;
   std::optional<double> query_block_ops_per_cpu_s;
-  // Of `--scale`: per thread, as a share of what a thread did at the first number of threads.
-  std::optional<double> efficiency;
   std::optional<double> ns_per_stored_block;
   std::optional<double> ns_per_removed_block;
   std::optional<double> ns_per_query_block;
@@ -124,7 +122,7 @@ struct BenchResult {
 // One line of JSON, with `ops` the input's name.
 std::string ToJson(const BenchResult& result, const std::string& ops);
 
-// Aligned columns; only those that some result has.
+// A row for each figure that some result has, named as in JSON, and a column for each structure.
 std::string ToTable(std::span<const BenchResult> results);
 
 // What several repetitions say together: every column's best; block ops also median, worst and

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "tools/bench/thread_pool.h"
 
 namespace kvatlas {
 namespace {
@@ -102,10 +101,8 @@ std::span<const Overlap> ExpectedAnswers::answer(size_t sample) const {
 BenchResult RunCheck(const Contender& contender, const BenchInput& input,
                      const ExpectedAnswers& expected, const BenchOptions& options) {
   BenchResult result;
-  std::unique_ptr<ThreadPool> pool;
-  if (options.executor_threads > 0) pool = std::make_unique<ThreadPool>(options.executor_threads);
   absl::StatusOr<std::unique_ptr<Index>> index =
-      MakeWithHolders(contender, WarmOptions(input.workers(), pool.get()), input.workers());
+      MakeWithHolders(contender, WarmOptions(input.workers()), input.workers());
   if (!index.ok()) {
     result.skipped = std::string(index.status().message());
     return result;
@@ -121,7 +118,6 @@ BenchResult RunCheck(const Contender& contender, const BenchInput& input,
     if (step.kind != OpKind::kQuery) {
       (*index)->Apply(HolderIndex{step.worker}, input.event(step), nullptr).IgnoreError();
     } else if (expected.Sampled(query++)) {
-      if (pool != nullptr) pool->Drain();
       asker.Ask(**index, input.query(step));
       Compare(expected.answer(check.queries), asker.Answer(), &got, &check);
     }

@@ -1,4 +1,15 @@
-#include "tools/bench/closed_bench.h"
+// How fast is a structure when several threads write and ask at once, as fast as they can?
+//
+//   first half of the file     its events, unmeasured, on the event threads
+//   ── all threads meet ──
+//   second half                event threads apply its events, each the workers w with w % threads = its number;
+//                              query threads ask its queries again and again until the last event is applied
+//
+// *Truth*: events of a worker stay in order. Block ops per second are those of events plus those of
+// queries. With no event thread every query thread asks all queries `query_passes` times; with no
+// query thread only events are measured.
+
+#include "tools/bench/modes.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,7 +19,6 @@
 #include <thread>
 #include <utility>
 
-#include "tools/bench/thread_pool.h"
 #include "tools/bench/timing.h"
 
 namespace kvatlas {
@@ -42,9 +52,8 @@ struct QueryLane {
 
 class ClosedRun {
  public:
-  ClosedRun(Index* index, ThreadPool* pool, const BenchInput& input, const BenchOptions& options)
+  ClosedRun(Index* index, const BenchInput& input, const BenchOptions& options)
       : index_(index),
-        pool_(pool),
         input_(input),
         options_(options),
         limit_(options.limit_s * (options.event_threads + options.query_threads)),
@@ -99,13 +108,8 @@ class ClosedRun {
     return index_->Apply(HolderIndex{step.worker}, input_.event(step), nullptr).ok();
   }
 
-  void Drain() {
-    if (pool_ != nullptr) pool_->Drain();
-  }
-
   void ApplyBefore() {
     for (const BenchInput::Step* step : built_) Apply(*step);
-    Drain();
   }
 
   // True when time is up; looked at now and then.
@@ -116,7 +120,6 @@ class ClosedRun {
 
   void RunEvents(EventLane* lane) {
     for (size_t i = 0; i < lane->before.size() && !TimeIsUp(i); ++i) Apply(*lane->before[i]);
-    Drain();
     meet_.arrive_and_wait();
     const double start_s = NowSeconds(), cpu_start_s = ThreadCpuSeconds();
     for (size_t i = 0; i < lane->measured.size() && !TimeIsUp(i); ++i) {
@@ -130,7 +133,6 @@ class ClosedRun {
       lane->refused += !ok;
     }
     lane->cpu_s = ThreadCpuSeconds() - cpu_start_s;
-    Drain();
     lane->seconds = NowSeconds() - start_s;
     lanes_done_.fetch_add(1);
   }
@@ -182,10 +184,7 @@ class ClosedRun {
     if (all_blocks == 0) return;
     result->block_ops = result->block_ops.value_or(0) + all_blocks;
     result->event_block_ops_per_s = static_cast<double>(all_blocks) / seconds;
-    // What an executor's threads did is not in the time of these.
-    if (pool_ == nullptr) {
-      result->event_block_ops_per_cpu_s = static_cast<double>(all_blocks) / cpu_s;
-    }
+    result->event_block_ops_per_cpu_s = static_cast<double>(all_blocks) / cpu_s;
     result->write_ns = writes.InNs();
     const auto ns = [&](OpKind kind) -> std::optional<double> {
       const int k = static_cast<int>(kind);
@@ -221,7 +220,6 @@ class ClosedRun {
   }
 
   Index* const index_;
-  ThreadPool* const pool_;
   const BenchInput& input_;
   const BenchOptions& options_;
   const TimeLimit limit_;
@@ -240,19 +238,17 @@ BenchResult RunClosed(const Contender& contender, const BenchInput& input,
                       const BenchOptions& options) {
   std::vector<BenchResult> repetitions;
   NsPerTick();
-  std::unique_ptr<ThreadPool> pool;
-  if (options.executor_threads > 0) pool = std::make_unique<ThreadPool>(options.executor_threads);
   std::unique_ptr<Index> index;
   for (uint32_t i = 0; i < options.repeat; ++i) {
     BenchResult result;
     absl::StatusOr<std::unique_ptr<Index>> next =
-        NextIndex(contender, input.workers(), options.reuse, pool.get(), std::move(index));
+        NextIndex(contender, input.workers(), options.reuse, std::move(index));
     if (!next.ok()) {
       result.skipped = std::string(next.status().message());
       return result;
     }
     index = *std::move(next);
-    ClosedRun run(index.get(), pool.get(), input, options);
+    ClosedRun run(index.get(), input, options);
     result.skipped = run.Run();
     if (result.skipped.has_value()) return result;
     run.Report(&result);

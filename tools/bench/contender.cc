@@ -69,11 +69,10 @@ absl::StatusOr<std::vector<Contender>> ContendersByName(const std::vector<std::s
   return contenders;
 }
 
-IndexOptions WarmOptions(uint32_t workers, Executor* executor) {
+IndexOptions WarmOptions(uint32_t workers) {
   IndexOptions options;
   options.holders_max = std::max(1u, workers);
   options.retained_bytes = kRetainedBytes;
-  options.executor = executor;
   return options;
 }
 
@@ -95,16 +94,14 @@ absl::StatusOr<std::unique_ptr<Index>> MakeWithHolders(const Contender& contende
 }
 
 absl::StatusOr<std::unique_ptr<Index>> NextIndex(const Contender& contender, uint32_t workers,
-                                                 bool reuse, ThreadPool* pool,
-                                                 std::unique_ptr<Index> old) {
+                                                 bool reuse, std::unique_ptr<Index> old) {
   if (old == nullptr || !reuse) {
     old.reset();
-    return MakeWithHolders(contender, WarmOptions(workers, pool), workers);
+    return MakeWithHolders(contender, WarmOptions(workers), workers);
   }
   for (uint32_t worker = 0; worker < workers; ++worker) {
     old->Apply(HolderIndex{worker}, Cleared{}, nullptr).IgnoreError();
   }
-  if (pool != nullptr) pool->Drain();
   return old;
 }
 

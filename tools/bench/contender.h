@@ -11,7 +11,6 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/index/index.h"
-#include "tools/bench/thread_pool.h"
 
 namespace kvatlas {
 
@@ -30,8 +29,7 @@ absl::StatusOr<std::vector<Contender>> ContendersByName(const std::vector<std::s
 
 // What a structure is made with where speed is measured: room for `workers`, and memory that was
 // given back is kept for the next repetition, as the allocator of the published peers is told to.
-// `executor` may be null.
-IndexOptions WarmOptions(uint32_t workers, Executor* executor);
+IndexOptions WarmOptions(uint32_t workers);
 
 // A new structure with holders 0 … workers-1. RESOURCE_EXHAUSTED when it cannot have so many.
 absl::StatusOr<std::unique_ptr<Index>> MakeWithHolders(const Contender& contender,
@@ -39,10 +37,9 @@ absl::StatusOr<std::unique_ptr<Index>> MakeWithHolders(const Contender& contende
                                                        uint32_t workers);
 
 // For the next repetition: a warm new structure with holders, or, with `reuse`, `old` without its
-// blocks. `pool` may be null.
+// blocks.
 absl::StatusOr<std::unique_ptr<Index>> NextIndex(const Contender& contender, uint32_t workers,
-                                                 bool reuse, ThreadPool* pool,
-                                                 std::unique_ptr<Index> old);
+                                                 bool reuse, std::unique_ptr<Index> old);
 
 }  // namespace kvatlas
 

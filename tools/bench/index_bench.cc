@@ -2,20 +2,14 @@
 
 #include <malloc.h>
 
-#include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "tools/bench/bench_input.h"
 #include "tools/bench/check.h"
-#include "tools/bench/closed_bench.h"
-#include "tools/bench/mem_bench.h"
-#include "tools/bench/open_bench.h"
-#include "tools/bench/seq_bench.h"
+#include "tools/bench/modes.h"
 
 namespace kvatlas {
 namespace {
@@ -42,8 +36,8 @@ HarnessCost CostOf(const BenchResult& null) {
           .ns_per_query_block = null.ns_per_query_block};
 }
 
-void Label(const BenchPlan& plan, const BenchOptions& options, const std::string& name,
-           BenchResult* result) {
+void Label(const BenchPlan& plan, const std::string& name, BenchResult* result) {
+  const BenchOptions& options = plan.options;
   const bool alone = plan.mode != BenchMode::kClosed && plan.mode != BenchMode::kOpen;
   result->index = name;
   result->mode = NameOf(plan.mode);
@@ -53,39 +47,6 @@ void Label(const BenchPlan& plan, const BenchOptions& options, const std::string
   result->query_threads = alone ? 1 : options.query_threads;
   if (options.write_blocks_max > 0) result->write_blocks_max = options.write_blocks_max;
 }
-
-// The numbers of threads to measure with.
-std::vector<BenchOptions> Variants(const BenchPlan& plan) {
-  if (plan.mode != BenchMode::kClosed || plan.scale.empty()) return {plan.options};
-  std::vector<BenchOptions> variants;
-  for (uint32_t threads : plan.scale) {
-    for (const auto& [events, queries] :
-         {std::pair{threads, 0u}, std::pair{0u, threads}, std::pair{threads, threads}}) {
-      BenchOptions options = plan.options;
-      options.event_threads = events;
-      options.query_threads = queries;
-      variants.push_back(options);
-    }
-  }
-  return variants;
-}
-
-// Fills in `efficiency`: compares with the same structure in the same role at its first number of
-// threads.
-class Efficiency {
- public:
-  void Add(BenchResult* result) {
-    if (!result->block_ops_per_s.has_value()) return;
-    const bool writes = result->event_threads > 0, asks = result->query_threads > 0;
-    const double per_thread =
-        *result->block_ops_per_s / std::max(result->event_threads, result->query_threads);
-    const auto [first, is_new] = first_.try_emplace({result->index, writes, asks}, per_thread);
-    result->efficiency = per_thread / first->second;
-  }
-
- private:
-  std::map<std::tuple<std::string, bool, bool>, double> first_;
-};
 
 class Runner {
  public:
@@ -150,28 +111,24 @@ std::vector<BenchResult> RunBench(const std::vector<Contender>& contenders, cons
     runner.RunMemory(contenders, &results);
     for (size_t i = 0; i < results.size(); ++i) {
       runner.AddCheck(contenders[i], &results[i]);
-      Label(plan, plan.options, contenders[i].name, &results[i]);
+      Label(plan, contenders[i].name, &results[i]);
       done(results[i]);
     }
     return results;
   }
   KeepFreedMemory();
   BenchInput& input = runner.input();
-  Efficiency efficiency;
-  for (const BenchOptions& options : Variants(plan)) {
-    std::optional<HarnessCost> harness;
-    if (plan.mode != BenchMode::kOpen) {
-      harness = CostOf(RunTimed(plan.mode, NullContender(), input, options));
-    }
-    for (const Contender& contender : contenders) {
-      BenchResult result = RunTimed(plan.mode, contender, input, options);
-      runner.AddCheck(contender, &result);
-      Label(plan, options, contender.name, &result);
-      result.harness = harness;
-      if (!plan.scale.empty()) efficiency.Add(&result);
-      done(result);
-      results.push_back(std::move(result));
-    }
+  std::optional<HarnessCost> harness;
+  if (plan.mode != BenchMode::kOpen) {
+    harness = CostOf(RunTimed(plan.mode, NullContender(), input, plan.options));
+  }
+  for (const Contender& contender : contenders) {
+    BenchResult result = RunTimed(plan.mode, contender, input, plan.options);
+    runner.AddCheck(contender, &result);
+    Label(plan, contender.name, &result);
+    result.harness = harness;
+    done(result);
+    results.push_back(std::move(result));
   }
   return results;
 }

@@ -26,13 +26,10 @@ std::string_view NameOf(SinkKind sink);
 struct BenchPlan {
   BenchMode mode = BenchMode::kSeq;
   BenchOptions options;
-  // Closed loop: for every number N of threads here, N event threads alone, N query threads alone,
-  // and N of both. Empty: the threads of `options`.
-  std::vector<uint32_t> scale;
 };
 
-// One result for every structure (three for every number of `scale`), `done` called with each as it
-// comes. Speed is measured for `null` first and stands beside all as the harness's own cost.
+// One result for every structure, `done` called with each as it comes. Speed is measured for `null`
+// first and stands beside all as the harness's own cost.
 std::vector<BenchResult> RunBench(const std::vector<Contender>& contenders, const OpsFile& file,
                                   const BenchPlan& plan,
                                   const std::function<void(const BenchResult&)>& done);

@@ -7,21 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "indexer/process/flags.h"
 #include "tools/bench/index_bench.h"
-#include "tools/bench/svg_plot.h"
 
 namespace kvatlas {
 namespace {
 
 struct Arguments {
-  std::string ops, json, svg;
+  std::string ops, json;
   std::vector<std::string> indexes = {"all"};
   std::string mode = "seq";
   std::string query = "full";
   std::string sink = "none";
-  std::vector<std::string> scale;
   bool quiet = false;
 };
 
@@ -61,11 +58,6 @@ void Declare(FlagSet* flags, Arguments* arguments, BenchOptions* options) {
                    "seq, steady: what is done with the changes of events, as a leaf does", Sinks());
   flags->Add("event_threads", &options->event_threads, "threads that apply events", 0, kThreadsMax);
   flags->Add("query_threads", &options->query_threads, "threads that ask", 0, kThreadsMax);
-  flags->Add("executor_threads", &options->executor_threads,
-             "threads for structures that hand work out; 0: they work on their caller's", 0,
-             kThreadsMax);
-  flags->Add("scale", &arguments->scale,
-             "closed: numbers of threads, each for events, for queries and for both");
   flags->Add("query_passes", &options->query_passes,
              "closed without event threads: how often all queries are asked", 1);
   flags->Add("repeat", &options->repeat,
@@ -79,7 +71,6 @@ void Declare(FlagSet* flags, Arguments* arguments, BenchOptions* options) {
   flags->Add("speed", &options->speed, "open: one speed instead of the highest, 0 search", 0.0);
   flags->Add("churn", &options->churn, "mem: replace the live holdings so many times");
   flags->Add("json", &arguments->json, "file for one JSON object per line; `-` standard output");
-  flags->Add("svg", &arguments->svg, "file for a plot");
   flags->Add("quiet", &arguments->quiet, "no progress on standard error");
 }
 
@@ -100,22 +91,14 @@ absl::StatusOr<BenchPlan> PlanOf(const Arguments& arguments, BenchOptions option
   plan.mode = static_cast<BenchMode>(PlaceOf(arguments.mode, Modes()));
   options.query = static_cast<QueryForm>(PlaceOf(arguments.query, QueryForms()));
   options.sink = static_cast<SinkKind>(PlaceOf(arguments.sink, Sinks()));
-  if (options.sink != SinkKind::kNone &&
-      ((plan.mode != BenchMode::kSeq && plan.mode != BenchMode::kSteady) ||
-       options.executor_threads > 0)) {
-    return absl::InvalidArgumentError("--sink: only of modes seq and steady, on one thread");
+  if (options.sink != SinkKind::kNone && plan.mode != BenchMode::kSeq &&
+      plan.mode != BenchMode::kSteady) {
+    return absl::InvalidArgumentError("--sink: only of modes seq and steady");
   }
   if (!arguments.quiet) {
     options.progress = [](const std::string& what) {
       std::fprintf(stderr, "index_bench: %s\n", what.c_str());
     };
-  }
-  for (const std::string& text : arguments.scale) {
-    uint32_t threads = 0;
-    if (!absl::SimpleAtoi(text, &threads) || threads == 0) {
-      return absl::InvalidArgumentError("--scale: '" + text + "' is no number of threads");
-    }
-    plan.scale.push_back(threads);
   }
   if (plan.mode == BenchMode::kClosed && options.event_threads + options.query_threads == 0) {
     return absl::InvalidArgumentError("closed needs an event thread or a query thread");
@@ -156,11 +139,6 @@ int Main(int argc, char** argv) {
   (json_to_stdout ? std::cerr : std::cout) << name << ", " << arguments.mode << ", query "
                                            << arguments.query << ", sink " << arguments.sink << "\n"
                                            << ToTable(results);
-  if (!arguments.svg.empty()) {
-    std::ofstream svg(arguments.svg);
-    svg << ToSvg(results, name + ", " + arguments.mode + ", query " + arguments.query);
-    if (!svg.flush()) return Fail(arguments.svg + ": cannot be written");
-  }
   return 0;
 }
 

@@ -1,4 +1,15 @@
-#include "tools/bench/open_bench.h"
+// How much can be offered to a structure before it falls behind?
+//
+// Operations are issued at `speed` times their recorded times: events by threads to which workers
+// stick, queries by turns. Latency counts from the moment an operation was due. A speed is
+// sustained when at least 99 % of the offered rate is achieved, drain included; the highest such
+// speed is looked for by doubling, then by halving the interval. Every trial starts with an empty
+// structure.
+//
+// *Truth*: an operation that is not due is waited for by spinning, so a thread needs a core of its
+// own. The trace's bursts are in it: operations of one recorded moment are due at once.
+
+#include "tools/bench/modes.h"
 
 #include <algorithm>
 #include <barrier>
@@ -7,7 +18,6 @@
 #include <thread>
 #include <utility>
 
-#include "tools/bench/thread_pool.h"
 #include "tools/bench/timing.h"
 
 namespace kvatlas {
@@ -58,12 +68,8 @@ class OpenBench {
   }
 
   absl::StatusOr<Trial> Try(double speed) {
-    std::unique_ptr<ThreadPool> pool;
-    if (options_.executor_threads > 0) {
-      pool = std::make_unique<ThreadPool>(options_.executor_threads);
-    }
     absl::StatusOr<std::unique_ptr<Index>> index =
-        MakeWithHolders(contender_, WarmOptions(input_.workers(), pool.get()), input_.workers());
+        MakeWithHolders(contender_, WarmOptions(input_.workers()), input_.workers());
     if (!index.ok()) return index.status();
     double start_s = 0;
     std::barrier meet(static_cast<std::ptrdiff_t>(events_.size() + queries_.size()),
@@ -76,7 +82,6 @@ class OpenBench {
         threads.emplace_back([&, this] {
           meet.arrive_and_wait();
           RunLane(index->get(), speed, &lane);
-          if (pool != nullptr) pool->Drain();
           lane.end_s = NowSeconds();
         });
       }

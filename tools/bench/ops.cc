@@ -11,8 +11,6 @@
 #include <limits>
 #include <utility>
 
-#include "tools/bench/smg_corpus.h"
-
 namespace kvatlas {
 namespace {
 
@@ -136,7 +134,7 @@ absl::Status ParseOps(std::span<const unsigned char> bytes, OpsHeader* header,
     return absl::InvalidArgumentError("shorter than its header");
   std::memcpy(header, bytes.data(), sizeof(OpsHeader));
   if (std::memcmp(header->magic, kMagic, sizeof(kMagic)) != 0) {
-    return absl::InvalidArgumentError("neither KVOPS001 nor SMGMCK01");
+    return absl::InvalidArgumentError("not a KVOPS001 file");
   }
   if (header->reserved != 0) return absl::InvalidArgumentError("the reserved field is not 0");
   bytes = bytes.subspan(sizeof(OpsHeader));
@@ -164,7 +162,6 @@ absl::Status ParseOps(std::span<const unsigned char> bytes, OpsHeader* header,
 
 struct OpsFile::Contents {
   Mapping mapping;
-  SmgCorpus corpus;  // owns the blocks of a translated file
   OpsHeader header{};
   std::vector<BenchOp> ops;
 };
@@ -180,23 +177,8 @@ std::span<const BenchOp> OpsFile::ops() const { return contents_->ops; }
 absl::StatusOr<OpsFile> OpsFile::Open(const std::string& path) {
   auto contents = std::make_unique<Contents>();
   if (absl::Status mapped = contents->mapping.Map(path); !mapped.ok()) return mapped;
-  const std::span<const unsigned char> bytes = contents->mapping.bytes();
-  absl::Status parsed;
-  if (IsSmgCorpus(bytes)) {
-    parsed = ReadSmgCorpus(bytes, &contents->corpus);
-    if (parsed.ok()) {
-      contents->ops = contents->corpus.Ops();
-      contents->header.block_size = contents->corpus.block_size;
-      contents->header.workers = contents->corpus.workers;
-      for (const BenchOp& op : contents->ops) {
-        Count(op.header, &contents->header);
-        contents->header.duration_ns = std::max(contents->header.duration_ns, op.header.time_ns);
-      }
-      std::memcpy(contents->header.magic, kMagic, sizeof(kMagic));
-    }
-  } else {
-    parsed = ParseOps(bytes, &contents->header, &contents->ops);
-  }
+  const absl::Status parsed =
+      ParseOps(contents->mapping.bytes(), &contents->header, &contents->ops);
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(path + ": " + std::string(parsed.message()));
   }

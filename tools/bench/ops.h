@@ -72,9 +72,7 @@ struct BenchOp {
 
 class OpsFile {
  public:
-  // NOT_FOUND, or INVALID_ARGUMENT "FILE: operation N: reason". Also reads SMG's corpora
-  // (`SMGMCK01`), told by their magic: engine hashes become sequence hashes of the contract, dp
-  // ranks become workers of their own.
+  // NOT_FOUND, or INVALID_ARGUMENT "FILE: operation N: reason".
   static absl::StatusOr<OpsFile> Open(const std::string& path);
 
   OpsFile(OpsFile&&);

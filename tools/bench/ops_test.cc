@@ -110,7 +110,7 @@ TEST(OpsTest, NoFileIsNotFound) {
 
 TEST(OpsTest, AnotherFormatIsRefused) {
   ExpectRefused("short", "shorter than its header");
-  ExpectRefused(std::string(100, 'x'), "neither KVOPS001 nor SMGMCK01");
+  ExpectRefused(std::string(100, 'x'), "not a KVOPS001 file");
 }
 
 TEST(OpsTest, EveryPrefixIsRefused) {
@@ -143,105 +143,6 @@ TEST(OpsTest, AnOperationThatCannotBeIsNamed) {
   ExpectRefused(ExampleWith<uint32_t>(kRemoveAt + 8, ~0u),
                 "operation 2: the file ends in its blocks");
   ExpectRefused(ExampleWith<uint32_t>(kClearAt + 8, 1), "operation 3: a clear names blocks");
-}
-
-// ---- SMG's corpora ----
-
-// Appends numbers as they lie in memory.
-class Bytes {
- public:
-  template <typename Number>
-  Bytes& Add(Number number) {
-    bytes_.append(reinterpret_cast<const char*>(&number), sizeof(number));
-    return *this;
-  }
-  Bytes& Add(const std::string& text) {
-    bytes_ += text;
-    return *this;
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  std::string bytes_;
-};
-
-struct CorpusOptions {
-  uint64_t parent = 901;
-  uint64_t totals_queries = 1;
-};
-
-// Worker 77 stores [901 902] of locals 1 2, rank 1 of it [901] of local 5; 902 is followed by [903]
-// of local 3; 902 and an unknown one are removed; a query of locals 1 2 3; a clear.
-std::string ExampleCorpus(const CorpusOptions& options = {}) {
-  Bytes out;
-  out.Add(std::string("SMGMCK01")).Add(1u).Add(64u);
-  for (int i = 0; i < 5; ++i) out.Add(uint64_t{1});
-  out.Add(options.totals_queries);
-  for (uint64_t total : {3, 1, 1, 3, 4, 2}) out.Add(total);
-  out.Add(uint64_t{5}).Add(std::string("trace"));
-  out.Add(uint64_t{3});
-  for (uint64_t local : {1, 2, 3}) out.Add(local);
-  out.Add(uint64_t{4});
-  for (uint64_t number : {901, 1, 902, 2, 903, 3, 901, 5}) out.Add(number);
-  out.Add(uint64_t{2}).Add(uint64_t{902}).Add(uint64_t{555});
-  out.Add(uint64_t{6});
-  const auto store = [&](uint32_t id, uint32_t rank, bool has_parent, uint64_t parent,
-                         uint64_t start, uint32_t length) {
-    out.Add(id).Add(uint64_t{100}).Add(uint64_t{77}).Add(uint8_t{1}).Add(rank).Add(uint64_t{id});
-    out.Add(uint8_t{has_parent}).Add(parent).Add(uint8_t{0}).Add(0u).Add(start).Add(length);
-  };
-  store(0, 0, false, 0, 0, 2);
-  store(1, 1, false, 0, 3, 1);
-  store(2, 0, true, options.parent, 2, 1);
-  out.Add(3u).Add(uint64_t{200}).Add(uint64_t{77}).Add(uint8_t{2}).Add(0u).Add(uint64_t{3});
-  out.Add(uint64_t{0}).Add(2u);
-  out.Add(4u).Add(uint64_t{300}).Add(uint64_t{0}).Add(uint8_t{0}).Add(uint64_t{0}).Add(3u);
-  out.Add(5u).Add(uint64_t{400}).Add(uint64_t{77}).Add(uint8_t{3}).Add(1u).Add(uint64_t{4});
-  return out.bytes();
-}
-
-TEST(SmgCorpusTest, EngineHashesBecomeSequenceHashes) {
-  WriteAll(TestPath(), ExampleCorpus({.parent = 902, .totals_queries = 1}));
-  absl::StatusOr<OpsFile> file = OpsFile::Open(TestPath());
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->header().workers, 2u);
-  EXPECT_EQ(file->header().block_size, 64u);
-  EXPECT_EQ(file->header().store_blocks, 4u);
-  EXPECT_EQ(file->header().duration_ns, 400u);
-  const std::vector<OpBlock> sequence = Sequence(1, 3);
-  const std::span<const BenchOp> ops = file->ops();
-  ASSERT_EQ(ops.size(), 6u);
-  EXPECT_EQ(ops[0].blocks[1].seq, sequence[1].seq);
-  EXPECT_EQ(ops[1].header.worker, 1u);
-  EXPECT_EQ(ops[1].blocks[0].seq, SequenceHash{5});
-  EXPECT_EQ(ops[2].header.position, 2u);
-  EXPECT_EQ(ops[2].header.parent, Raw(sequence[1].seq));
-  EXPECT_EQ(ops[2].blocks[0].seq, sequence[2].seq);
-  ASSERT_EQ(ops[3].removed.size(), 1u);
-  EXPECT_EQ(ops[3].removed[0], sequence[1].seq);
-  EXPECT_EQ(ops[4].header.kind, OpKind::kQuery);
-  EXPECT_EQ(ops[4].blocks[2].seq, sequence[2].seq);
-  EXPECT_EQ(ops[5].header.kind, OpKind::kClear);
-  EXPECT_EQ(ops[5].header.worker, 1u);
-}
-
-TEST(SmgCorpusTest, AParentIsLookedForInItsOwnRank) {
-  ExpectRefused(ExampleCorpus({.parent = 555, .totals_queries = 1}),
-                "operation 2: its parent was never stored");
-}
-
-TEST(SmgCorpusTest, TotalsMustBeThoseOfTheOperations) {
-  ExpectRefused(ExampleCorpus({.parent = 901, .totals_queries = 2}),
-                "the totals are not what the operations have");
-}
-
-TEST(SmgCorpusTest, EveryPrefixIsRefused) {
-  const std::string bytes = ExampleCorpus();
-  for (size_t size = 1; size < bytes.size(); ++size) {
-    EXPECT_FALSE(StatusOfFile(bytes.substr(0, size)).ok()) << size;
-  }
-  EXPECT_TRUE(StatusOfFile(bytes).ok());
-  ExpectRefused(bytes + "x", "bytes after the last operation");
 }
 
 }  // namespace

@@ -1,4 +1,14 @@
-#include "tools/bench/seq_bench.h"
+// How fast is a structure on one thread, operation by operation in the order of the file?
+//
+// Every operation is timed by itself; block ops per second are all hashes over the sum of the
+// times, so what the harness does in between costs nothing. Answers go to memory that is used
+// again.
+//
+// Two figures of the same passes: from nothing to the end (cold: every repetition begins with an
+// empty structure), and of the second half of the operations alone (steady: the structure has what
+// the first half left).
+
+#include "tools/bench/modes.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -7,7 +17,6 @@
 
 #include "indexer/base/clock.h"
 #include "tools/bench/bench_sink.h"
-#include "tools/bench/thread_pool.h"
 #include "tools/bench/timing.h"
 
 namespace kvatlas {
@@ -35,9 +44,8 @@ struct Counts {
 // One pass over the input.
 class Pass {
  public:
-  Pass(Index* index, ThreadPool* pool, const BenchInput& input, const BenchOptions& options)
+  Pass(Index* index, const BenchInput& input, const BenchOptions& options)
       : index_(index),
-        pool_(pool),
         input_(input),
         asker_(options),
         sink_(options.sink, index, &Clock::Real()),
@@ -92,14 +100,12 @@ class Pass {
     const HolderIndex holder{step.worker};
     const uint64_t start = Ticks();
     const absl::Status status = sink_.Apply(holder, event);
-    if (pool_ != nullptr) pool_->Drain();
     const uint64_t ticks = Ticks() - start;
     if (!status.ok() && refused_++ == 0) refused_why_ = std::string(status.message());
     return ticks;
   }
 
   Index* const index_;
-  ThreadPool* const pool_;  // null: the structure works on this thread
   const BenchInput& input_;
   Asker asker_;
   BenchSink sink_;
@@ -180,20 +186,18 @@ BenchResult ResultOf(const BenchInput& input, const Pass& pass, Part part) {
 BenchResult RunSeq(const Contender& contender, const BenchInput& input,
                    const BenchOptions& options) {
   std::vector<BenchResult> repetitions, second_halves;
-  std::unique_ptr<ThreadPool> pool;
-  if (options.executor_threads > 0) pool = std::make_unique<ThreadPool>(options.executor_threads);
   std::unique_ptr<Index> index;
   StepTicks fastest;
   for (uint32_t i = 0; i < options.repeat; ++i) {
     BenchResult result;
     absl::StatusOr<std::unique_ptr<Index>> next =
-        NextIndex(contender, input.workers(), options.reuse, pool.get(), std::move(index));
+        NextIndex(contender, input.workers(), options.reuse, std::move(index));
     if (!next.ok()) {
       result.skipped = std::string(next.status().message());
       return result;
     }
     index = *std::move(next);
-    Pass pass(index.get(), pool.get(), input, options);
+    Pass pass(index.get(), input, options);
     result.skipped = pass.Run();
     if (result.skipped.has_value()) return result;
     result = ResultOf(input, pass, Part::kAll);

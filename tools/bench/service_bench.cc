@@ -16,15 +16,12 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
-#include "tools/bench/ops.h"
 #include "tools/bench/service_bench_engines.h"
 #include "tools/bench/service_bench_grpc.h"
 #include "tools/bench/service_bench_http.h"
 #include "tools/bench/service_bench_query.h"
 #include "tools/bench/service_bench_redis.h"
-#include "tools/bench/service_bench_stream.h"
 #include "tools/bench/service_bench_target.h"
-#include "tools/bench/service_bench_zmq.h"
 #include "tools/testing/servers/redis_test_server.h"
 
 namespace kvatlas {
@@ -106,24 +103,18 @@ class Bench {
   }
 
   absl::StatusOr<ServiceBenchResult> Run() {
-    absl::Status status = OpenOps();
-    if (status.ok()) {
-      status = IsQuery(options_)                 ? Query()
-               : options_.what == "ingest_grpc"  ? IngestGrpc()
-               : options_.what == "ingest_redis" ? IngestRedis()
-                                                 : IngestZmq();
-    }
+    const absl::Status status = IsQuery(options_)                 ? Query()
+                                : options_.what == "ingest_grpc"  ? IngestGrpc()
+                                : options_.what == "ingest_redis" ? IngestRedis()
+                                                                  : IngestZmq();
     if (!status.ok()) return status;
     result_.leaf_rss_bytes = target_.RssBytes();
     return result_;
   }
 
  private:
-  absl::Status OpenOps();
-
   // ---- Queries ----
   absl::Status Query();
-  absl::Status MakePrompts();
   absl::Status LoadPrompts();
   absl::Status LoadByZmq();
   absl::Status LoadByGrpc();
@@ -151,7 +142,7 @@ class Bench {
   // Blocks that every engine stores before the clock runs.
   uint64_t WarmUpBlocks() const;
   void PrepareStreams();
-  EngineOutcome RunWorker(uint32_t worker, const std::function<void(const BenchStep&)>& visit);
+  EngineOutcome RunWorker(const std::function<void(const BenchStep&)>& visit);
   void AddMarker(Stream* stream, BenchPrompt* marker);
   void SendWarmUp(ZmqFeeder* feeder);
   void SendAll(ZmqFeeder* feeder);
@@ -172,7 +163,6 @@ class Bench {
   HttpClient http_;
   std::mt19937_64 random_;
   ServiceBenchResult result_;
-  std::optional<OpsFile> ops_;
 
   std::vector<BenchPrompt> prompts_;
   // Payloads outlive the feeder that sends them without a copy.
@@ -187,61 +177,37 @@ class Bench {
   std::deque<Probe> probes_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::Status Bench::OpenOps() {
-  if (options_.ops.empty()) return absl::OkStatus();
-  absl::StatusOr<OpsFile> file = OpsFile::Open(options_.ops);
-  if (!file.ok()) return file.status();
-  ops_.emplace(*std::move(file));
-  if (ops_->header().workers > kWorkersMax) return Bad("--ops: more than 4096 workers");
-  if (!IsQuery(options_)) result_.workers = ops_->header().workers;
-  return absl::OkStatus();
-}
-
 // ---- Queries ----
 
 absl::Status Bench::Query() {
-  absl::Status status = MakePrompts();
-  if (status.ok()) status = LoadPrompts();
-  if (!status.ok()) return status;
-  std::vector<std::string> requests;
-  for (const BenchPrompt& prompt : prompts_) {
-    if (options_.what == "query_grpc") {
-      requests.push_back(FindOverlapsRequestOf(prompt.blocks));
-    } else if (options_.tokens > 0) {
-      requests.push_back(HttpPost(target_.http(), "/query", QueryBody(prompt.tokens)));
-    } else {
-      requests.push_back(
-          HttpPost(target_.http(), "/query_by_hash", QueryByHashBody(prompt.locals)));
-    }
+  const BlockNames names = options_.load == "grpc" ? BlockNames::kContract : BlockNames::kOwn;
+  for (uint32_t i = 0; i < options_.prompts; ++i) {
+    prompts_.push_back(RandomPrompt(options_.blocks, options_.block_size, names, random_));
   }
+  if (absl::Status status = LoadPrompts(); !status.ok()) return status;
   result_.connections = options_.connections;
   result_.blocks = options_.blocks;
-  if (options_.in_flight > 0) {
-    GrpcStreamLoad load(target_.grpc(), options_.connections, options_.in_flight, requests);
-    Measure(&load);
-  } else if (options_.what == "query_grpc") {
-    GrpcLoad load(target_.grpc(), "/kvatlas.v1.Leaf/FindOverlaps", options_.connections,
-                  options_.qps, requests);
-    Measure(&load);
-  } else {
-    HttpLoad load({.to = target_.http(), .connections = options_.connections, .qps = options_.qps},
-                  requests);
-    status = load.Connect();
-    if (status.ok()) Measure(&load);
-  }
-  return status;
-}
-
-// Made up, or the first queries of the ops file that are long enough.
-absl::Status Bench::MakePrompts() {
-  const BlockNames names = options_.load == "grpc" ? BlockNames::kContract : BlockNames::kOwn;
-  if (!ops_) {
-    for (uint32_t i = 0; i < options_.prompts; ++i) {
-      prompts_.push_back(RandomPrompt(options_.blocks, options_.block_size, names, random_));
+  if (options_.what == "query_grpc") {
+    std::vector<v1::FindOverlapsRequest> questions;
+    for (const BenchPrompt& prompt : prompts_) {
+      questions.push_back(FindOverlapsRequestOf(prompt.blocks));
     }
+    GrpcLoad load(target_.grpc(), options_.connections, options_.in_flight, std::move(questions));
+    Measure(&load);
     return absl::OkStatus();
   }
-  return Bad("--ops: only of ingest; queries are made up");
+  std::vector<std::string> requests;
+  for (const BenchPrompt& prompt : prompts_) {
+    requests.push_back(
+        options_.tokens > 0
+            ? HttpPost(target_.http(), "/query", QueryBody(prompt.tokens))
+            : HttpPost(target_.http(), "/query_by_hash", QueryByHashBody(prompt.locals)));
+  }
+  HttpLoad load({.to = target_.http(), .connections = options_.connections, .qps = options_.qps},
+                requests);
+  absl::Status status = load.Connect();
+  if (status.ok()) Measure(&load);
+  return status;
 }
 
 absl::Status Bench::LoadPrompts() {
@@ -334,10 +300,8 @@ void Bench::Measure(Load* load) {
 
 // ---- Ingest ----
 
-EngineOutcome Bench::RunWorker(uint32_t worker,
-                               const std::function<void(const BenchStep&)>& visit) {
+EngineOutcome Bench::RunWorker(const std::function<void(const BenchStep&)>& visit) {
   const BlockNames names = options_.what == "ingest_zmq" ? BlockNames::kOwn : BlockNames::kContract;
-  if (ops_) return RunOps(*ops_, worker, options_.block_size, names, visit);
   const uint64_t share = WarmUpBlocks() + options_.ingest_blocks / options_.workers;
   return RunEngine({.block_size = options_.block_size,
                     .blocks = share,
@@ -349,7 +313,7 @@ EngineOutcome Bench::RunWorker(uint32_t worker,
 }
 
 uint64_t Bench::WarmUpBlocks() const {
-  return options_.what == "ingest_zmq" && !ops_ ? options_.capacity : 0;
+  return options_.what == "ingest_zmq" ? options_.capacity : 0;
 }
 
 void Bench::AddMarker(Stream* stream, BenchPrompt* marker) {
@@ -362,7 +326,7 @@ void Bench::PrepareStreams() {
   for (uint32_t worker = 0; worker < result_.workers; ++worker) {
     Stream stream;
     uint64_t warm_up_stored = 0, warm_up_removed = 0;
-    stream.outcome = RunWorker(worker, [&](const BenchStep& step) {
+    stream.outcome = RunWorker([&](const BenchStep& step) {
       if (warm_up_stored < WarmUpBlocks()) {
         warm_up_stored += step.stored.size();
         warm_up_removed += step.removed.size();
@@ -517,7 +481,7 @@ absl::Status Bench::IngestGrpc() {
   uint64_t bytes = 0;
   for (uint32_t worker = 0; worker < result_.workers; ++worker) {
     HoldingsStreamBuilder builder(std::to_string(worker + 1), options_.block_size);
-    outcomes.push_back(RunWorker(worker, [&](const BenchStep& step) { builder.Add(step); }));
+    outcomes.push_back(RunWorker([&](const BenchStep& step) { builder.Add(step); }));
     streams.push_back(builder.Finish());
     bytes += streams.back().bytes;
   }
@@ -536,7 +500,7 @@ absl::Status Bench::IngestRedis() {
   std::vector<EngineOutcome> outcomes;
   for (uint32_t worker = 0; worker < result_.workers; ++worker) {
     RedisHoldingsBuilder builder(std::to_string(worker + 1), options_.block_size);
-    outcomes.push_back(RunWorker(worker, [&](const BenchStep& step) { builder.Add(step); }));
+    outcomes.push_back(RunWorker([&](const BenchStep& step) { builder.Add(step); }));
     streams.push_back(builder.Finish());
   }
   const std::optional<uint64_t> rss_before = target_.RssBytes();
@@ -627,21 +591,18 @@ absl::Status CheckServiceBench(const ServiceBenchOptions& given) {
   }
   const bool needs_grpc = what.ends_with("_grpc") || (IsQuery(options) && options.load == "grpc");
   if (!options.url.empty() && needs_grpc) return Bad("--url: only over HTTP and ZMQ");
-  if (options.secure && (!what.ends_with("_grpc") || (options.load == "zmq" && IsQuery(options))))
-    return Bad("--secure: of query_grpc and ingest_grpc");
-  if (options.in_flight > 0 && (what != "query_grpc" || options.qps > 0))
-    return Bad("--in_flight: of query_grpc without --qps");
+  if (options.qps > 0 && what != "query_http" && what != "ingest_zmq") {
+    return Bad("--qps: of query_http and ingest_zmq only");
+  }
   if (options.load != "zmq" && options.load != "grpc") return Bad("--load: zmq or grpc");
   if (options.workers > kWorkersMax) return Bad("--workers: at most 4096");
   if (options.block_size == 0 || options.event_blocks == 0 || options.sequence_blocks == 0 ||
-      options.prompts == 0 || options.connections == 0) {
-    return Bad("block_size, event_blocks, sequence_blocks, prompts, connections: at least 1");
+      options.prompts == 0 || options.connections == 0 || options.in_flight == 0) {
+    return Bad(
+        "block_size, event_blocks, sequence_blocks, prompts, connections, in_flight: at least 1");
   }
-  if (options.cold && (IsQuery(options) || !options.ops.empty())) {
-    return Bad("--cold: of ingest without --ops only");
-  }
+  if (options.cold && IsQuery(options)) return Bad("--cold: of ingest only");
   if (IsQuery(options)) {
-    if (!options.ops.empty()) return Bad("--ops: of ingest only; prompts of queries are made up");
     if (options.blocks == 0) return Bad("--tokens: less than a block");
     if (options.load == "grpc" && options.blocks > 4096) {
       return Bad("--blocks: at most 4096 when workers come in over gRPC");
@@ -650,12 +611,11 @@ absl::Status CheckServiceBench(const ServiceBenchOptions& given) {
   }
   const bool batches = what == "ingest_grpc" || what == "ingest_redis";
   if (what == "ingest_redis" && !options.url.empty()) return Bad("--url: not of ingest_redis");
-  if (batches && options.qps > 0) return Bad("--qps: of ingest_zmq only");
   if (batches && options.event_blocks > 2048) return Bad("--event_blocks: at most 2048");
   if (options.capacity != 0 && options.capacity < 2 * uint64_t{options.sequence_blocks}) {
     return Bad("--capacity: at least two prompts (--sequence_blocks)");
   }
-  if (options.ops.empty() && options.ingest_blocks < options.workers) {
+  if (options.ingest_blocks < options.workers) {
     return Bad("--ingest_blocks: at least one for each worker");
   }
   return absl::OkStatus();
@@ -672,7 +632,6 @@ absl::StatusOr<ServiceBenchResult> RunServiceBench(ServiceBenchOptions options) 
   }
   absl::StatusOr<std::unique_ptr<BenchTarget>> target =
       !options.url.empty() ? BenchTarget::Foreign(options.url, options.pid)
-      : options.secure     ? BenchTarget::StartSecureLeaf(options.leaf, args)
                            : BenchTarget::StartLeaf(options.leaf, args);
   if (!target.ok()) return target.status();
   return Bench(options, target->get(), redis.has_value() ? &*redis : nullptr).Run();

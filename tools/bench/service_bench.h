@@ -3,7 +3,7 @@
 // measured.
 //
 //   query_http    POST /query_by_hash, or /query with tokens, over keep-alive connections
-//   query_grpc    Leaf.FindOverlaps by sequence hashes
+//   query_grpc    Leaf.FindOverlapsStream by sequence hashes, as a frontend asks
 //   ingest_zmq    vLLM's KV events from PUB sockets until all of it can be asked for
 //   ingest_grpc   Holdings streams, likewise
 //   ingest_redis  the same through the log of a redis-server that is started beside the leaf
@@ -38,18 +38,13 @@ struct ServiceBenchOptions {
   // http://HOST:PORT of a service that runs already, and its process for figures of cost (0: none).
   std::string url;
   uint32_t pid = 0;
-  std::string ops;  // an ops file instead of made-up prompts or streams
-
-  // A throw-away CA and a policy: the leaf speaks TLS alone, and the client is an operator. Of what
-  // goes by gRPC.
-  bool secure = false;
 
   double seconds = 10;  // of queries; of ingest at a rate
   double warm_up_s = 1;
-  double qps = 0;  // requests, or blocks, per second; 0: as fast as it goes
+  double qps = 0;  // query_http: requests, ingest_zmq: blocks per second; 0: as fast as it goes
   uint32_t connections = 16;
-  uint32_t in_flight = 0;  // query_grpc: so many on each connection's stream; 0: a call for each
-  uint32_t workers = 0;    // engines; 0: what is usual (query 16 or 128, ingest 8)
+  uint32_t in_flight = 16;  // query_grpc: questions on each connection's stream
+  uint32_t workers = 0;     // engines; 0: what is usual (query 16, ingest 8)
   uint32_t block_size = 16;
   uint64_t seed = 42;
 

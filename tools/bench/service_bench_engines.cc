@@ -1,11 +1,14 @@
 #include "tools/bench/service_bench_engines.h"
 
+#include <zmq.h>
+
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <utility>
 
 #include "publisher/zmq_events.h"
-#include "tools/testing/mock_engine/mock_tokens.h"
+#include "tools/bench/service_bench_query.h"
 
 namespace kvatlas {
 namespace {
@@ -14,6 +17,7 @@ namespace {
 constexpr size_t kPromptsKept = 8;
 // Frames carry some time; nothing depends on it.
 constexpr double kFrameTime = 1700000000.5;
+constexpr int kSendHwm = 256;  // batches an engine may have under way
 
 uint64_t Mixed(uint64_t value) {
   value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
@@ -98,43 +102,6 @@ EngineOutcome RunEngine(const EngineLoad& load, std::mt19937_64& random,
   return outcome;
 }
 
-EngineOutcome RunOps(const OpsFile& file, uint32_t worker, uint32_t block_size, BlockNames names,
-                     const std::function<void(const BenchStep&)>& visit) {
-  EngineOutcome outcome;
-  std::vector<uint64_t> removed;
-  std::vector<uint64_t> stored;
-  std::vector<SequenceHash> locals;
-  for (const BenchOp& op : file.ops()) {
-    if (op.header.worker != worker || op.header.kind == OpKind::kQuery) continue;
-    for (const SequenceHash block : op.removed) removed.push_back(NameOf(block, names));
-    outcome.removed += op.removed.size();
-    if (op.header.kind != OpKind::kStore) continue;
-    stored.clear();
-    locals.clear();
-    for (const OpBlock& block : op.blocks) {
-      stored.push_back(NameOf(block.seq, names));
-      locals.push_back(SequenceHash{Raw(block.local)});
-    }
-    const std::vector<TokenId> tokens = MockTokens(locals, block_size);
-    BenchStep step{.removed = removed,
-                   .position = op.header.position,
-                   .parent = std::nullopt,
-                   .stored = stored,
-                   .tokens = tokens};
-    if (op.header.parent != 0) step.parent = NameOf(SequenceHash{op.header.parent}, names);
-    visit(step);
-    removed.clear();
-    outcome.stored += stored.size();
-  }
-  if (!removed.empty()) {
-    BenchStep last{};
-    last.removed = removed;
-    visit(last);
-  }
-  outcome.held = outcome.stored - std::min(outcome.stored, outcome.removed);
-  return outcome;
-}
-
 std::string FrameOf(const BenchStep& step, uint32_t block_size) {
   ZmqEventEncoder encoder(ZmqEventForm::kMap, block_size, /*rank=*/0);
   for (const uint64_t& name : step.removed) encoder.Removed(Tier::kDevice, {&name, 1});
@@ -150,6 +117,81 @@ std::vector<std::string> FramesOf(const BenchPrompt& prompt, uint32_t block_size
   StoreInSteps(prompt, block_size, event_blocks,
                [&](const BenchStep& step) { frames.push_back(FrameOf(step, block_size)); });
   return frames;
+}
+
+// ---- Sockets ----
+
+absl::StatusOr<std::unique_ptr<ZmqFeeder>> ZmqFeeder::Create(uint32_t engines) {
+  std::unique_ptr<ZmqFeeder> feeder(new ZmqFeeder);
+  feeder->context_ = zmq_ctx_new();
+  zmq_ctx_set(feeder->context_, ZMQ_MAX_SOCKETS, static_cast<int>(engines) + 16);
+  for (uint32_t i = 0; i < engines; ++i) {
+    // XPUB tells of subscribers, and can refuse instead of dropping.
+    void* const socket = zmq_socket(feeder->context_, ZMQ_XPUB);
+    if (socket == nullptr) return absl::UnavailableError("no ZMQ socket");
+    feeder->sockets_.push_back({.socket = socket, .endpoint = ""});
+    const int hwm = kSendHwm;
+    const int on = 1;
+    const int off = 0;
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof(hwm));
+    zmq_setsockopt(socket, ZMQ_XPUB_NODROP, &on, sizeof(on));
+    zmq_setsockopt(socket, ZMQ_LINGER, &off, sizeof(off));
+    if (zmq_bind(socket, "tcp://127.0.0.1:*") != 0) {
+      return absl::UnavailableError(std::string("cannot bind: ") + zmq_strerror(zmq_errno()));
+    }
+    std::array<char, 256> endpoint;
+    size_t size = endpoint.size();
+    zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint.data(), &size);
+    feeder->sockets_.back().endpoint = endpoint.data();
+  }
+  return feeder;
+}
+
+ZmqFeeder::~ZmqFeeder() {
+  for (const Socket& socket : sockets_) zmq_close(socket.socket);
+  if (context_ != nullptr) zmq_ctx_term(context_);
+}
+
+absl::Status ZmqFeeder::Register(HttpClient* http, uint32_t block_size, Duration timeout) {
+  for (uint32_t i = 0; i < engines(); ++i) {
+    const std::string body = "{\"instance_id\":" + std::to_string(i + 1) + ",\"endpoint\":\"" +
+                             sockets_[i].endpoint + "\",\"model_name\":\"" + kBenchModel +
+                             "\",\"block_size\":" + std::to_string(block_size) + "}";
+    const absl::StatusOr<HttpAnswer> answer = http->Post("/register", body);
+    if (!answer.ok()) return answer.status();
+    if (answer->status != 200 && answer->status != 201) {
+      return absl::UnavailableError("POST /register: " + std::to_string(answer->status) + " " +
+                                    answer->body);
+    }
+  }
+  const Time until = Clock::Real().Now() + timeout;
+  for (uint32_t i = 0; i < engines(); ++i) {
+    const int left_ms =
+        static_cast<int>(std::max<int64_t>(0, (until - Clock::Real().Now()).count() / 1'000'000));
+    zmq_setsockopt(sockets_[i].socket, ZMQ_RCVTIMEO, &left_ms, sizeof(left_ms));
+    std::array<char, 64> subscription;
+    if (zmq_recv(sockets_[i].socket, subscription.data(), subscription.size(), 0) < 0) {
+      return absl::DeadlineExceededError("no subscriber of engine " + std::to_string(i + 1) +
+                                         " at " + sockets_[i].endpoint);
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool ZmqFeeder::TrySend(uint32_t engine, const std::string& payload) {
+  Socket& to = sockets_[engine];
+  // Only the first frame of a message can be refused.
+  if (zmq_send(to.socket, "", 0, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) return false;
+  std::array<char, 8> number;
+  for (int i = 0; i < 8; ++i) number[i] = static_cast<char>(to.next >> (56 - 8 * i));
+  zmq_send(to.socket, number.data(), number.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE);
+  zmq_msg_t message;
+  zmq_msg_init_data(
+      &message, const_cast<char*>(payload.data()), payload.size(), [](void*, void*) {}, nullptr);
+  if (zmq_msg_send(&message, to.socket, ZMQ_DONTWAIT) < 0) zmq_msg_close(&message);
+  ++to.next;
+  bytes_sent_ += payload.size() + number.size();
+  return true;
 }
 
 }  // namespace kvatlas

@@ -2,12 +2,11 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
-#include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/generic_stub.h>
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -18,7 +17,7 @@
 #include "indexer/net/grpc_status.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "proto/kvatlas/v1/stream.pb.h"
-#include "tools/bench/service_bench_zmq.h"
+#include "tools/bench/service_bench_query.h"
 #include "tools/bench/timing.h"
 
 namespace kvatlas {
@@ -35,187 +34,95 @@ std::shared_ptr<grpc::Channel> OwnChannel(const std::string& target) {
   return MakeChannel(target, {.own_connection = true});
 }
 
-std::chrono::system_clock::time_point SystemDeadline(Duration timeout) {
-  return std::chrono::system_clock::now() +
-         std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout);
-}
-
 }  // namespace
 
 // ---- Questions ----
 
-struct GrpcLoad::State {
-  struct Call {
-    std::unique_ptr<grpc::GenericStub> stub;
-    std::unique_ptr<grpc::ClientContext> context;
-    std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
-    grpc::ByteBuffer answer;
-    grpc::Status status;
-    uint64_t started = 0;  // ticks: when it was sent, or due
-  };
-
-  void Begin(Call* call, uint64_t due) {
-    call->context = std::make_unique<grpc::ClientContext>();
-    call->context->set_wait_for_ready(true);
-    call->started = due;
-    const grpc::ByteBuffer request = BufferOf(requests[next_request]);
-    next_request = next_request + 1 == requests.size() ? 0 : next_request + 1;
-    call->reader = call->stub->PrepareUnaryCall(call->context.get(), method, request, &queue);
-    call->reader->StartCall();
-    call->reader->Finish(&call->answer, &call->status, call);
-    ++outstanding;
-  }
-
-  void Finish(const Call& call) {
-    --outstanding;
-    if (call.status.ok()) {
-      ++result.answers;
-      result.answer_bytes += call.answer.Length();
-      result.latencies.Add(Ticks() - call.started);
-      return;
-    }
-    ++result.errors;
-    if (result.first_error.empty()) result.first_error = call.status.error_message();
-  }
-
-  // Each connection asks again as soon as it is answered.
-  void AskInTurn(uint64_t end) {
-    for (Call& call : calls) Begin(&call, Ticks());
-    while (Ticks() < end) {
-      if (Call* const call = Next(); call != nullptr) {
-        Finish(*call);
-        Begin(call, Ticks());
-      }
-    }
-    ended = Ticks();
-  }
-
-  // At a rate. One thread sleeps until a question is due, the other one waits for answers: a
-  // completion queue's own deadlines are of whole milliseconds.
-  void AskAtRate(uint64_t begin, uint64_t end, double interval) {
-    std::vector<Call*> idle;
-    for (Call& call : calls) idle.push_back(&call);
-    Mutex mutex;
-    CondVar answered;
-    bool over = false;
-    std::thread listener([&] {
-      for (;;) {
-        Call* const call = Next();
-        MutexLock lock(&mutex);
-        if (over) {
-          if (call != nullptr) late.push_back(call);
-          return;
-        }
-        if (call == nullptr) continue;
-        Finish(*call);
-        idle.push_back(call);
-        answered.Signal();
-      }
-    });
-    for (uint64_t count = 0;; ++count) {
-      const uint64_t due = begin + static_cast<uint64_t>(static_cast<double>(count) * interval);
-      if (due >= end) break;
-      SleepUntil(due);
-      MutexLock lock(&mutex);
-      while (idle.empty() && Ticks() < end) answered.WaitFor(&mutex, kPatience);
-      if (idle.empty()) break;
-      Begin(idle.back(), due);
-      idle.pop_back();
-    }
-    {
-      MutexLock lock(&mutex);
-      over = true;
-    }
-    ended = Ticks();
-    listener.join();
-  }
-
-  // The next one that is answered; null: none for a while.
-  Call* Next() {
-    void* tag = nullptr;
-    bool ok = false;
-    const auto deadline = std::chrono::system_clock::now() + kPatience;
-    return queue.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT
-               ? static_cast<Call*>(tag)
-               : nullptr;
-  }
-
-  static constexpr auto kPatience = std::chrono::milliseconds(100);
-
-  std::string method;
-  double qps = 0;
-  std::span<const std::string> requests;
-  size_t next_request = 0;
-  size_t outstanding = 0;
-  uint64_t ended = 0;
-  grpc::CompletionQueue queue;
-  std::vector<Call> calls;
-  std::vector<Call*> late;  // answered after the end
-  HttpLoadResult result;
-};
-
-GrpcLoad::GrpcLoad(const std::string& target, std::string method, uint32_t connections, double qps,
-                   std::span<const std::string> requests)
-    : state_(std::make_unique<State>()) {
-  state_->method = std::move(method);
-  state_->qps = qps;
-  state_->requests = requests;
-  state_->calls.resize(connections);
-  for (State::Call& call : state_->calls) {
-    call.stub = std::make_unique<grpc::GenericStub>(OwnChannel(target));
-  }
-}
-
-GrpcLoad::~GrpcLoad() {
-  state_->queue.Shutdown();
-  void* tag = nullptr;
-  bool ok = false;
-  while (state_->queue.Next(&tag, &ok)) {
-  }
-}
-
 HttpLoadResult GrpcLoad::Run(double seconds) {
-  State& state = *state_;
-  state.result = {};
-  state.result.latencies.Reserve(1 << 20);
   const double cpu_before = CpuSeconds();
   const uint64_t begin = Ticks();
-  const double ticks_per_s = 1e9 / NsPerTick();
-  const uint64_t end = begin + static_cast<uint64_t>(seconds * ticks_per_s);
-  if (state.qps <= 0) {
-    state.AskInTurn(end);
-  } else {
-    state.AskAtRate(begin, end, ticks_per_s / state.qps);
+  std::vector<HttpLoadResult> results(streams_);
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < streams_; ++i) {
+    threads.emplace_back([this, i, seconds, &results] { results[i] = RunOne(i, seconds); });
   }
-  state.result.seconds = static_cast<double>(state.ended - begin) / ticks_per_s;
-  state.result.client_cpu_s = CpuSeconds() - cpu_before;
-  HttpLoadResult result = std::move(state.result);
-  state.result = {};
-  for (const State::Call* call : std::exchange(state.late, {})) state.Finish(*call);
-  while (state.outstanding > 0) {
-    if (const State::Call* const call = state.Next(); call != nullptr) state.Finish(*call);
+  HttpLoadResult sum;
+  for (uint32_t i = 0; i < streams_; ++i) {
+    threads[i].join();
+    sum.answers += results[i].answers;
+    sum.errors += results[i].errors;
+    sum.answer_bytes += results[i].answer_bytes;
+    sum.latencies.Append(results[i].latencies);
+    if (sum.first_error.empty()) sum.first_error = results[i].first_error;
   }
-  state.result = {};
+  sum.seconds = static_cast<double>(Ticks() - begin) * NsPerTick() / 1e9;
+  sum.client_cpu_s = CpuSeconds() - cpu_before;
+  return sum;
+}
+
+HttpLoadResult GrpcLoad::RunOne(uint32_t stream, double seconds) const {
+  HttpLoadResult result;
+  result.latencies.Reserve(1 << 18);
+  const auto stub = v1::Leaf::NewStub(MakeChannel(target_, {.own_connection = true}));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  const auto call = stub->FindOverlapsStream(&context);
+  std::vector<uint64_t> started(in_flight_);  // of the question with this id
+  size_t next = stream % questions_.size();
+  v1::FindOverlapsStreamRequest batch;
+  const auto ask = [&](uint64_t id) {
+    v1::FindOverlapsStreamRequest::Question* const question = batch.add_questions();
+    question->set_id(id);
+    *question->mutable_request() = questions_[next];
+    next = (next + 1) % questions_.size();
+    started[id] = Ticks();
+  };
+  for (uint32_t id = 0; id < in_flight_; ++id) ask(id);
+  const uint64_t end = Ticks() + static_cast<uint64_t>(seconds * 1e9 / NsPerTick());
+  v1::FindOverlapsStreamResponse answers;
+  bool goes_on = call->Write(batch);
+  while (goes_on && Ticks() < end) {
+    goes_on = call->Read(&answers);
+    if (!goes_on) break;
+    batch.Clear();
+    result.answer_bytes += answers.ByteSizeLong();
+    for (const v1::FindOverlapsStreamResponse::Answer& answer : answers.answers()) {
+      if (answer.id() >= in_flight_ || answer.code() != 0) {
+        ++result.errors;
+        if (result.first_error.empty()) result.first_error = answer.message();
+      } else {
+        ++result.answers;
+        result.latencies.Add(Ticks() - started[answer.id()]);
+      }
+      ask(std::min<uint64_t>(answer.id(), in_flight_ - 1));
+    }
+    goes_on = call->Write(batch);
+  }
+  context.TryCancel();
+  const grpc::Status status = call->Finish();
+  if (!goes_on) {
+    ++result.errors;
+    if (result.first_error.empty()) result.first_error = status.error_message();
+  }
   return result;
 }
 
-std::string FindOverlapsRequestOf(std::span<const SequenceHash> blocks) {
+v1::FindOverlapsRequest FindOverlapsRequestOf(std::span<const SequenceHash> blocks) {
   v1::FindOverlapsRequest request;
   request.mutable_domain()->set_model(kBenchModel);
   for (const SequenceHash block : blocks) request.add_sequence_hashes(Raw(block));
-  return request.SerializeAsString();
+  return request;
 }
 
 absl::StatusOr<v1::FindOverlapsResponse> FindOverlaps(const std::string& target,
                                                       std::span<const SequenceHash> blocks) {
   const auto stub = v1::Leaf::NewStub(MakeChannel(target));
-  v1::FindOverlapsRequest request;
-  request.ParseFromString(FindOverlapsRequestOf(blocks));
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  context.set_deadline(SystemDeadline(std::chrono::seconds(60)));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   v1::FindOverlapsResponse response;
-  const grpc::Status status = stub->FindOverlaps(&context, request, &response);
+  const grpc::Status status =
+      stub->FindOverlaps(&context, FindOverlapsRequestOf(blocks), &response);
   if (!status.ok()) return FromGrpcStatus(status);
   return response;
 }

@@ -1,6 +1,6 @@
-// How many questions and how many events a second does a leaf take over gRPC? Messages are
-// serialized before the clock runs and go out as bytes, since the client shares the machine with
-// the leaf.
+// How many questions and how many events a second does a leaf take over gRPC? Batches of events
+// are serialized before the clock runs and go out as bytes, since the client shares the machine
+// with the leaf.
 //
 // *Threads*: the caller's and gRPC's.
 
@@ -8,9 +8,9 @@
 #define KVATLAS_TOOLS_BENCH_SERVICE_BENCH_GRPC_H_
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,27 +23,35 @@
 
 namespace kvatlas {
 
-// Calls of one method, one outstanding on each of several connections.
+// FindOverlapsStream, as a frontend asks: some streams, each on a connection of its own and with
+// many questions in flight; when answers come, as many new questions go out in one message.
+// *Threads*: the caller's waits; one for each stream.
 class GrpcLoad {
  public:
-  // `requests` are serialized messages, asked by turns; they outlive the load.
-  GrpcLoad(const std::string& target, std::string method, uint32_t connections, double qps,
-           std::span<const std::string> requests);
-  ~GrpcLoad();
-  GrpcLoad(const GrpcLoad&) = delete;
-  GrpcLoad& operator=(const GrpcLoad&) = delete;
+  // `questions` are asked by turns.
+  GrpcLoad(std::string target, uint32_t streams, uint32_t in_flight,
+           std::vector<v1::FindOverlapsRequest> questions)
+      : target_(std::move(target)),
+        streams_(streams),
+        in_flight_(in_flight),
+        questions_(std::move(questions)) {}
 
-  // As `HttpLoad::Run`; what was outstanding at the end is waited for and not counted.
+  // As fast as it goes. What is in flight at the end is cancelled and not counted.
   HttpLoadResult Run(double seconds);
 
  private:
-  struct State;
-  const std::unique_ptr<State> state_;
+  HttpLoadResult RunOne(uint32_t stream, double seconds) const;
+
+  const std::string target_;
+  const uint32_t streams_;
+  const uint32_t in_flight_;
+  const std::vector<v1::FindOverlapsRequest> questions_;
 };
 
-// A serialized FindOverlaps of the bench's domain.
-std::string FindOverlapsRequestOf(std::span<const SequenceHash> blocks);
+// A question of the bench's domain.
+v1::FindOverlapsRequest FindOverlapsRequestOf(std::span<const SequenceHash> blocks);
 
+// By a call, not measured.
 absl::StatusOr<v1::FindOverlapsResponse> FindOverlaps(const std::string& target,
                                                       std::span<const SequenceHash> blocks);
 

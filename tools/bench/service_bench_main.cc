@@ -26,18 +26,15 @@ void Declare(FlagSet* flags, ServiceBenchOptions* options, std::string* json) {
                    {"query_http", "query_grpc", "ingest_zmq", "ingest_grpc", "ingest_redis"});
   flags->Add("leaf", &options->leaf, "the leaf's binary");
   flags->Add("url", &options->url, "http://HOST:PORT of a service that runs already");
-  flags->Add("secure", &options->secure,
-             "query_grpc, ingest_grpc: mTLS and an access policy between client and leaf");
   flags->Add("pid", &options->pid, "its process, for its cost");
-  flags->Add("ops", &options->ops, "ingest: an ops file instead of made-up streams");
   flags->Add("seconds", &options->seconds, "how long queries are measured", 0.01, 3600.0);
   flags->Add("warm_up_s", &options->warm_up_s, "and how long they run before", 0.0, 600.0);
-  flags->Add("qps", &options->qps, "requests (ingest_zmq: block ops) per second; 0: all it takes",
-             0.0);
-  flags->Add("connections", &options->connections, "each with one request outstanding", 1u, 1024u);
-  flags->Add("in_flight", &options->in_flight,
-             "query_grpc: each connection is a stream with so many questions; 0: a call for each",
-             0u, 65536u);
+  flags->Add("qps", &options->qps,
+             "query_http: requests, ingest_zmq: block ops per second; 0: all it takes", 0.0);
+  flags->Add("connections", &options->connections,
+             "query_http: each with one request outstanding; query_grpc: each a stream", 1u, 1024u);
+  flags->Add("in_flight", &options->in_flight, "query_grpc: questions outstanding on each stream",
+             1u, 65536u);
   flags->Add("workers", &options->workers, "engines; 0: 16 of queries, 8 of ingest", 0u, 4096u);
   flags->Add("block_size", &options->block_size, "tokens per block", 1u, 65536u);
   flags->Add("seed", &options->seed, "of prompts and streams");

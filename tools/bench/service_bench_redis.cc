@@ -15,7 +15,7 @@
 #include "indexer/stream/link.h"
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_options.h"
-#include "tools/bench/service_bench_zmq.h"
+#include "tools/bench/service_bench_query.h"
 
 namespace kvatlas {
 namespace {

@@ -5,14 +5,9 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string_view>
-#include <system_error>
 #include <utility>
-
-#include "indexer/security/pki.h"
-#include "indexer/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -47,31 +42,6 @@ absl::StatusOr<std::unique_ptr<BenchTarget>> BenchTarget::StartLeaf(
   return target;
 }
 
-absl::StatusOr<std::unique_ptr<BenchTarget>> BenchTarget::StartSecureLeaf(
-    const std::string& binary, std::vector<std::string> more_args) {
-  const std::string folder = TemporaryName() + ".pki";
-  const absl::StatusOr<Pki> pki = Pki::Create(folder, "bench.local");
-  if (!pki.ok()) return pki.status();
-  if (absl::Status bad = pki->WriteExamplePolicy(); !bad.ok()) return bad;
-  const absl::StatusOr<TlsPaths> of_leaf = pki->Issue({.identity = "leaf/cell/-"});
-  const absl::StatusOr<TlsPaths> own = pki->Issue({.identity = "operator/bench"});
-  if (!of_leaf.ok() || !own.ok()) return of_leaf.ok() ? own.status() : of_leaf.status();
-  more_args.insert(more_args.end(),
-                   {"--tls_cert=" + of_leaf->certificate, "--tls_key=" + of_leaf->key,
-                    "--tls_ca=" + of_leaf->ca, "--access_policy=" + pki->policy_path()});
-  SecurityOptions options;
-  options.tls = *own;
-  absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(std::move(options));
-  if (!security.ok()) return security.status();
-  Security::SetOfProcess(*std::move(security));
-  absl::StatusOr<std::unique_ptr<BenchTarget>> target = StartLeaf(binary, more_args);
-  if (target.ok()) {
-    (*target)->name_ = "leaf by mTLS";
-    (*target)->pki_ = folder;
-  }
-  return target;
-}
-
 absl::StatusOr<std::unique_ptr<BenchTarget>> BenchTarget::Foreign(const std::string& url,
                                                                   uint32_t pid) {
   constexpr std::string_view kHttp = "http://";
@@ -92,8 +62,6 @@ BenchTarget::~BenchTarget() {
   if (process_ == nullptr) return;
   process_->Stop(kStop);
   unlink(log_.c_str());
-  std::error_code ignored;
-  if (!pki_.empty()) std::filesystem::remove_all(pki_, ignored);
 }
 
 std::optional<double> BenchTarget::CpuSeconds() const { return CpuSecondsOf(pid_); }

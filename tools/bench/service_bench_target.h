@@ -25,10 +25,6 @@ class BenchTarget {
   // UNAVAILABLE: it does not come up; the end of its log says why.
   static absl::StatusOr<std::unique_ptr<BenchTarget>> StartLeaf(
       const std::string& binary, const std::vector<std::string>& more_args = {});
-  // The same with certificates and a policy; from then on this process is an operator of that
-  // fleet.
-  static absl::StatusOr<std::unique_ptr<BenchTarget>> StartSecureLeaf(
-      const std::string& binary, std::vector<std::string> more_args = {});
   // INVALID_ARGUMENT: `url` is not http://HOST:PORT. `pid` 0: its cost is not known.
   static absl::StatusOr<std::unique_ptr<BenchTarget>> Foreign(const std::string& url, uint32_t pid);
 
@@ -54,7 +50,6 @@ class BenchTarget {
   std::string grpc_;
   pid_t pid_ = 0;
   std::string log_;
-  std::string pki_;  // a folder; empty: none
   std::unique_ptr<Process> process_;
 };
 

@@ -314,12 +314,6 @@ void ExpectIngested(const absl::StatusOr<ServiceBenchResult>& result, uint64_t r
 
 TEST(ServiceBenchTest, QueriesOverGrpc) { ExpectQueried(Small("query_grpc")); }
 
-TEST(ServiceBenchTest, QueriesOverStreams) {
-  ServiceBenchOptions options = Small("query_grpc");
-  options.in_flight = 8;
-  ExpectQueried(options);
-}
-
 TEST(ServiceBenchTest, QueriesOverHttp) {
   ServiceBenchOptions options = Small("query_http");
   ExpectQueried(options);
@@ -384,6 +378,9 @@ TEST(ServiceBenchTest, WhatDoesNotFitTogetherIsRefused) {
   ServiceBenchOptions cold = Small("query_http");
   cold.cold = true;
   EXPECT_EQ(CheckServiceBench(cold).code(), absl::StatusCode::kInvalidArgument);
+  ServiceBenchOptions rate = Small("query_grpc");
+  rate.qps = 100;
+  EXPECT_EQ(CheckServiceBench(rate).code(), absl::StatusCode::kInvalidArgument);
   foreign.what = "query_http";
   foreign.load = "zmq";
   EXPECT_TRUE(CheckServiceBench(foreign).ok());

@@ -34,13 +34,6 @@ double NsPerTick() {
   return kNsPerTick;
 }
 
-void SleepUntil(uint64_t ticks) {
-  const uint64_t now = Ticks();
-  if (ticks <= now) return;
-  std::this_thread::sleep_for(std::chrono::nanoseconds(
-      static_cast<int64_t>(static_cast<double>(ticks - now) * NsPerTick())));
-}
-
 double NowSeconds() {
   return std::chrono::duration<double>(Steady::now().time_since_epoch()).count();
 }

@@ -30,9 +30,6 @@ inline uint64_t Ticks() {
 // Measured once per process against the steady clock; takes 50 ms then.
 double NsPerTick();
 
-// Sleeps until `Ticks()` is there; not at all when it has been.
-void SleepUntil(uint64_t ticks);
-
 // Seconds since some moment.
 double NowSeconds();
 
@@ -61,7 +58,6 @@ class Latencies {
   void Append(const Latencies& other);
 
   size_t size() const { return ticks_.size(); }
-  size_t capacity() const { return ticks_.capacity(); }
 
   // In nanoseconds; all 0 when there are none. Changes the order.
   Percentiles InNs();
