@@ -613,7 +613,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 TEST(RedisSimulationTest, LeavesConvergeAndNeverOverCountWhateverHappensToTheLog) {
   ConfigureLog({.component = "simulation", .level_min = LogLevel::kError});
   const uint64_t only = FromEnvironment("KVATLAS_SIMULATION_SEED", 0);
-  const uint64_t seeds = FromEnvironment("KVATLAS_SIMULATION_SEEDS", 300);
+  const uint64_t seeds = FromEnvironment("KVATLAS_SIMULATION_SEEDS", 100);
   uint64_t drifted = 0;
   for (uint64_t seed = only != 0 ? only : 1; seed <= (only != 0 ? only : seeds); ++seed) {
     SCOPED_TRACE("KVATLAS_SIMULATION_SEED=" + std::to_string(seed));

@@ -38,7 +38,7 @@ OpsFile Prompts() {
 
 std::unique_ptr<Index> Made(const std::string& name) {
   const Contender contender = (*ContendersByName({name}))[0];
-  return *MakeWithHolders(contender, WarmOptions(kWorkers, nullptr), kWorkers);
+  return *MakeWithHolders(contender, WarmOptions(kWorkers), kWorkers);
 }
 
 // What is held at waypoints, with their ordinals.

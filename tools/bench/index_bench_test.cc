@@ -251,7 +251,7 @@ TEST(SeqTest, SteadyQueriesFindWhatTheFirstHalfLeft) {
   const OpsFile file = SmallFile();
   const BenchInput input(file, 0);
   absl::StatusOr<std::unique_ptr<Index>> twin =
-      MakeWithHolders(Named("reference"), WarmOptions(kWorkers, nullptr), kWorkers);
+      MakeWithHolders(Named("reference"), WarmOptions(kWorkers), kWorkers);
   ASSERT_TRUE(twin.ok());
   uint64_t results = 0, queries = 0;
   for (size_t i = 0; i < input.steps().size(); ++i) {
@@ -524,7 +524,7 @@ TEST(MemTest, AStructureThatCrashesIsSkipped) {
 uint64_t WaypointsHeld(const OpsFile& file) {
   const BenchInput input(file, 0);
   const std::unique_ptr<Index> twin =
-      *MakeWithHolders(Named("reference"), WarmOptions(kWorkers, nullptr), kWorkers);
+      *MakeWithHolders(Named("reference"), WarmOptions(kWorkers), kWorkers);
   for (const BenchInput::Step& step : input.steps()) {
     if (step.kind == OpKind::kQuery) continue;
     EXPECT_TRUE(twin->Apply(HolderIndex{step.worker}, input.event(step), nullptr).ok());

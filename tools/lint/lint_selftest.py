@@ -85,7 +85,7 @@ PLANTED = [
     ("sleep", {"tests/s.cc": "#include <thread>\nvoid F() { std::this_thread::sleep_for(d); }\n"}),
     ("clock", {"indexer/index/j.cc": "#include <chrono>\nauto t = std::chrono::steady_clock::now();\n"}),
     ("length", {"indexer/base/b.cc": "int b;\n" * 801}),
-    ("width", {"indexer/base/b.cc": "// " + "word " * 20 + "\nint b;\n"}),
+    ("width", {"indexer/base/b.cc": "// " + "w" * 100 + "\nint b;\n"}),
     ("twin", {"tests/b.cc": named("struct T {};")}),
     ("twin", {"tests/b.cc": named("class T final : public B {};")}),
     ("twin", {"tests/b.cc": "#include <functional>\n\n" + named("template <typename A = std::less<int>>\nclass T {};")}),

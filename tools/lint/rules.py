@@ -13,9 +13,9 @@ ROWS = [
     ["indexer/registry"],
     ["indexer/process"],
     ["indexer/telemetry/tracing"],
-    ["indexer/net", "indexer/stream", "indexer/index"],
+    ["indexer/net", "indexer/stream", "indexer/index", "proto"],
     ["indexer/security"],
-    ["indexer/telemetry", "proto"],
+    ["indexer/telemetry"],
     ["indexer/base"],
 ]
 

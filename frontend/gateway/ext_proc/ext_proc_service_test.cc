@@ -273,9 +273,8 @@ TEST_F(ExtProcServiceTest, NoEngineIsAskedToAnnounceWhatItHoldsAlready) {
     } else {
       stream.Write(Body(body, true));
       EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
-      EXPECT_EQ(
-          stream.Read().request_body().response().body_mutation().streamed_response().body(),
-          wanted);
+      EXPECT_EQ(stream.Read().request_body().response().body_mutation().streamed_response().body(),
+                wanted);
     }
   }
 }

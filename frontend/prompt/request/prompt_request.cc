@@ -158,8 +158,8 @@ void FullReportsIn(ondemand::value value, const char* text, std::vector<ByteRang
     if (one.value().get_string().get(mode) != simdjson::SUCCESS || mode != "full") continue;
     const char* mode_end = mode_begin + 1;
     while (*mode_end != '"') mode_end += *mode_end == '\\' ? 2 : 1;
-    members->push_back({static_cast<size_t>(name_begin - text),
-                        static_cast<size_t>(mode_end + 1 - name_begin)});
+    members->push_back(
+        {static_cast<size_t>(name_begin - text), static_cast<size_t>(mode_end + 1 - name_begin)});
   }
 }
 

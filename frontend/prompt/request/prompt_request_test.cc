@@ -337,12 +337,13 @@ TEST(WithoutFullReportsTest, TheMemberBecomesWhiteSpaceAndNothingElseChanges) {
   EXPECT_EQ(of(R"({"vllm_xargs": {"a": "full", )" + member + R"( }})"),
             R"({"vllm_xargs": {"a": "full")" + blanks(member.size() + 2) + R"( }})");
   // Names and values as JSON may spell them, and named twice.
-  for (const char* body :
-       {R"({"vllm_xargs":{"kv_cache_report_mode":"\u0066ull"}})",
-        R"({"vllm_xargs":{"kv_cache_report_mode":"full","kv_cache_report_mode":"full"}})",
-        "\xef\xbb\xbf{\"vllm_xargs\":{\"kv_cache_report_mode\":\"full\"}}",
-        R"({"token_ids":[1],"sampling_params":{"n":1,"extra_args":{"kv_cache_report_mode":"full"}}})",
-        R"({"sampling_params":{"vllm_xargs":{"kv_cache_report_mode":"full"},"n":1}})"}) {
+  for (
+      const char* body :
+      {R"({"vllm_xargs":{"kv_cache_report_mode":"\u0066ull"}})",
+       R"({"vllm_xargs":{"kv_cache_report_mode":"full","kv_cache_report_mode":"full"}})",
+       "\xef\xbb\xbf{\"vllm_xargs\":{\"kv_cache_report_mode\":\"full\"}}",
+       R"({"token_ids":[1],"sampling_params":{"n":1,"extra_args":{"kv_cache_report_mode":"full"}}})",
+       R"({"sampling_params":{"vllm_xargs":{"kv_cache_report_mode":"full"},"n":1}})"}) {
     const std::string without = of(body);
     EXPECT_EQ(without.size(), std::string_view(body).size());
     EXPECT_THAT(without, Not(HasSubstr("kv_cache_report_mode"))) << without;

@@ -82,9 +82,8 @@ class ScoresAnswer {
 
   std::vector<Known> known_;
   std::vector<Instance> instances_;
-  absl::flat_hash_map<const HolderInfo*, uint32_t>
-      by_info_;                                         // a hint: the address may be reused
-  absl::flat_hash_map<std::string, uint32_t> by_name_;  // into `instances_`
+  absl::flat_hash_map<const HolderInfo*, uint32_t> by_info_;  // a hint: the address may be reused
+  absl::flat_hash_map<std::string, uint32_t> by_name_;        // into `instances_`
   uint64_t query_ = 0;
   std::vector<Entry> entries_;
   std::vector<Group> groups_;

@@ -170,10 +170,10 @@ class RedisLink::Core {
   std::string back_from_ ABSL_GUARDED_BY(mutex_);  // id last read
   size_t outstanding_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t outstanding_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  BatchNumber written_ ABSL_GUARDED_BY(mutex_) = 0;  // acknowledged by Redis
-  uint64_t parts_out_ ABSL_GUARDED_BY(mutex_) = 0;   // of the snapshot, unacknowledged
+  BatchNumber written_ ABSL_GUARDED_BY(mutex_) = 0;             // acknowledged by Redis
+  uint64_t parts_out_ ABSL_GUARDED_BY(mutex_) = 0;              // of the snapshot, unacknowledged
   std::optional<SnapshotPart> marker_ ABSL_GUARDED_BY(mutex_);  // the last part, without blocks
-  BatchNumber snapshot_in_ ABSL_GUARDED_BY(mutex_) = 0;  // `as_of` of the last complete one
+  BatchNumber snapshot_in_ ABSL_GUARDED_BY(mutex_) = 0;         // `as_of` of the last complete one
   Time snapshot_at_ ABSL_GUARDED_BY(mutex_){0};
   std::deque<Kept> kept_ ABSL_GUARDED_BY(mutex_);  // in the log
   uint64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
