@@ -80,7 +80,7 @@ class ModelsEngine {
       got_.push_back(request);
     }
     if (absl::StartsWith(request, "GET /server_info ") ||
-        absl::StartsWith(request, "GET /version "))
+        (absl::StartsWith(request, "GET /version ") && !server_info_.empty()))
       body = server_info_;
     if (absl::StartsWith(request, "POST /tokenize ")) {
       body = absl::StrCat(R"({"tokens":[)", absl::StrJoin(std::vector<int>(tokens_, kToken), ","),
