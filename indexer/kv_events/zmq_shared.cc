@@ -105,11 +105,10 @@ void ZmqShared::Departed(ZmqLaneState* lane, std::span<const int> descriptors, T
     Topic& topic = at->second;
     const bool departed = topic.descriptor >= 0 && std::find(descriptors.begin(), descriptors.end(),
                                                              topic.descriptor) != descriptors.end();
-    // Its connection had ended before its message was read: no end of one will name it.
-    const bool is_left = topic.descriptor < 0 && topic.stream == nullptr;
     if (departed) topic.descriptor = -1;
     if (departed && topic.stream != nullptr) topic.stream->Depart(lane, now);
-    if (is_left || (departed && topic.stream == nullptr)) {
+    // Also of a connection that had ended before its message was read: no end will name that one.
+    if (topic.stream == nullptr && topic.descriptor < 0) {
       for (const auto& [number, payload] : topic.waiting) waiting_bytes_ -= payload.size();
       at = topics_.erase(at);
     } else {

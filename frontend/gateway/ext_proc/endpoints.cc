@@ -170,8 +170,7 @@ void Endpoints::LearnNamed(const HolderId& worker, Named named) {
   } else if (const auto before = named_.find(worker);
              before == named_.end() || before->second.host != named.host) {
     // It is elsewhere now, and until the name is resolved nothing says where.
-    const auto known = by_worker_.find(worker);
-    if (known != by_worker_.end() && !known->second.configured) Drop(worker);
+    DropLearnt(worker);
   }
   named_[worker] = std::move(named);
   if (!is_known && on_new_name_ != nullptr) on_new_name_();
@@ -207,9 +206,7 @@ void Endpoints::Resolved(const std::string& host,
     if (one.ok()) {
       PutLearnt(worker, Address{*one, named.port}.ToString(), named.draining);
     } else if (addresses.ok()) {
-      if (const auto known = by_worker_.find(worker);
-          known != by_worker_.end() && !known->second.configured)
-        Drop(worker);
+      DropLearnt(worker);
     }
   }
   if (worker_of.empty()) {
@@ -228,6 +225,10 @@ void Endpoints::OnNewHostName(std::function<void()> call) {
 void Endpoints::Forget(const HolderId& worker) {
   MutexLock lock(&mutex_);
   named_.erase(worker);
+  DropLearnt(worker);
+}
+
+void Endpoints::DropLearnt(const HolderId& worker) {
   const auto known = by_worker_.find(worker);
   if (known != by_worker_.end() && !known->second.configured) Drop(worker);
 }

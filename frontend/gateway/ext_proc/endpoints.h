@@ -123,6 +123,8 @@ class Endpoints {
   };
   void Put(const HolderId& worker, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A configured endpoint stays.
+  void DropLearnt(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLearnt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PutLearnt(const HolderId& worker, std::string endpoint, bool draining)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
