@@ -40,11 +40,12 @@ struct RedisReaderStats {
   absl::Status writes;   // not OK: why Redis took nothing of what was last written there
   uint64_t streams = 0;  // known now
   uint64_t streams_following = 0;
-  uint64_t rounds = 0;           // of reading
-  uint64_t entries_read = 0;     // of logs
-  uint64_t bytes_read = 0;       // of entries, snapshots included
-  uint64_t entries_damaged = 0;  // skipped: foreign, damaged, out of bounds, or forged
-  uint64_t entries_forged = 0;   // not signed by a key of ours, for that place; also of snapshots
+  uint64_t rounds = 0;            // of reading
+  uint64_t rounds_too_large = 0;  // asked for again with fewer entries, by a new connection
+  uint64_t entries_read = 0;      // of logs
+  uint64_t bytes_read = 0;        // of entries, snapshots included
+  uint64_t entries_damaged = 0;   // skipped: foreign, damaged, out of bounds, or forged
+  uint64_t entries_forged = 0;    // not signed by a key of ours, for that place; also of snapshots
   uint64_t replays = 0;
   uint64_t snapshots_read = 0;
   uint64_t snapshots_asked = 0;

@@ -22,6 +22,7 @@ namespace {
 constexpr Duration kBlock = std::chrono::seconds(1);
 constexpr Duration kWantFor = std::chrono::seconds(5);  // a need is repeated every second
 constexpr Duration kBlockInTurns = std::chrono::milliseconds(1);
+constexpr size_t kRoundsUntilMore = 64;
 constexpr char kPartsPerPage[] = "8";  // each of at most `kBatchBytesMax`
 static_assert(10 * kBatchBytesMax <= kRedisReplyBytesMax);
 
@@ -108,6 +109,14 @@ void RedisReader::Impl::Read(uint32_t index) {
   if (!sent.ok()) Post([this, index, round, sent] { OnRead(index, round, sent); });
 }
 
+// A round may have more entries again once `kRoundsUntilMore` were read: each reply that is too large
+// costs a connection.
+void RedisReader::Impl::GrowRound(Shard* shard) {
+  if (shard->entries_max == kRedisRoundEntries || --shard->rounds_until_more > 0) return;
+  shard->entries_max = std::min(kRedisRoundEntries, 2 * shard->entries_max);
+  shard->rounds_until_more = kRoundsUntilMore;
+}
+
 // 1. A reply that was too large is asked for again with half of the entries. An entry that is too
 //    large alone blocks the shard: the log says how to remove it.
 // 2. Errors count as silence of Redis; the next round is tried after a pause.
@@ -119,9 +128,14 @@ void RedisReader::Impl::Read(uint32_t index) {
 void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& reply) {
   Shard& shard = shards_[index];
   shard.reading = false;
-  if (absl::IsOutOfRange(reply.status()) && shard.entries_asked > 1 && shard.found) {
+  if (absl::IsOutOfRange(reply.status()) && shard.entries_asked > 1) {
     shard.entries_max = std::min(shard.entries_asked / 2, kRedisRoundEntries - 1);
-    return Read(index);
+    shard.rounds_until_more = kRoundsUntilMore;
+    Count([](RedisReaderStats& stats) { ++stats.rounds_too_large; });
+    // The reply ended its connection. Where that was heard first, reading begins once the shard is
+    // found again.
+    if (shard.found) Read(index);
+    return;
   }
   if (absl::IsOutOfRange(reply.status())) {
     LogEvery(RedisReaderLog(), shard.news_key, LogLevel::kWarning,
@@ -140,7 +154,7 @@ void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& repl
   const RedisReply* news = nullptr;
   std::vector<std::pair<uint64_t, const RedisReply*>> logs;
   std::unordered_set<std::string> unfinished = std::exchange(shard.left_out, {});
-  shard.entries_max = std::min(kRedisRoundEntries, shard.entries_max + 1 + shard.entries_max / 64);
+  GrowRound(&shard);
   for (const RedisReply& of_key : reply->elements) {
     if (of_key.elements.size() != 2 || of_key.elements[1].elements.empty()) continue;
     const std::string& key = of_key.elements[0].text;

@@ -113,9 +113,9 @@ class RedisReader::Impl {
     bool woken = false;
     uint64_t round = 0;
     size_t count = kRedisEntriesPerStreamMax;  // of this round, per stream
-    size_t entries_max =
-        kRedisRoundEntries;    // of a round: halved when its reply was too large, raised slowly
-    size_t entries_asked = 0;  // of this round
+    size_t entries_max = kRedisRoundEntries;  // of a round: halved when its reply was too large
+    size_t rounds_until_more = 0;             // then `entries_max` is doubled
+    size_t entries_asked = 0;                 // of this round
     std::unordered_set<std::string> left_out;  // streams that this round does not read
     Time read_at{0};                           // not before
     std::unordered_set<std::string> heartbeats;
@@ -147,6 +147,7 @@ class RedisReader::Impl {
 
   void Follow(Stream* stream, const RedisEntryId& position);
   void Read(uint32_t shard);
+  static void GrowRound(Shard* shard);
   void OnRead(uint32_t shard, uint64_t round, const Reply& reply);
   void TakeNews(uint32_t shard, const RedisReply& entry);
   void TakeEntries(Stream* stream, const RedisReply& entries);
