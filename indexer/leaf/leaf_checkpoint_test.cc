@@ -212,6 +212,7 @@ TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsEnginesAreCaughtUpWith) {
   PoolEngine replays({.seed = 41, .replay = true}), cannot({.seed = 42});
   LeafOptions options = Options(directory);
   options.registry.receiver.lease_ttl = std::chrono::hours(1);
+  options.registry.receiver.repair_timeout = seconds(1);  // after it nothing is in doubt any more
   options.engines.ready_after = std::chrono::hours(1);
   std::unique_ptr<Leaf> leaf = Start(options);
   EXPECT_TRUE(leaf->readiness().ready) << "there was no engine to wait for";
