@@ -26,6 +26,8 @@ namespace {
 // More than `kCellsKeptMax` lines of ordinary names take; a larger file is not read.
 constexpr size_t kFileBytesMax = size_t{64} << 20;
 constexpr size_t kNamedMax = 8;  // of those that are missing, in a reason
+// Cells of the file that have not reported since the start stay in it for so long.
+constexpr Duration kUnheardKept = std::chrono::hours(1);
 
 // The line of a cell in a domain; empty for names that would not be read back as they are. Such
 // cells are not waited for.
@@ -80,15 +82,17 @@ CellsGate::CellsGate(CellsGateOptions options)
     : options_(std::move(options)),
       started_at_(options_.clock->Now()),
       kept_(options_.file.empty() ? std::set<std::string>() : ReadLines(options_.file)),
+      unheard_(kept_),
       readiness_{.ready = false, .reason = "starting"} {}
 
 // Why the node is not ready; empty: it is.
 // 1. Lines of now and of the file together. 2. A cell has reported when all of its lines are exact:
 //    one of two models is not enough. 3. So many cells must have reported as are known, or as are
 //    expected if those are more.
-std::string CellsGate::Missing(const HolderRegistry& registry) const {
+std::string CellsGate::Missing(const HolderRegistry& registry) {
   if (kept_.empty() && options_.cells_expected == 0) return "";
   std::map<std::string, bool> cells = CellsOf(registry);
+  for (const auto& [line, is_exact] : cells) unheard_.erase(line);
   for (const std::string& line : kept_) cells.emplace(line, false);
   std::map<std::string, bool> reported;  // by name, in all of its domains
   for (const auto& [line, is_exact] : cells) {
@@ -128,13 +132,20 @@ Readiness CellsGate::Get() const {
   return readiness_;
 }
 
-// Not before ready: the file would lose cells that are still to report. Written by rename, so a
-// crash leaves the old or the new file; on an error it is tried again at the next call. A cell that
-// left (goodbye, or swept after its lease) leaves the file too.
+// Not before ready: the file would lose cells that are still to report. For the same reason cells
+// without which the node became ready (`ready_after`) stay for `kUnheardKept`: it may start again
+// before they report. Written by rename, so a crash leaves the old or the new file; on an error it
+// is tried again at the next call. A cell that was heard and left (goodbye, or swept after its
+// lease) leaves the file too.
 void CellsGate::Keep(const HolderRegistry& registry) {
   if (options_.file.empty() || !Get().ready) return;
   std::set<std::string> now;
   for (const auto& [line, is_exact] : CellsOf(registry)) {
+    if (now.size() < kCellsKeptMax) now.insert(line);
+    unheard_.erase(line);
+  }
+  if (options_.clock->Now() - started_at_ >= kUnheardKept) unheard_.clear();
+  for (const std::string& line : unheard_) {
     if (now.size() < kCellsKeptMax) now.insert(line);
   }
   if (now == kept_) return;

@@ -5,7 +5,8 @@
 // The cells are those of the file that an earlier process of this node kept (`Keep`), and as many
 // as `cells_expected`. With neither a node is ready at once. A cell has reported when a replica of
 // it is connected and caught up with in each domain that the cell reports on, or reported on
-// before.
+// before. One of the file that does not report is waited for after a further start too, if that
+// comes within the hour.
 //
 // *Threads*: `Look` and `Keep` one, `Get` any. *Cost*: of `Look` a lock per holder, until ready; of
 // `Keep` the same, to be called now and then.
@@ -53,11 +54,12 @@ class CellsGate {
   void Keep(const HolderRegistry& registry);
 
  private:
-  std::string Missing(const HolderRegistry& registry) const;
+  std::string Missing(const HolderRegistry& registry);
 
   const CellsGateOptions options_;
   const Time started_at_;
-  std::set<std::string> kept_;  // lines of the file; of the thread that looks
+  std::set<std::string> kept_;     // lines of the file; of the thread that looks
+  std::set<std::string> unheard_;  // those of which none was there yet; likewise
   mutable Mutex mutex_;
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);
 };

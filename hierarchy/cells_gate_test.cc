@@ -131,6 +131,34 @@ TEST_F(CellsGateTest, NodeThatStartsAgainWaitsForTheCellsThatItHad) {
   EXPECT_EQ(File(), "a\tm\na\tn|t\n");
 }
 
+TEST_F(CellsGateTest, CellWithoutWhichItBecameReadyIsWaitedForAtTheNextStart) {
+  std::ofstream(path_) << "a\tm\nb\tm\nc\tm\n";
+  {
+    CellsGate gate = Gate(0, path_);
+    Add("a");
+    clock_.Advance(std::chrono::seconds(30));
+    EXPECT_EQ(Reason(gate), "ready");
+    gate.Keep(*registry_);
+    EXPECT_EQ(File(), "a\tm\nb\tm\nc\tm\n");
+    // Heard, it counts as any other.
+    Add("b");
+    gate.Keep(*registry_);
+    cells_.erase("b@@m");
+    gate.Keep(*registry_);
+    EXPECT_EQ(File(), "a\tm\nc\tm\n");
+  }
+  NewRegistry();
+  CellsGate again = Gate(0, path_);
+  Add("a");
+  EXPECT_EQ(Reason(again), "1 of 2 cells have reported, not c");
+  clock_.Advance(std::chrono::seconds(30));
+  EXPECT_EQ(Reason(again), "ready");
+  // It will not come any more.
+  clock_.Advance(std::chrono::hours(1));
+  again.Keep(*registry_);
+  EXPECT_EQ(File(), "a\tm\n");
+}
+
 TEST_F(CellsGateTest, DamagedFileCountsForWhatCanBeRead) {
   std::ofstream(path_) << "a\tm\nno tab\n\t\t\n\xff\xfe\nb\tm";
   CellsGate gate = Gate(0, path_);

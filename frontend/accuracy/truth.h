@@ -127,8 +127,8 @@ class Truth : public RouteObserver {
   // it says alone, and not by requests that fail. Called when it has looked.
   void SetUnreachable(std::vector<UnreachableWorker> engines);
 
-  // Asks what is due, forgets what is too old, and judges every `diagnose_every`; new findings are
-  // logged.
+  // Asks what is due, forgets what is too old, and judges every `diagnose_every`; findings are
+  // logged, each once in five minutes as long as it lasts.
   void Tick();
 
   // Nothing: unknown or forgotten.

@@ -89,9 +89,10 @@ std::string FindingText(const KnownFinding& known) {
     decisions += (decisions.empty() ? "" : " ") + std::to_string(id);
   if (!decisions.empty()) line("decisions", decisions);
   line("remedy", RemedyOf(finding));
+  if (!finding.or_else.empty()) line("to tell", std::string(CauseTest(finding.cause)));
   for (Cause other : finding.or_else) {
     line("or else", std::string(CauseName(other)) + ": " + std::string(CauseMeaning(other)));
-    line("to tell", std::string(CauseTest(finding.cause)));
+    line("to tell", std::string(CauseTest(other)));
   }
   return text;
 }

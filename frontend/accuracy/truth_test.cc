@@ -309,6 +309,22 @@ TEST_F(TruthTest, APageIsReadableWithAndWithoutAnything) {
   EXPECT_THAT(scraped, HasSubstr("kvatlas_frontend_served_total{result=\"less\"} 20"));
 }
 
+// Each test behind the cause that it is of, once.
+TEST(TruthPageTest, AFindingWithAlternativesSaysHowToTellEachOfThem) {
+  KnownFinding known;
+  known.finding.cause = Cause::kTokenizer;
+  known.finding.or_else = {Cause::kChatTemplate, Cause::kBosMissing};
+  const std::string text = PageText({.findings = {known}, .workers = {}, .stats = {}});
+  size_t at = 0;
+  for (const Cause cause : {Cause::kTokenizer, Cause::kChatTemplate, Cause::kBosMissing}) {
+    const std::string test = "to tell   " + std::string(CauseTest(cause));
+    const size_t next = text.find(test, at);
+    ASSERT_NE(next, std::string::npos) << CauseName(cause) << " in:\n" << text;
+    EXPECT_EQ(text.find(test, next + 1), std::string::npos) << text;
+    at = next;
+  }
+}
+
 TEST_F(TruthTest, TheServiceTellsTheSame) {
   Start();
   const RouteResult route = Route();

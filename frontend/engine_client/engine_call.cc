@@ -138,9 +138,8 @@ void EngineCall::Connect() {
   Error error;
   const asio::ip::address numeric = asio::ip::make_address(request_.url.host, error);
   if (!error) {
-    unsigned port = 0;
-    if (!absl::SimpleAtoi(request_.url.port, &port) || port > 65535)
-      return Fail(absl::UnavailableError("no such port"));
+    uint32_t port = 0;
+    (void)absl::SimpleAtoi(request_.url.port, &port);  // `EngineUrl::Parse` has read it
     return ConnectTo(tcp::resolver::results_type::create(
         tcp::endpoint(numeric, static_cast<uint16_t>(port)), request_.url.host, request_.url.port));
   }

@@ -139,10 +139,11 @@ class EngineLoads::Impl {
   // All wanted engines at once; one whose last poll is still under way is left out. Several workers
   // with one url share a poll.
   void Poll() {
+    // A timer that ran off just before `Stop` cancelled it comes here once more.
+    if (stopping_) return;
     for (const std::string& url : Wanted()) {
       if (!polls_.contains(url)) Ask(url);
     }
-    if (stopping_) return;
     timer_.expires_after(every_);
     timer_.async_wait([this](const boost::system::error_code& cancelled) {
       if (!cancelled) Poll();

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -158,6 +160,29 @@ TEST_F(EngineLoadsTest, EnginesMayChange) {
   loads_->SetEngines({{"w0", second.url()}});
   EXPECT_FALSE(loads_->Of(Worker("w0", 1)).has_value());
   EXPECT_EQ(AwaitLoad(Worker("w0"))->running_requests, 1u);
+}
+
+// Else the end would wait until that poll is late.
+TEST_F(EngineLoadsTest, NoPollBeginsOnceItStops) {
+  boost::asio::io_context io;
+  const boost::asio::ip::tcp::acceptor silent(
+      io, {boost::asio::ip::address_v4::loopback(), 0});  // takes connections, and never answers
+  const std::string url = absl::StrCat("http://127.0.0.1:", silent.local_endpoint().port());
+  clock_.Advance(std::chrono::hours(1));
+  EngineLoadsOptions options{
+      .engines = {{"w0", url}}, .every = Duration(1), .timeout = std::chrono::seconds(10)};
+  options.call.head_timeout = options.timeout;
+  // Its eighth is the time between two sweeps, for which every end waits.
+  options.call.connect_timeout = std::chrono::milliseconds(40);
+  // Whether a timer has just run off is chance, so there are many rounds.
+  for (int round = 0; round < 200; ++round) {
+    const Time began = Clock::Real().Now();
+    {
+      EngineLoads loads(options, &clock_);
+      loads.Of(Worker("w0"));
+    }
+    ASSERT_LT(Clock::Real().Now() - began, options.timeout) << "in round " << round;
+  }
 }
 
 // A leaf whose first worker says its load.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/process/flags.h"
 #include "indexer/security/secret_file.h"
@@ -41,6 +42,9 @@ absl::StatusOr<EngineUrl> EngineUrl::Parse(std::string_view text) {
                       std::all_of(url.port.begin(), url.port.end(),
                                   [](unsigned char c) { return absl::ascii_isdigit(c); });
   if (!digits) return bad("no port");
+  // The resolver would take the last 16 bits of a larger one, and another port be called.
+  if (uint32_t port = 0; !absl::SimpleAtoi(url.port, &port) || port > 65535)
+    return bad("the port is above 65535");
   const bool printable = std::all_of(
       text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 127 && c != '@'; });
   if (url.host.empty() || !printable) return bad("no host");

@@ -32,7 +32,7 @@ struct EngineUrl {
   std::string port;
   std::string prefix;  // of every target; without a slash at its end
 
-  // INVALID_ARGUMENT: another scheme, or no host.
+  // INVALID_ARGUMENT: another scheme, no host, or a port above 65535.
   static absl::StatusOr<EngineUrl> Parse(std::string_view url);
   std::string authority() const;
 };

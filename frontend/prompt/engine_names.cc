@@ -85,8 +85,8 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     if (options_.every > Duration(0)) thread_ = std::thread([this] { Run(); });
   }
 
-  // Wakes the thread, ends the question that it waits for, and joins. `Run` then answers what
-  // waits. `end_question_` is the thread's, so it is called through `io_`.
+  // Wakes the thread, ends the questions that it waits for, and joins. `Run` then answers what
+  // waits. `end_questions_` is the thread's, so it is called through `io_`.
   void Stop() {
     {
       MutexLock lock(&mutex_);
@@ -94,7 +94,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
       wake_.SignalAll();
     }
     asio::post(io_, [this] {
-      if (end_question_ != nullptr) end_question_();
+      if (end_questions_ != nullptr) end_questions_();
     });
     if (thread_.joinable()) thread_.join();
   }
@@ -388,55 +388,65 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
     }
   }
 
+  // A GET of `target` to each of `urls`; `take` gets what each said.
+  struct Question {
+    std::vector<EngineUrl> urls;
+    std::string target;
+    std::function<void(const std::string& authority, const std::string& body)> take;
+  };
+
   // Replaces the list of each engine that gave a readable one.
   void AskForModels(const std::vector<EngineUrl>& urls) {
-    Ask(urls, "/v1/models", [&](const std::string& authority, const std::string& body) {
+    const auto take = [&](const std::string& authority, const std::string& body) {
       absl::StatusOr<std::vector<ServedModel>> models = ReadModels(body);
       if (!models.ok()) return;
       if (models->size() > kNamesPerEngineMax)
         models->erase(models->begin() + kNamesPerEngineMax, models->end());
       listed_[authority] = *std::move(models);
-    });
+    };
+    Ask({{urls, "/v1/models", take}});
   }
 
-  // Whether vLLM takes token ids in place of a chat follows from its version.
-  void AskForVersion(const std::vector<EngineUrl>& urls) {
-    Ask(urls, "/version", [&](const std::string& authority, const std::string& body) {
-      told_[authority] = EngineFacts{.kind = kVllm, .version = ReadVersion(body)};
-    });
-  }
-
-  // SGLang tells its parsers there.
-  void AskForServerInfo(const std::vector<EngineUrl>& urls) {
-    Ask(urls, "/server_info", [&](const std::string& authority, const std::string& body) {
+  // SGLang tells its parsers at /server_info; whether vLLM takes token ids in place of a chat
+  // follows from its version.
+  void AskForFacts(std::vector<EngineUrl> sglang, std::vector<EngineUrl> vllm) {
+    const auto server_info = [&](const std::string& authority, const std::string& body) {
       EngineFacts facts;
       ReadServerInfo(body, &facts);
       if (facts.kind == kSglang) told_[authority] = std::move(facts);
-    });
+    };
+    const auto version = [&](const std::string& authority, const std::string& body) {
+      told_[authority] = EngineFacts{.kind = kVllm, .version = ReadVersion(body)};
+    };
+    Ask({{std::move(sglang), "/server_info", server_info}, {std::move(vllm), "/version", version}});
   }
 
-  // Asks all engines at once and runs the loop until all have answered, the time is over, or this
-  // stops. `take` gets what each said; answers that are nested too deep are dropped
-  // (`json_depth.h`). `Stop` may have been called before `end_question_` was set: so it is checked
-  // again behind that.
-  void Ask(const std::vector<EngineUrl>& urls, const std::string& target,
-           const std::function<void(const std::string& authority, const std::string& body)>& take) {
-    bool answered = false;
+  // Asks all engines of all questions at once and runs the loop until all have answered, the time
+  // is over, or this stops. Answers that are nested too deep are dropped (`json_depth.h`). `Stop`
+  // may have been called before `end_questions_` was set: so it is checked again behind that.
+  void Ask(const std::vector<Question>& questions) {
+    size_t left = questions.size();
+    std::vector<std::function<void()>> ends;
     io_.restart();
-    end_question_ = AskEngines(&io_, &pool_, urls, target, {}, options_.timeout,
-                               [&](const std::vector<std::optional<std::string>>& bodies) {
-                                 answered = true;
-                                 for (size_t i = 0; i < bodies.size(); ++i) {
-                                   if (stopping()) return;
-                                   if (bodies[i].has_value() && !IsNestedTooDeep(*bodies[i]))
-                                     take(urls[i].authority(), *bodies[i]);
-                                 }
-                               });
-    if (stopping()) end_question_();
-    while (!answered && io_.run_one() > 0) {
+    for (const Question& question : questions) {
+      ends.push_back(AskEngines(&io_, &pool_, question.urls, question.target, {}, options_.timeout,
+                                [&](const std::vector<std::optional<std::string>>& bodies) {
+                                  --left;
+                                  for (size_t i = 0; i < bodies.size(); ++i) {
+                                    if (stopping()) return;
+                                    if (bodies[i].has_value() && !IsNestedTooDeep(*bodies[i]))
+                                      question.take(question.urls[i].authority(), *bodies[i]);
+                                  }
+                                }));
+    }
+    end_questions_ = [&ends] {
+      for (const std::function<void()>& end : ends) end();
+    };
+    if (stopping()) end_questions_();
+    while (left > 0 && io_.run_one() > 0) {
     }
     io_.poll();  // runs the handlers of cancelled calls, which hold references into this frame
-    end_question_ = nullptr;
+    end_questions_ = nullptr;
   }
 
   // Tells `conventions` what all known engines are: kind and owner by the list of models, parsers
@@ -452,8 +462,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
         if (KindAt(url.authority()) == kind) found.push_back(url);
       return found;
     };
-    if (const auto sglang = of_kind(kSglang); !sglang.empty()) AskForServerInfo(sglang);
-    if (const auto vllm = of_kind(kVllm); !vllm.empty()) AskForVersion(vllm);
+    AskForFacts(of_kind(kSglang), of_kind(kVllm));
     std::vector<EngineConventions::Engine> engines;
     bool all_answered = true;
     for (const auto& [authority, models] : at) {
@@ -536,7 +545,7 @@ class EngineNames::Impl : public std::enable_shared_from_this<EngineNames::Impl>
   // an entry goes when the frontend no longer knows the engine.
   std::map<std::string, std::vector<ServedModel>> listed_;
   std::map<std::string, EngineFacts> told_;  // by engines of themselves, by authority
-  std::function<void()> end_question_;       // null: no question is under way
+  std::function<void()> end_questions_;      // null: no question is under way
   std::optional<Time> met_at_;               // when peers were asked for domains last
   bool peers_told_ = false;                  // they named some then
   std::thread thread_;

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "frontend/gateway/http/models_engine_test_util.h"
 #include "frontend/gateway/http/socket_test_util.h"
 #include "frontend/prompt/engine_conventions.h"
@@ -311,6 +313,46 @@ TEST_F(EngineKindsTest, AVllmThatTakesTokenIdsIsKnownByItsVersion) {
       },
       std::chrono::seconds(60)));
   EXPECT_FALSE(conventions_.Of("m")->TakesTokenIds(sglang_.url()));
+}
+
+// One that answers late holds no other kind up.
+TEST_F(EngineKindsTest, EnginesOfBothKindsAreAskedAtOnce) {
+  const auto answer = [](TestSocket& connection, const std::string& body) {
+    connection.Send(
+        absl::StrCat("HTTP/1.1 200 OK\r\ncontent-length: ", body.size(), "\r\n\r\n", body));
+  };
+  const auto list_of = [](const std::string& owner) {
+    return absl::StrCat(R"({"data":[{"id":"m","owned_by":")", owner, R"("}]})");
+  };
+  std::atomic<bool> is_vllm_asked = false, was_asked_meanwhile = false, is_over = false;
+  TestEngine vllm([&](TestSocket& connection) {
+    for (std::string request; !(request = connection.ReadMessage()).empty();) {
+      is_vllm_asked = is_vllm_asked || absl::StartsWith(request, "GET /version ");
+      answer(connection, absl::StartsWith(request, "GET /v1/models ") ? list_of("vllm")
+                                                                      : R"({"version":"0.33.0"})");
+    }
+  });
+  TestEngine sglang([&](TestSocket& connection) {
+    for (std::string request; !(request = connection.ReadMessage()).empty();) {
+      const bool lists = absl::StartsWith(request, "GET /v1/models ");
+      if (!lists && !is_over) {
+        was_asked_meanwhile = Await([&] { return is_vllm_asked.load(); }, std::chrono::seconds(5));
+        is_over = true;
+      }
+      answer(connection, lists ? list_of("sglang") : R"({"version":"0.5.23","tp_size":1})");
+    }
+  });
+  leaf_.urls = {{"w0", vllm.url()}, {"w1", sglang.url()}};
+  Start();
+  DiscoverEngines();
+  ASSERT_TRUE(Await(
+      [&] {
+        Find("m");
+        return is_over.load();
+      },
+      std::chrono::seconds(60)));
+  EXPECT_TRUE(was_asked_meanwhile);
+  names_->Stop();
 }
 
 TEST_F(EngineKindsTest, AKindIsLearnedLateAndAnew) {

@@ -304,16 +304,18 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     RunOn(&pool_, std::move(job), std::move(refused));
   }
 
-  // `Submit` returns false for a full queue. `refused` then runs in the calling thread; for a job
-  // that waited when the pool stopped it runs in the thread that stops it.
+  // `Submit` returns false for a full queue and for a pool that stops. `refused` then runs in the
+  // calling thread; for a job that waited when the pool stopped it runs in the thread that stops
+  // it.
   static void RunOn(HttpPool* pool, std::function<void()> job,
                     std::function<void(absl::Status)> refused) {
-    const bool taken = pool->Submit(std::move(job), /*continued=*/false, [refused] {
+    const auto stopping = [refused] {
       refused(absl::UnavailableError("the frontend is stopping"));
-    });
-    if (!taken)
-      refused(WithRetryAfter(absl::ResourceExhaustedError("too many prompts wait to be tokenized"),
-                             kQueueRetryAfter));
+    };
+    if (pool->Submit(std::move(job), /*continued=*/false, stopping)) return;
+    if (pool->stopping()) return stopping();
+    refused(WithRetryAfter(absl::ResourceExhaustedError("too many prompts wait to be tokenized"),
+                           kQueueRetryAfter));
   }
 
   // Fills in the only model of the fleet, as an engine does for a body without a model.

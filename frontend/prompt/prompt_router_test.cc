@@ -3,6 +3,7 @@
 #include "frontend/prompt/prompt_router.h"
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -120,6 +121,30 @@ void EndWithFourPrompts() {
 // Whether the other prompts are read before the end is chance, so there are many rounds.
 TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
   for (int round = 0; round < 200; ++round) EndWithFourPrompts();
+}
+
+// Its name was being looked up when the router ended: no queue is full, and to ask again in a
+// second is no remedy.
+TEST(PromptRouterTest, APromptThatComesWhileTheRouterStopsIsToldSo) {
+  NoPeers no_peers;
+  Frontend frontend({}, &no_peers, &no_peers, &Clock::Real());
+  std::function<void()> later;
+  auto router = std::make_unique<PromptRouter>(
+      PromptRouterOptions{.threads = 1,
+                          .served_name =
+                              [&](RouteInput*, std::function<void()> next) {
+                                later = std::move(next);
+                                return false;
+                              }},
+      &frontend, /*tokenizer=*/nullptr);
+  PromptQuestion question;
+  question.input.domain.model = "m";
+  absl::Status status;
+  router->RouteByLoad(question,
+                      [&](const absl::StatusOr<PromptRoute>& route) { status = route.status(); });
+  router = nullptr;
+  later();
+  EXPECT_EQ(status, absl::UnavailableError("the frontend is stopping"));
 }
 
 TEST(PromptRouterTest, WithoutTokensNoBlockIsAskedAboutEvenWhereABlockIsOneToken) {

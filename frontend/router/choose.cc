@@ -98,12 +98,16 @@ class Chooser {
   }
 
   // Remembered workers prefill; the cells that answered have no good prefiller, but their decoders
-  // are current.
+  // are current. Such a cell is remembered too, as it answered: its workers are counted already.
   Pool OfMemory() {
     Pool pool;
     for (size_t i = 0; i < view_.remembered.size(); ++i) {
       const CandidateCell& cell = *view_.remembered[i];
       Add(cell, view_.remembered_now[i], /*prefills=*/true, /*decodes=*/false, &pool);
+      const bool answered = std::any_of(cells_.begin(), cells_.end(), [&](const auto& other) {
+        return other->cell == cell.cell;
+      });
+      if (answered) continue;
       for (const CandidateCell::Traits& worker : cell.traits)
         choice_.not_allowed += !worker.allowed, choice_.draining += worker.draining;
     }

@@ -104,6 +104,29 @@ TEST_F(ChooseTest, WithoutAnyGoodCellMemoryIsWantedAndThenChosenByLoad) {
   EXPECT_EQ(choice.overlap_blocks, 0u) << "nothing was answered about this prompt";
 }
 
+// A cell that answers is remembered by that answer.
+TEST_F(ChooseTest, WorkersOfACellThatAnsweredAndIsRememberedAreCountedOnce) {
+  input_.excluded_workers = {"w0", "w1"};
+  view_.with_memory = true;
+  view_.remembered = {
+      Cell("a", {Worker("w0", 0)}, Fallback::kLoadOnly, /*remembered=*/true),
+      Cell("b", {Worker("w1", 0), Worker("w2", 0)}, Fallback::kLoadOnly, /*remembered=*/true)};
+  const Choice choice = ChooseAmong({Cell("a", {Worker("w0", 0)})});
+  ASSERT_EQ(choice.verdict, Verdict::kChosen);
+  EXPECT_EQ(choice.worker->id().name, "w2");
+  EXPECT_EQ(choice.not_allowed, 2u) << "w0 and w1";
+}
+
+TEST_F(ChooseTest, DrainingWorkersOfSuchACellAreCountedOnce) {
+  request().fleet->draining.Set({"w0"});
+  view_.with_memory = true;
+  view_.remembered = {Cell("a", {Worker("w0", 0)}, Fallback::kLoadOnly, /*remembered=*/true),
+                      Cell("b", {Worker("w1", 0)}, Fallback::kLoadOnly, /*remembered=*/true)};
+  const Choice choice = ChooseAmong({Cell("a", {Worker("w0", 0)})});
+  ASSERT_EQ(choice.verdict, Verdict::kChosen);
+  EXPECT_EQ(choice.draining, 1u);
+}
+
 TEST_F(ChooseTest, WorkersByLoadAloneTakeTurns) {
   view_.with_memory = true;
   view_.remembered = {

@@ -45,7 +45,9 @@ Readings::Ptr Readings::Of(std::shared_ptr<const RouteInput> input, PreparedProm
   for (size_t i = 0; i < made->size(); ++i) {
     const uint32_t blocks = made->prompts_[i]->blocks();
     made->longest_ = std::max(made->longest_, blocks);
-    if (blocks > 0 && blocks < made->blocks(made->shortest_)) made->shortest_ = i;
+    if (blocks > 0 &&
+        (!made->known(made->shortest_) || blocks < made->prompts_[made->shortest_]->blocks()))
+      made->shortest_ = i;
   }
   return made;
 }

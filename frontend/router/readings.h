@@ -45,7 +45,7 @@ class Readings {
   uint32_t blocks(size_t reading) const {
     return known(reading) ? prompts_[reading]->blocks() : longest_;
   }
-  // The known one with the fewest blocks.
+  // The known one with the fewest blocks; where none is known, reading 0.
   const PreparedPrompt& shortest() const { return *prompts_[shortest_]; }
   const std::string& name(size_t reading) const;
   // `labels`: the worker's; null: none.

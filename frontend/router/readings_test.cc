@@ -200,6 +200,26 @@ TEST_F(ReadingsTest, EnginesOfAReadingThatIsNotKnownAreCandidatesByLoad) {
   EXPECT_TRUE(observer_.sequence.empty());
 }
 
+// The least that a worker may have to compute follows from it.
+TEST(ReadingsOfTest, TheShortestIsAKnownOneWhicheverIsNot) {
+  const auto prompt = [](size_t blocks) {
+    PromptSource source{.unknown = blocks == 0};
+    if (blocks > 0) source.tokens = Tokens(8, blocks * kBlockSize, 1);
+    return *PreparedPrompt::Make(std::move(source), kBlockSize, {}, WaypointSchedule::Standard());
+  };
+  const auto shortest = [&](size_t first, const std::vector<size_t>& others) {
+    std::vector<PreparedPrompt::Ptr> prompts;
+    for (const size_t blocks : others) prompts.push_back(prompt(blocks));
+    return Readings::Of(nullptr, prompt(first), std::move(prompts), nullptr)->shortest().blocks();
+  };
+  EXPECT_EQ(shortest(100, {90, 95}), 90u);
+  EXPECT_EQ(shortest(100, {0}), 100u);
+  EXPECT_EQ(shortest(0, {90}), 90u);
+  EXPECT_EQ(shortest(0, {90, 95}), 90u);
+  EXPECT_EQ(shortest(0, {95, 0, 90}), 90u);
+  EXPECT_EQ(shortest(0, {0}), 0u);
+}
+
 TEST_F(ReadingsTest, OneReadingIsOneQuestion) {
   Route({.domain = kDomain, .tokens = vllm_});
   EXPECT_EQ(fleet_.leaf_questions, 1);

@@ -88,9 +88,8 @@ std::vector<PromptExplainer::NamedCell> PromptExplainer::CellsFor(const ExplainQ
   return cells;
 }
 
-// The cells that the first node of the top level to answer names as covering the prompt; empty:
-// none answers, or it names nodes alone. Nodes are asked one after the other, each for up to
-// `kExplainDeadline`.
+// The cells that the first node of the top level, of those that answer, names as covering the
+// prompt; empty: none answers, or it names nodes alone. Nodes are asked at once.
 std::vector<PromptExplainer::NamedCell> PromptExplainer::Covering(
     const ExplainQuestion& question) const {
   RouteInput input;
@@ -104,10 +103,12 @@ std::vector<PromptExplainer::NamedCell> PromptExplainer::Covering(
                            .blocks = input.prepared->blocks(),
                            .best = kExplainCellsMax,
                            .schedule = parts_.frontend->options().schedule};
-  for (const std::string& address : parts_.frontend->hierarchies().Addresses()) {
-    GatheredAnswers<CellsAnswer> answers(1);
-    parts_.cells->FindCells(address, asked, kExplainDeadline, answers.Slot(0));
-    const absl::StatusOr<CellsAnswer> found = std::move(answers.Wait()[0]);
+  std::vector<std::string> nodes = parts_.frontend->hierarchies().Addresses();
+  if (nodes.size() > kExplainNodesMax) nodes.resize(kExplainNodesMax);
+  GatheredAnswers<CellsAnswer> answers(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i)
+    parts_.cells->FindCells(nodes[i], asked, kExplainDeadline, answers.Slot(i));
+  for (const absl::StatusOr<CellsAnswer>& found : answers.Wait()) {
     if (!found.ok()) continue;
     std::vector<NamedCell> cells;
     for (const CellFound& cell : found->cells)

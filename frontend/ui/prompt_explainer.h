@@ -6,7 +6,7 @@
 // *Truth*: as the leaves say it; those that do not answer are named. It is no route: nothing is
 // counted or remembered.
 // *Threads*: any; `Answer` waits, at most `kExplainDeadline` for each of its three steps.
-// *Bounds*: `kExplainCellsMax` leaves are asked.
+// *Bounds*: `kExplainCellsMax` leaves and `kExplainNodesMax` nodes are asked.
 // *Lifetime*: what it is made of outlives it.
 
 #ifndef KVATLAS_FRONTEND_UI_PROMPT_EXPLAINER_H_
@@ -31,6 +31,7 @@
 namespace kvatlas {
 
 inline constexpr size_t kExplainCellsMax = 32;
+inline constexpr size_t kExplainNodesMax = 32;
 inline constexpr Duration kExplainDeadline = std::chrono::seconds(2);
 
 class PromptExplainer {

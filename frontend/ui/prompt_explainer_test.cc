@@ -3,9 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "indexer/base/await.h"
 
 namespace kvatlas {
 namespace {
@@ -37,8 +44,18 @@ class Fleet : public PeerAsker, public CellFinder, public OverlapFinder, public 
     if (found == answers.end()) return callback(absl::NotFoundError("no such domain"));
     callback(found->second);
   }
-  void FindCells(const std::string&, const CellQuestion&, Duration,
+  void FindCells(const std::string& address, const CellQuestion&, Duration,
                  CellFinder::Callback callback) override {
+    // The first node is away, which shows once the second one was asked, or else is late.
+    if (address == "top:1" && first_node_is_away) {
+      late_ = std::thread([this, callback = std::move(callback)] {
+        second_was_asked_meanwhile =
+            Await([this] { return second_is_asked_.load(); }, std::chrono::seconds(5));
+        callback(absl::UnavailableError("away"));
+      });
+      return;
+    }
+    second_is_asked_ = address == "top:2";
     CellsAnswer answer;
     answer.cells.push_back({.cell = "c77", .address = "c77:1"});
     callback(std::move(answer));
@@ -55,10 +72,20 @@ class Fleet : public PeerAsker, public CellFinder, public OverlapFinder, public 
     callback(std::move(tokens));
   }
 
+  ~Fleet() override {
+    if (late_.joinable()) late_.join();
+  }
+
   int cells = 2;
+  bool first_node_is_away = false;
+  std::atomic<bool> second_was_asked_meanwhile = false;
   std::map<std::string, absl::StatusOr<v1::ExplainResponse>> answers;
   std::map<std::string, int> asked;
   v1::ExplainRequest last;
+
+ private:
+  std::atomic<bool> second_is_asked_ = false;
+  std::thread late_;
 };
 
 v1::ExplainResponse Has(const std::string& worker, uint32_t blocks) {
@@ -75,7 +102,7 @@ v1::ExplainResponse Has(const std::string& worker, uint32_t blocks) {
 class PromptExplainerTest : public ::testing::Test {
  protected:
   PromptExplainerTest()
-      : frontend_({.hierarchies = {"top:1"}}, &fleet_, &fleet_, &Clock::Real()),
+      : frontend_({.hierarchies = {"top:1", "top:2"}}, &fleet_, &fleet_, &Clock::Real()),
         watch_({},
                {.nodes = [] { return std::vector<std::string>{"top:1"}; },
                 .leaves = [] { return std::vector<std::pair<std::string, std::string>>(); }},
@@ -145,6 +172,15 @@ TEST_F(PromptExplainerTest, OfManyCellsThoseAreAskedThatTheHierarchyNames) {
   EXPECT_EQ(json["cells"], 200);
   EXPECT_EQ(json["cells_asked"], 1);
   EXPECT_EQ(fleet_.asked.size(), 1u);
+}
+
+TEST_F(PromptExplainerTest, NodesOfTheHierarchyAreAskedAtOnce) {
+  fleet_.cells = 200;
+  fleet_.first_node_is_away = true;
+  fleet_.answers.insert_or_assign("c77:1", Has("w0", 2));
+  const Json json = Json::parse(Ask(R"({"model":"m","tokens":[1,2,3]})").body);
+  EXPECT_EQ(json["cells_asked"], 1);
+  EXPECT_TRUE(fleet_.second_was_asked_meanwhile);
 }
 
 }  // namespace

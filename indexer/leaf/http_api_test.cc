@@ -6,6 +6,9 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -13,6 +16,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -556,6 +560,32 @@ TEST_F(HttpApiTest, AWorkerWhoseNameIsNoNumberIsUnregistered) {
   for (const std::string text : {"7", ""})
     EXPECT_THAT(unregister("\"" + text + "\""),
                 HasSubstr("instance_id: invalid type: string \"" + text + "\", expected u64"));
+}
+
+TEST_F(HttpApiTest, LongQuestionsComeLaterAtBothDoorsWhileMemoryIsCritical) {
+  const auto used = std::make_shared<std::atomic<uint64_t>>(0);
+  LeafOptions options;
+  options.memory_bytes_max = 1000;
+  options.memory_meter = [used] { return used->load(); };
+  StartLeaf(std::move(options));
+  used->store(960);
+  ASSERT_TRUE(Await(
+      [&] {
+        return client_->Get("/status").body.find("\"level\":\"critical\"") != std::string::npos;
+      },
+      std::chrono::seconds(60)));
+  const auto query = [](size_t tokens) {
+    std::string body = R"({"model_name":"m","model":"m","token_ids":[1)";
+    for (size_t i = 1; i < tokens; ++i) body += ",1";
+    return body + "]}";
+  };
+  for (HttpTestClient* door : {client_.get(), mooncake_.get()}) {
+    EXPECT_NE(door->Post("/query", query(100)).status, 503);
+    const HttpAnswerText refused = door->Post("/query", query(65 << 10));
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_THAT(refused.body, HasSubstr("large questions"));
+    EXPECT_EQ(refused.headers.count("retry-after"), 1u) << refused.body;
+  }
 }
 
 TEST_F(HttpApiTest, MooncakeRefusesWhatItCannotRead) {

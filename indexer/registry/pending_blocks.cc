@@ -120,6 +120,8 @@ void PendingBlocks::Tell(HolderIndex holder, uint64_t frontend, const Routed& ro
   Count(telling, 1);
   slots_[slot] = std::move(telling);
   any_.store(true, std::memory_order_relaxed);
+  // Before the caller looks for the block. Partner: the fence of `OnChanged`.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 // Drops the frontend's own oldest tellings until it is within its bound, then the oldest of the
@@ -268,7 +270,10 @@ void PendingBlocks::Show(Slot slot, Position shown) {
 // became held in a first tier matter. A run shows as much of a telling as the two have in common
 // from where both begin; a telling that is shown to its end is confirmed. A telling may be noted
 // twice: erased, it has no blocks any more.
+// Teller and holder each change something and then look for the other's change (`any_`, the index):
+// with a fence between the two on both sides at least one of them sees it.
 void PendingBlocks::OnChanged(HolderIndex holder, const ChangeLog& changes) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!any()) return;
   MutexLock lock(&mutex_);
   const auto of = holders_.find(Raw(holder));

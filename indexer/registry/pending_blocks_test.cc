@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "indexer/base/test_seed.h"
@@ -64,6 +66,45 @@ TEST_F(PendingBlocksTest, AnotherFrontendSeesWhatIsOnItsWay) {
   EXPECT_EQ(At(kB, prompt), Pending());
   // The teller knows its own load.
   EXPECT_EQ(At(kA, prompt, 0, kFrontend), (Pending{.depth = 100}));
+}
+
+// A telling and its blocks at once, of which each side looks for the other's change behind its own:
+// one of the two finds it, or the telling would stay until its time is over. Which of them comes
+// first is chance, so there are many rounds.
+TEST_F(PendingBlocksTest, ATellingAndItsBlocksAtOnceDoNotMissEachOther) {
+  constexpr uint64_t kRounds = 20'000;
+  const auto prompt = Prompt(1);
+  ChangeLog changes;
+  *changes.AddRun(1, 0, TierMask(), TierMask(Tier::kDevice)) = prompt[0];
+  // The round; the one in which the index got the block; the last one that the worker is through.
+  alignas(64) std::atomic<uint64_t> round{0};
+  alignas(64) std::atomic<uint64_t> stored{0};
+  alignas(64) std::atomic<uint64_t> through{0};
+  const auto wait_for = [](const std::atomic<uint64_t>& what, uint64_t number) {
+    for (int spins = 0; what.load(std::memory_order_acquire) < number; ++spins)
+      if (spins > 2000) std::this_thread::yield();
+  };
+  std::thread worker([&] {
+    for (uint64_t i = 1; i <= kRounds; ++i) {
+      wait_for(round, i);
+      for (std::atomic<uint64_t> left = i % 300; left > 0;)
+        left.store(left.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+      stored.store(i, std::memory_order_relaxed);
+      pending_.OnChanged(kA, changes);
+      through.store(i, std::memory_order_release);
+    }
+  });
+  uint64_t missed = 0;
+  for (uint64_t i = 1; i <= kRounds; ++i) {
+    round.store(i, std::memory_order_release);
+    Tell(kA, i, prompt);
+    if (stored.load(std::memory_order_relaxed) == i) pending_.Confirm(kFrontend, i);
+    wait_for(through, i);
+    missed += pending_.any();
+    pending_.End(kFrontend, {.decision = i, .failed = true}, now_);
+  }
+  worker.join();
+  EXPECT_EQ(missed, 0u) << "of " << kRounds;
 }
 
 TEST_F(PendingBlocksTest, AFewBlocksAreFoundBehindWhatTheWorkerHas) {

@@ -80,26 +80,26 @@ struct Quotas::State {
       order.splice(order.begin(), order, found->second.order);
       return found->second.uses[index];
     }
-    if (users.size() >= kQuotaUsersMax) ForgetOne();
+    MakeRoom();
     order.push_front(name);
     User& user = users[name];
     user.order = order.begin();
     return user.uses[index];
   }
 
-  // Forgets the user that was idle for longest among those that hold nothing. What it took of rates
-  // is forgotten too: it may burst once more. If all hold something nothing is forgotten, and the
-  // number of users is bounded by the holds.
-  void ForgetOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    for (auto it = order.rbegin(); it != order.rend(); ++it) {
-      const User& user = users[*it];
+  // Forgets users that hold nothing, those that were idle for longest first, until there is room
+  // for one more. What such a user took of rates is forgotten too: it may burst once more. Users
+  // that hold something stay, and while they alone are too many, the holds bound their number.
+  void MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (auto it = order.end(); it != order.begin() && users.size() >= kQuotaUsersMax;) {
+      const auto user = users.find(*--it);
+      const auto& uses = user->second.uses;
       const bool holds =
-          std::any_of(user.uses.begin(), user.uses.begin() + static_cast<int>(QuotaKind::kHellos),
+          std::any_of(uses.begin(), uses.begin() + static_cast<int>(QuotaKind::kHellos),
                       [](const Use& use) { return use.amount > 0; });
       if (holds) continue;
-      users.erase(*it);
-      order.erase(std::next(it).base());
-      return;
+      users.erase(user);
+      it = order.erase(it);
     }
   }
 

@@ -5,7 +5,8 @@
 // *Truth*: what is held counts for an identity without a bound too, since a later policy may have
 // one.
 // *Threads*: any. *Bounds*: `kQuotaUsersMax` users are remembered; those that were idle for longest
-// and hold nothing go first.
+// and hold nothing go first. Users that hold something are remembered beyond it, as long as they
+// do: their number is that of connections and streams at most.
 // *Cost*: a hash lookup a user and a short lock. *Lifetime*: holds may outlive this.
 
 #ifndef KVATLAS_INDEXER_SECURITY_QUOTAS_H_

@@ -135,5 +135,21 @@ TEST_F(QuotasTest, UsersWithoutEndDoNotForgetWhatIsHeld) {
   EXPECT_EQ(Hold({Worker("held", one)}, QuotaKind::kStreams), nullptr);
 }
 
+// What was taken of a rate shows who is remembered: the bucket of one who is forgotten is full.
+TEST_F(QuotasTest, UsersBeyondTheBoundAreForgottenOnceTheyHoldNothing) {
+  const PolicyQuota one{.hellos_per_s = 1};
+  const auto name = [](size_t i) { return std::to_string(i); };
+  std::vector<std::shared_ptr<const QuotaHold>> holds;
+  for (size_t i = 0; i < kQuotaUsersMax + 100; ++i) {
+    ASSERT_TRUE(Takes({Worker(name(i), one)}, QuotaKind::kHellos));
+    holds.push_back(Hold({Worker(name(i), one)}, QuotaKind::kStreams));
+  }
+  EXPECT_FALSE(Takes({Worker(name(0), one)}, QuotaKind::kHellos)) << "it holds a stream";
+  for (auto& hold : holds) hold = nullptr;
+  EXPECT_TRUE(Takes({Worker("new", one)}, QuotaKind::kHellos));
+  EXPECT_FALSE(Takes({Worker(name(101), one)}, QuotaKind::kHellos));
+  EXPECT_TRUE(Takes({Worker(name(99), one)}, QuotaKind::kHellos));
+}
+
 }  // namespace
 }  // namespace kvatlas

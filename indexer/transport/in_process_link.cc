@@ -1,6 +1,6 @@
 // Two queues: `State::queue` towards the session, `Replies` back. `Run` does one thing at a time: a
 // reset, a connection, or deliveries both ways. The mutexes guard the queues alone and are not held
-// while either side is called, except in `Stop`.
+// while either side is called.
 
 #include "indexer/transport/in_process_link.h"
 
@@ -77,11 +77,14 @@ void InProcessLink::Reset() {
 
 void InProcessLink::Stop(std::chrono::nanoseconds flush_for) {
   if (state_->session != nullptr && flush_for > std::chrono::nanoseconds::zero()) {
-    MutexLock lock(&state_->mutex);
-    for (SenderMessage& message : state_->queue) {
+    std::deque<SenderMessage> queue;
+    {
+      MutexLock lock(&state_->mutex);
+      queue.swap(state_->queue);
+    }
+    for (SenderMessage& message : queue) {
       if (!state_->session->OnMessage(std::move(message)).ok()) break;
     }
-    state_->queue.clear();
   }
   state_->observer = nullptr;
   Disconnect(absl::CancelledError("stopped"));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ class Acceptor : public StreamAcceptor {
   int open = 0;
   std::vector<BatchNumber> batches;
   ReplyFn last_reply;
+  std::function<void()> on_batch;
 
  private:
   class Session : public ReceiverSession {
@@ -36,6 +38,7 @@ class Acceptor : public StreamAcceptor {
       const auto* batch = std::get_if<Batch>(&message);
       if (batch == nullptr) return absl::OkStatus();
       owner_->batches.push_back(batch->number);
+      if (owner_->on_batch) owner_->on_batch();
       reply_(ReceiverMessage(std::in_place_type<Ack>, Ack{.applied = batch->number, .credit = 1}));
       return absl::OkStatus();
     }
@@ -138,6 +141,24 @@ TEST(InProcessLinkTest, RepliesAfterTheEndAreDropped) {
   EXPECT_EQ(acceptor.open, 0);
   acceptor.last_reply(ReceiverMessage(std::in_place_type<Ack>, Ack{.applied = 9, .credit = 1}));
   EXPECT_EQ(observer.said, "connected ");
+}
+
+// A session whose messages make its owner write more.
+TEST(InProcessLinkTest, ASessionMayUseTheLinkWhileItIsFlushed) {
+  Acceptor acceptor;
+  Observer observer;
+  InProcessLink link(&acceptor);
+  link.Start(&observer);
+  RunAll(&link);
+  EXPECT_TRUE(link.Write(BatchOf(1)));
+  EXPECT_TRUE(link.Write(BatchOf(2)));
+  acceptor.on_batch = [&] {
+    link.Write(BatchOf(3));
+    link.Reset();
+  };
+  link.Stop(std::chrono::seconds(1));
+  EXPECT_EQ(acceptor.batches, (std::vector<BatchNumber>{1, 2}));
+  EXPECT_EQ(acceptor.open, 0);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // The C interface over `Frontend`: arguments are checked, exceptions end here, and a forked child
-// touches nothing. A route is counted by `Begin` and `End`, which `kvatlas_frontend_destroy` waits
-// for; `End` is the last access to the handle.
+// touches nothing. A route is counted by `Begin` and `End` (`UnderWay`), which
+// `kvatlas_frontend_destroy` waits for; `End` is the last access to the handle.
 
 #include "frontend/gateway/c/kvatlas_frontend.h"
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -52,6 +53,9 @@ void End(kvatlas_frontend* frontend) {
   if (--frontend->under_way == 0) frontend->idle.SignalAll();
 }
 
+// A route under way, ended with this object: on every path, exceptions included.
+using UnderWay = std::unique_ptr<kvatlas_frontend, void (*)(kvatlas_frontend*)>;
+
 // Starts the route with signals blocked, since gRPC may start threads in this call, which inherit
 // the mask.
 void RouteAsync(kvatlas_frontend* frontend, AskedRoute asked, PromptRouter::Callback callback) {
@@ -90,6 +94,15 @@ int32_t Take(absl::StatusOr<PromptRoute> answer, kvatlas_route** route, std::str
   *route = new kvatlas_route{.answer = *std::move(answer), .json = {}};
   return KVATLAS_OK;
 }
+
+// A route by callback. It is over once the callback begins, or once it is known that it never will;
+// what may still hold the function then finds nothing to do.
+struct AsyncRoute {
+  explicit AsyncRoute(UnderWay begun) : under_way(std::move(begun)) {}
+
+  UnderWay under_way;
+  std::atomic<bool> is_over = false;
+};
 
 // Without a route where the allocation of one fails; the callback is called in any case.
 void Deliver(absl::StatusOr<PromptRoute> answer, kvatlas_route_callback callback, void* context) {
@@ -135,9 +148,7 @@ int32_t kvatlas_frontend_route(kvatlas_frontend* frontend, const kvatlas_route_r
   return Guarded([&]() -> int32_t {
     absl::StatusOr<kvatlas::AskedRoute> asked = kvatlas::Begin(frontend, request);
     if (!asked.ok()) return kvatlas::PutStatus(asked.status(), error, error_size);
-    // Ends the count on every path, exceptions included.
-    const std::unique_ptr<kvatlas_frontend, void (*)(kvatlas_frontend*)> under_way(frontend,
-                                                                                   &kvatlas::End);
+    const kvatlas::UnderWay under_way(frontend, &kvatlas::End);
     std::string why;
     const int32_t code =
         kvatlas::Take(kvatlas::RouteWaiting(frontend, *std::move(asked)), route, &why);
@@ -154,11 +165,21 @@ int32_t kvatlas_frontend_route_async(kvatlas_frontend* frontend,
   return Guarded([&]() -> int32_t {
     absl::StatusOr<kvatlas::AskedRoute> asked = kvatlas::Begin(frontend, request);
     if (!asked.ok()) return kvatlas::CodeOf(asked.status());
-    kvatlas::RouteAsync(frontend, *std::move(asked),
-                        [frontend, callback, context](absl::StatusOr<kvatlas::PromptRoute> answer) {
-                          kvatlas::Deliver(std::move(answer), callback, context);
-                          kvatlas::End(frontend);
-                        });
+    kvatlas::UnderWay under_way(frontend, &kvatlas::End);
+    const auto call = std::make_shared<kvatlas::AsyncRoute>(std::move(under_way));
+    try {
+      kvatlas::RouteAsync(frontend, *std::move(asked),
+                          [call, callback, context](absl::StatusOr<kvatlas::PromptRoute> answer) {
+                            if (call->is_over.exchange(true)) return;
+                            kvatlas::Deliver(std::move(answer), callback, context);
+                            call->under_way = nullptr;
+                          });
+    } catch (...) {
+      // The callback was called, or will never be: the header promises one of the two.
+      if (call->is_over.exchange(true)) return KVATLAS_OK;
+      call->under_way = nullptr;
+      throw;
+    }
     return KVATLAS_OK;
   });
 }

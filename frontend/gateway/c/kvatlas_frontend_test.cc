@@ -6,14 +6,37 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdlib>
+#include <deque>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "frontend/gateway/c/both_doors_test_util.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
+
+namespace {
+
+// The allocation behind so many further ones of this thread fails; negative: none does.
+thread_local int allocations_left = -1;
+
+}  // namespace
+
+// Not inlined: compilers warn of memory from a `new` that ends in a `free` that they can see.
+__attribute__((noinline)) void* operator new(size_t size) {
+  void* const room = allocations_left >= 0 && allocations_left-- == 0
+                         ? nullptr
+                         : std::malloc(size == 0 ? 1 : size);
+  if (room == nullptr) throw std::bad_alloc();
+  return room;
+}
+__attribute__((noinline)) void operator delete(void* room) noexcept { std::free(room); }
+__attribute__((noinline)) void operator delete(void* room, size_t) noexcept { std::free(room); }
 
 namespace kvatlas {
 namespace {
@@ -221,6 +244,53 @@ TEST(RouteTextOptionsTest, WhatCannotBeIsNamed) {
   EXPECT_THAT(error, HasSubstr("no tokenizer for model \"bytes\""));
   EXPECT_EQ(route, nullptr);
   kvatlas_frontend_destroy(frontend);
+}
+
+// Wherever memory runs out: no route stays under way, for which the end would wait, and the
+// callback comes once, or never where the code says so.
+TEST(RouteWithoutMemoryTest, ARouteThatCannotBeginIsNotWaitedFor) {
+  const char* leaf = "c=127.0.0.1:1";
+  kvatlas_frontend_options options;
+  kvatlas_frontend_options_init(&options, sizeof(options));
+  options.leaves = &leaf;
+  options.leaves_count = 1;
+  kvatlas_frontend* frontend = nullptr;
+  ASSERT_EQ(kvatlas_frontend_create(&options, &frontend, nullptr, 0), KVATLAS_OK);
+  CRequest c;
+  c.request.model = "a model whose name is too long for a string's own room";
+  c.request.text = "Hello";
+  c.request.text_size = 5;
+  struct Asked {
+    int32_t code = KVATLAS_OK;
+    std::atomic<int> answers = 0;
+  };
+  std::deque<Asked> asked;
+  for (bool is_refused = true; is_refused && asked.size() < 1000;) {
+    Asked& now = asked.emplace_back();
+    const auto count = [](void* context, int32_t, const char*, kvatlas_route* route) {
+      ++static_cast<Asked*>(context)->answers;
+      kvatlas_route_free(route);
+    };
+    allocations_left = static_cast<int>(asked.size()) - 1;
+    now.code = kvatlas_frontend_route_async(frontend, &c.request, count, &now);
+    is_refused = allocations_left < 0;
+    allocations_left = -1;
+  }
+  EXPECT_GT(asked.size(), 5u);
+  EXPECT_EQ(asked.back().code, KVATLAS_OK);
+  kvatlas_frontend_stats stats{};
+  stats.struct_size = sizeof(stats);
+  ASSERT_TRUE(Await(
+      [&] {
+        return kvatlas_frontend_get_stats(frontend, &stats) == KVATLAS_OK && stats.under_way == 0;
+      },
+      std::chrono::seconds(10)))
+      << stats.under_way;
+  kvatlas_frontend_destroy(frontend);
+  for (const Asked& one : asked) {
+    EXPECT_EQ(one.answers, one.code == KVATLAS_OK ? 1 : 0);
+    EXPECT_TRUE(one.code == KVATLAS_OK || one.code == KVATLAS_RESOURCE_EXHAUSTED) << one.code;
+  }
 }
 
 }  // namespace

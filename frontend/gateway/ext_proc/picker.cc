@@ -55,6 +55,7 @@ struct Picker::Task {
   // Its objective has a priority below 0: refused with 429 while half of the workers are
   // overloaded.
   bool sheddable = false;
+  std::optional<std::string> without_reports = {};  // `Picked::body`
   Callback callback = {};
 };
 
@@ -89,7 +90,8 @@ std::shared_ptr<Picker::Task> Picker::NewTask() {
 // 2. A body in UTF-16 or UTF-32 (`IsWideText`) is not read here for its model, so the policy is
 //    asked about `kModelNotRead` first.
 // 3. A call with a prompt goes through `ReadPromptRequest`. Of any other call only the model is
-//    read; without a model any endpoint serves it (`AnyOf`, once more after `Meets`).
+//    read; without a model any endpoint serves it (`AnyOf`, once more after `Meets`). Either may
+//    have to go on with another body (`Picked::body`).
 // 4. `may_use` decides about the model by the name that the client gave, before any lookup.
 // 5. `served_name` replaces an adapter's or further name by the name that leaves know. It may need
 //    the engines' lists; `Tokenize` then runs from its callback.
@@ -102,20 +104,23 @@ void Picker::Pick(PickInput input, Callback callback) {
     if (const absl::Status may = may_use(kModelNotRead); !may.ok()) return callback(RefusalOf(may));
   }
   absl::StatusOr<PromptRequest> request = PromptRequest();
+  std::optional<std::string> without_reports;
   if (input.call.has_value()) {
-    request =
-        ReadPromptRequest(*input.call, std::make_shared<const std::string>(std::move(input.body)));
+    const auto body = std::make_shared<const std::string>(std::move(input.body));
+    request = ReadPromptRequest(*input.call, body);
+    if (request.ok() && request->wishes.has_engine_arguments)
+      without_reports = WithoutFullReports(*body);
   } else {
+    without_reports = WithoutFullReports(input.body);
     request->model = ReadModel(input.body).value_or("");
     request->no_prompt = NoPromptOf(input.method, input.path);
     if (request->model.empty()) {
       if (const absl::Status may = may_use(kModelNotRead); !may.ok())
         return callback(RefusalOf(may));
-      const PickResult any = AnyOf(input.subset);
+      const PickResult any = AnyOf(input.subset, without_reports);
       const bool meets = std::holds_alternative<ClientError>(any) &&
-                         Meets([this, subset = input.subset, callback, task = NewTask()] {
-                           callback(AnyOf(subset));
-                         });
+                         Meets([this, subset = input.subset, without_reports, callback,
+                                task = NewTask()] { callback(AnyOf(subset, without_reports)); });
       return meets ? void() : callback(any);
     }
   }
@@ -146,6 +151,7 @@ void Picker::Pick(PickInput input, Callback callback) {
   task->stored = std::move(request->wishes.stored);
   task->input.traits = std::move(request->traits);
   task->subset = std::move(input.subset);
+  task->without_reports = std::move(without_reports);
   task->callback = std::move(callback);
   // Token ids need no tokenizer and go straight to `Route`; text and chats become a `Prompt`.
   if (!task->input.unknown_prompt) {
@@ -266,6 +272,7 @@ void Picker::RouteNow(std::shared_ptr<Task> task) {
         return RouteNow(task);
       }
     }
+    if (auto* const to = std::get_if<Picked>(&picked)) to->body = std::move(task->without_reports);
     task->callback(std::move(picked));
   });
 }
@@ -352,10 +359,11 @@ std::variant<std::string, ClientError> Picker::PickAny(const std::optional<Endpo
 }
 
 // `PickAny` as a pick: decision id 0, nothing to report.
-PickResult Picker::AnyOf(const std::optional<EndpointSet>& subset) {
+PickResult Picker::AnyOf(const std::optional<EndpointSet>& subset,
+                         const std::optional<std::string>& body) {
   std::variant<std::string, ClientError> any = PickAny(subset);
   if (auto* const refusal = std::get_if<ClientError>(&any)) return std::move(*refusal);
-  return Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}};
+  return Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}, .body = body};
 }
 
 // `meet_engines` returns true if there is nothing to wait for; `Meets` returns true if there is.

@@ -107,6 +107,9 @@ struct Picked {
   bool one_prompt = true;  // the engine's cache figures are of the prompt that was predicted
   bool decodes = false;    // another worker prefills:
   std::string prefiller = {};  // its IP:PORT; empty: not known, and the decoder prefills too
+  // To go on in the place of the request's, and of its length (`WithoutFullReports`); nothing: the
+  // request's goes on.
+  std::optional<std::string> body = {};
 };
 
 // An answer instead of the engine's. A server error is always 503: gateways know no other kind of
@@ -154,7 +157,8 @@ class Picker {
   void Route(std::shared_ptr<Task> task);
   void RouteNow(std::shared_ptr<Task> task);
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
-  PickResult AnyOf(const std::optional<EndpointSet>& subset);
+  PickResult AnyOf(const std::optional<EndpointSet>& subset,
+                   const std::optional<std::string>& body);
   void ByLoad(std::shared_ptr<Task> task, absl::Status why);
   // Whether some workers of the model may not be named, and the names of those that may, as far as
   // they are known.

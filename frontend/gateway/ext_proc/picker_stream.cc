@@ -322,14 +322,11 @@ bool PickerStream::OnRequestTrailers() {
 }
 
 // From kCollecting to kPicking. The pick gets a copy of the body where it must be sent back: always
-// in full duplex, where the proxy has given it up; buffered only when something in it was changed.
+// in full duplex, where the proxy has given it up; buffered only when something in it was changed
+// here. What the picker changes comes back with its answer.
 PickInput PickerStream::TakeInput() {
   state_ = Request::kPicking;
   RewriteModel();
-  if (std::optional<std::string> without = WithoutFullReports(body_)) {
-    body_ = *std::move(without);
-    changed_ = true;
-  }
   input_.body = body_;
   if (!rewrite_.empty()) body_length_ = body_.size();
   if (!duplex() && !changed_) body_.clear();
@@ -362,6 +359,10 @@ void PickerStream::OnPicked(PickResult result) {
   }
   if (picked == nullptr) return Refuse(std::get<ClientError>(result));
   picked_ = std::move(*picked);
+  if (picked_.body.has_value()) {
+    body_ = *std::exchange(picked_.body, std::nullopt);
+    changed_ = true;
+  }
   stats_->Picked(/*by_prompt=*/picked_.decision_id != 0);
   SendPicked();
 }

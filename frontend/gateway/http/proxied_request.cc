@@ -89,8 +89,10 @@ void ProxiedRequest::PutSalt() {
 // body: a long one is not copied on an I/O thread. A rank that the client names, in the header that
 // counts before the body, is the one that serves it.
 void ProxiedRequest::OnWishes(const RequestWishes& wishes, RouteInput* input) {
-  if (std::optional<std::string> without = WithoutFullReports(*message_.body))
-    message_.body = std::make_shared<const std::string>(*std::move(without));
+  if (wishes.has_engine_arguments) {
+    if (std::optional<std::string> without = WithoutFullReports(*message_.body))
+      message_.body = std::make_shared<const std::string>(*std::move(without));
+  }
   const std::string said = HeaderOf(message_.headers, kDataParallelRankHeader);
   if (said.empty()) input->rank = wishes.rank;
   message_.names_rank = input->rank.has_value();

@@ -137,6 +137,9 @@ absl::Status ForEachField(std::string_view body, Field field) {
 constexpr std::string_view kReportMode = "kv_cache_report_mode";
 constexpr std::string_view kBlank = " \t\r\n";
 
+// The names in `sampling_params` of what a body has as `vllm_xargs` otherwise.
+bool AreArgumentsIn(std::string_view name) { return name == "extra_args" || name == "vllm_xargs"; }
+
 struct ByteRange {
   size_t begin = 0;
   size_t size = 0;
@@ -259,14 +262,26 @@ class Reader {
     if (key == "routed_dp_rank") rank_ = WholeNumber(value.get_uint64());
     if (key == "data_parallel_rank") older_rank_ = WholeNumber(value.get_uint64());
     if (key == "n") choices_ = WholeNumber(value.get_uint64());
-    if (key == "sampling_params" && type == json_type::object) {
-      has_parameters_ = true;
-      choices_of_parameters_ = WholeNumber(value["n"].get_uint64());
-    }
+    if (key == "vllm_xargs") request_.wishes.has_engine_arguments = true;
+    if (key == "sampling_params" && type == json_type::object) Parameters(value);
     if (path_ != RequestPath::kResponses) return;
     if (key == "previous_response_id") previous_ = StoredId(value, type);
     if (key == "conversation")
       conversation_ = type == json_type::object ? StoredIdIn(value) : StoredId(value, type);
+  }
+
+  void Parameters(ondemand::value& value) {
+    has_parameters_ = true;
+    choices_of_parameters_ = std::nullopt;
+    for (auto each : value.get_object()) {
+      ondemand::field one;
+      std::string_view name;
+      if (std::move(each).get(one) != simdjson::SUCCESS ||
+          one.unescaped_key().get(name) != simdjson::SUCCESS)
+        return;
+      if (name == "n") choices_of_parameters_ = WholeNumber(one.value().get_uint64());
+      if (AreArgumentsIn(name)) request_.wishes.has_engine_arguments = true;
+    }
   }
 
   // Ids of input items that the engine has stored. The only nested list that is walked here.
@@ -544,7 +559,7 @@ absl::StatusOr<PromptRequest> ReadPromptRequest(RequestPath path,
 }
 
 std::optional<std::string> WithoutFullReports(std::string_view body) {
-  if (body.find(kReportMode) == body.npos || IsWideText(body)) return std::nullopt;
+  if (IsWideText(body)) return std::nullopt;
   const size_t mark = body.starts_with(kMark) ? kMark.size() : 0;
   std::vector<ByteRange> members;
   const absl::Status bad =
@@ -559,8 +574,7 @@ std::optional<std::string> WithoutFullReports(std::string_view body) {
             if (std::move(each).get(one) != simdjson::SUCCESS ||
                 one.unescaped_key().get(name) != simdjson::SUCCESS)
               return NotJson();
-            if (name == "extra_args" || name == "vllm_xargs")
-              FullReportsIn(one.value(), text, &members);
+            if (AreArgumentsIn(name)) FullReportsIn(one.value(), text, &members);
           }
         }
         return absl::OkStatus();

@@ -61,6 +61,9 @@ struct RequestWishes {
   // prompts vLLM's usage has the sum of the tokens and the cached ones of the last prompt; of `n`
   // choices the second finds the first one's blocks.
   bool one_prompt = true;
+  // There are arguments for code of the engine's own, among which `WithoutFullReports` looks:
+  // `vllm_xargs`, also of `sampling_params`, or the latter's `extra_args`.
+  bool has_engine_arguments = false;
 };
 
 struct PromptRequest {
@@ -107,7 +110,8 @@ absl::StatusOr<std::string> WithModel(std::string_view body, std::string_view mo
 // `sampling_params` has for it: white space stands in their place, so that the length stays. An
 // engine that gets one announces blocks that it holds already as if they were stored again
 // (vLLM 0.33.0, v1/request.py), after which no count of their copies is right. Nothing: it has
-// none, or is no JSON object in UTF-8. *Cost*: of a body without that name a search for it.
+// none, or is no JSON object in UTF-8. *Cost*: as of reading it, so it is for bodies that have
+// arguments of this kind (`RequestWishes::has_engine_arguments`).
 std::optional<std::string> WithoutFullReports(std::string_view body);
 
 // The model in the body of any other call; empty: it names none. INVALID_ARGUMENT: no JSON object,

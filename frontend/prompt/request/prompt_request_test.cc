@@ -341,12 +341,14 @@ TEST(WithoutFullReportsTest, TheMemberBecomesWhiteSpaceAndNothingElseChanges) {
       const char* body :
       {R"({"vllm_xargs":{"kv_cache_report_mode":"\u0066ull"}})",
        R"({"vllm_xargs":{"kv_cache_report_mode":"full","kv_cache_report_mode":"full"}})",
+       R"({"vllm_xargs":{"kv_cache_report_\u006dode":"full"}})",
+       R"({"\u0076llm_xargs":{"kv\u005fcache\u005freport\u005fmode":"full"}})",
        "\xef\xbb\xbf{\"vllm_xargs\":{\"kv_cache_report_mode\":\"full\"}}",
        R"({"token_ids":[1],"sampling_params":{"n":1,"extra_args":{"kv_cache_report_mode":"full"}}})",
        R"({"sampling_params":{"vllm_xargs":{"kv_cache_report_mode":"full"},"n":1}})"}) {
     const std::string without = of(body);
     EXPECT_EQ(without.size(), std::string_view(body).size());
-    EXPECT_THAT(without, Not(HasSubstr("kv_cache_report_mode"))) << without;
+    EXPECT_THAT(without, Not(HasSubstr("full"))) << without;
     EXPECT_EQ(of(without), "none");
     EXPECT_TRUE(ReadModel(without).ok()) << without;
   }
@@ -362,6 +364,25 @@ TEST(WithoutFullReportsTest, WhatAsksForNothingStaysAsItIs) {
         R"({"vllm_xargs":"kv_cache_report_mode"})", R"({"vllm_xargs":null})",
         R"({"vllm_xargs":{"kv_cache_report_mode":"full"})", "kv_cache_report_mode", ""})
     EXPECT_EQ(WithoutFullReports(body), std::nullopt) << body;
+}
+
+// Only then is a body searched for what an engine must not be asked.
+TEST(RequestWishesTest, ArgumentsOfTheEnginesOwnAreNoticed) {
+  const auto has = [](const std::string& fields) {
+    const auto request = ReadPromptRequest(
+        RequestPath::kCompletions,
+        std::make_shared<const std::string>(R"({"model":"m","prompt":"x")" + fields + "}"));
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() && request->wishes.has_engine_arguments;
+  };
+  EXPECT_TRUE(has(R"(,"vllm_xargs":{})"));
+  EXPECT_TRUE(has(R"(,"vllm\u005fxargs":{"a":1},"n":1)"));
+  EXPECT_TRUE(has(R"(,"sampling_params":{"n":1,"extra_args":{}})"));
+  EXPECT_TRUE(has(R"(,"sampling_params":{"vllm_x\u0061rgs":{},"n":1})"));
+  EXPECT_FALSE(has(""));
+  EXPECT_FALSE(has(R"(,"vllm_xargs":null)"));
+  EXPECT_FALSE(has(R"(,"a":{"vllm_xargs":{}},"b":"vllm_xargs","extra_args":{})"));
+  EXPECT_FALSE(has(R"(,"sampling_params":{"n":1,"a":{"extra_args":1}})"));
 }
 
 TEST(RequestWishesTest, SeveralPromptsOrChoicesAreNotOne) {

@@ -338,5 +338,39 @@ TEST_F(FilesTest, AReloadTakesNewFilesAndKeepsAModelThatNowFails) {
   EXPECT_TRUE((*registry->Find("m"))->Tokenize(TextPrompt{.text = "Hi"}).ok());
 }
 
+// What lies beside the tokenizer and decides how requests are read, though not on ids.
+TEST_F(FilesTest, AReloadTakesTheContextsLengthAndFilesOfMistral) {
+  std::filesystem::copy("frontend/prompt/text/testdata/bytes", folder_,
+                        std::filesystem::copy_options::recursive);
+  const auto registry = Registry(absl::StrCat("m=", folder_));
+  const auto ask = [&] {
+    return (*registry->Find("m"))
+        ->Tokenize(BodyPrompt{
+            .path = RequestPath::kCompletions,
+            .body = std::make_shared<const std::string>(
+                Json({{"prompt", std::vector<int>(50, 1)}, {"truncate_prompt_tokens", -1}}).dump()),
+            .convention = {.engine = EngineKind::kVllm}});
+  };
+  EXPECT_EQ(ask().status().code(), absl::StatusCode::kUnimplemented) << "no length is known";
+  for (const size_t length : {20, 30}) {
+    Write("config.json", Json({{"max_position_embeddings", length}}).dump());
+    ASSERT_TRUE(registry->Reload().ok());
+    const auto made = ask();
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(made->tokens.size(), length - 1) << "one is left for the output";
+  }
+  const auto before = *registry->Find("m");
+  ASSERT_TRUE(registry->Reload().ok());
+  EXPECT_EQ(*registry->Find("m"), before) << "nothing changed";
+
+  BodyPrompt chat = Chat({{{"role", "user"}, {"content", "Hi"}}});
+  chat.convention.engine = EngineKind::kVllm;
+  ASSERT_TRUE((*registry->Find("m"))->Tokenize(chat).ok());
+  Write("tekken.json", "{}");
+  ASSERT_TRUE(registry->Reload().ok());
+  EXPECT_THAT(std::string((*registry->Find("m"))->Tokenize(chat).status().message()),
+              HasSubstr("mistral_common"));
+}
+
 }  // namespace
 }  // namespace kvatlas

@@ -154,8 +154,8 @@ absl::StatusOr<std::shared_ptr<TextModel>> ModelRegistry::Find(std::string_view 
 }
 
 // Loads one model after the other without the lock, as each takes seconds; requests go on with the
-// earlier ones. A model whose hashes of tokenizer and templates are what they were keeps its
-// object, and with it the memory of prefixes. Requests hold the object that they found, so a
+// earlier ones. A model whose files say what they said keeps its object, and with it the memory of
+// prefixes. Requests hold the object that they found, so a
 // replaced one ends with its last request.
 absl::Status ModelRegistry::Reload() {
   absl::Status first_error;
@@ -171,10 +171,7 @@ absl::Status ModelRegistry::Reload() {
     }
     MutexLock lock(&mutex_);
     std::shared_ptr<TextModel>& there = models_[options.name];
-    const bool is_same = there != nullptr &&
-                         there->facts().tokenizer_hash == (*loaded)->facts().tokenizer_hash &&
-                         there->facts().template_hash == (*loaded)->facts().template_hash;
-    if (!is_same) there = *std::move(loaded);
+    if (there == nullptr || !there->ReadsAs(**loaded)) there = *std::move(loaded);
     const std::shared_ptr<TextModel> model = there;
     for (const std::string& alias : options.aliases) models_[alias] = model;
   }

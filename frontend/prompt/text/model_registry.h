@@ -61,8 +61,8 @@ class ModelRegistry {
   // NOT_FOUND: no such model; the message names those that are known.
   absl::StatusOr<std::shared_ptr<TextModel>> Find(std::string_view name) const;
 
-  // Reads all files again. A model whose tokenizer and templates did not change keeps its memory of
-  // prefixes. A model that cannot be loaded stays as it was; the first such error is returned.
+  // Reads all files again. A model that reads prompts as before keeps its memory of prefixes. A
+  // model that cannot be loaded stays as it was; the first such error is returned.
   absl::Status Reload();
 
   // The sums over all models.

@@ -160,6 +160,14 @@ absl::StatusOr<std::shared_ptr<TextModel>> TextModel::Load(const TextModelOption
   return model;
 }
 
+// The hashes cover what decides on ids; the other two, how requests are read and cut.
+bool TextModel::ReadsAs(const TextModel& other) const {
+  return facts_.tokenizer_hash == other.facts_.tokenizer_hash &&
+         facts_.template_hash == other.facts_.template_hash &&
+         has_mistral_files_ == other.has_mistral_files_ &&
+         options_.context_tokens_max == other.options_.context_tokens_max;
+}
+
 // Rust reads the body once (rust/src/request) and gives the parts of the prompt; nearly all
 // requests have one part. `now` is wall time: templates print dates, and engines print theirs. The
 // callbacks append to `made` and must not throw, as they are called from Rust.

@@ -67,6 +67,8 @@ class TextModel {
   absl::StatusOr<std::string> Render(const BodyPrompt& prompt) const;
 
   const TextModelFacts& facts() const { return facts_; }
+  // Whether both, loaded by the same options, read every prompt alike.
+  bool ReadsAs(const TextModel& other) const;
   TokenCache::Stats cache_stats() const { return cache_->stats(); }
 
  private:

@@ -1,4 +1,4 @@
-// The same steps as the peers' services have, without messages: checks, the registry's query, the
+// The same steps as the leaf's service has, without messages: checks, the registry's query, the
 // order of the answer, and conversion into the frontend's values.
 
 #include "frontend/serve/lookup_clients/in_process_lookup_clients.h"
@@ -81,24 +81,6 @@ std::vector<const HolderOverlap*> DeepestFirst(const OverlapAnswer& answer) {
     return a->loadable != b->loadable ? a->loadable > b->loadable : a->holder->id < b->holder->id;
   });
   return order;
-}
-
-// The label that marks a node is left out: `is_node` says it.
-CellFound ToCell(const FoundCell& found) {
-  CellFound cell{.cell = found.cell->id.name,
-                 .address = found.cell->address,
-                 .blocks_at_least = found.blocks_at_least,
-                 .blocks_below = found.blocks_below,
-                 .trust = found.trust,
-                 .age_ms = Milliseconds(found.age),
-                 .load = ToLoad(found.load),
-                 .is_node = found.is_node,
-                 .other_addresses = found.other_addresses,
-                 .pending_blocks = found.pending_blocks};
-  for (const auto& [name, value] : found.cell->labels) {
-    if (name != kKindLabel) cell.labels[name] = value;
-  }
-  return cell;
 }
 
 }  // namespace
@@ -187,59 +169,6 @@ std::shared_ptr<const LabelsByWorker> InProcessOverlapFinder::LabelsOf(
   // Two callers may make the same labels at once; the last one's are kept.
   labels_[domain] = {.version = version, .labels = labels};
   return labels;
-}
-
-InProcessCellFinder::InProcessCellFinder(std::string own, Hierarchy* node, CellFinder* others,
-                                         const Clock* clock)
-    : own_(std::move(own)), node_(node), others_(others), clock_(clock) {}
-
-// As `InProcessOverlapFinder`; without a node of this process all goes to `others_`.
-void InProcessCellFinder::FindCells(const std::string& hierarchy_address,
-                                    const CellQuestion& question, Duration deadline,
-                                    Callback callback) {
-  if (node_ != nullptr && hierarchy_address == own_) {
-    return callback(InTime<CellsAnswer>(*clock_, deadline, [&] { return Find(question); }));
-  }
-  if (others_ == nullptr) return callback(NoPeer(hierarchy_address));
-  others_->FindCells(hierarchy_address, question, deadline, std::move(callback));
-}
-
-void InProcessCellFinder::TellCell(const std::string& hierarchy_address, const Domain& domain,
-                                   uint64_t frontend, const Routed& routed) {
-  if (node_ != nullptr && hierarchy_address == own_) {
-    node_->registry().Tell(domain, frontend, routed).IgnoreError();
-  } else if (others_ != nullptr) {
-    others_->TellCell(hierarchy_address, domain, frontend, routed);
-  }
-}
-
-void InProcessCellFinder::EndCell(const std::string& hierarchy_address, const Domain& domain,
-                                  uint64_t frontend, const RouteOver& over) {
-  if (node_ != nullptr && hierarchy_address == own_) {
-    node_->registry().End(domain, frontend, over);
-  } else if (others_ != nullptr) {
-    others_->EndCell(hierarchy_address, domain, frontend, over);
-  }
-}
-
-// Waypoints and schedule are checked by the node itself.
-absl::StatusOr<CellsAnswer> InProcessCellFinder::Find(const CellQuestion& question) const {
-  if (absl::Status bad = ValidateDomain(*question.domain); !bad.ok()) return bad;
-  if (absl::Status full = CheckMemoryForQuestion(node_->registry().memory(), question.blocks);
-      !full.ok())
-    return full;
-  const absl::StatusOr<FoundCells> found = node_->FindCells({.domain = *question.domain,
-                                                             .waypoints = question.waypoints,
-                                                             .blocks = question.blocks,
-                                                             .schedule = question.schedule->Name(),
-                                                             .best = question.best,
-                                                             .positions = question.positions,
-                                                             .frontend = question.frontend});
-  if (!found.ok()) return found.status();
-  CellsAnswer answer{.cells = {}, .block_size = found->block_size};
-  answer.cells.reserve(found->cells.size());
-  for (const FoundCell& cell : found->cells) answer.cells.push_back(ToCell(cell));
-  return answer;
 }
 
 }  // namespace kvatlas

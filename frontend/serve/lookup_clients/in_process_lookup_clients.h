@@ -1,18 +1,18 @@
-// The frontend's questions, answered in the same process: by a call into a leaf's or a hierarchy
-// node's registry, without a socket and without a message.
+// The frontend's questions to leaves, answered in the same process: by a call into the leaf's
+// registry, without a socket and without a message.
 //
-// *Place*: a process that has both a frontend and a leaf, or a node. Frontend and leaf never
-// include each other; this is above both.
-// *Truth*: the answer, or the code of the refusal, that the peer's service gives to the same
-// question over gRPC: the same workers or cells in the same order, the same bounds on names, blocks
-// and memory. Other than there, a name that is not UTF-8, which no message can carry, is
+// *Place*: a process that has both a frontend and a leaf, which never include each other; this is
+// above both.
+// *Truth*: the answer, or the code of the refusal, that the leaf's service gives to the same
+// question over gRPC: the same workers in the same order, the same bounds on names, blocks and
+// memory. Other than there, a name that is not UTF-8, which no message can carry, is
 // INVALID_ARGUMENT. An answer that took longer than the deadline is DEADLINE_EXCEEDED.
 // *Threads*: any. For the own address the callback runs in the caller's thread, before the call
 // returns.
 // *Cost*: the registry's query, a sort of W workers, and per worker a copy of its id. Labels are
 // copied when one of the domain's changes, and else shared by all answers.
 // *Bounds*: labels of `kLabelDomainsMax` domains are kept; beyond, all are copied again.
-// *Lifetime*: registry, node, clock and `others` outlive the finder.
+// *Lifetime*: registry, clock and `others` outlive the finder.
 //
 // Example:
 //   InProcessOverlapFinder finder("own", &leaf->registry(), /*others=*/nullptr, &Clock::Real());
@@ -31,7 +31,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "frontend/router/lookup_clients.h"
-#include "hierarchy/hierarchy.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
@@ -72,28 +71,6 @@ class InProcessOverlapFinder : public OverlapFinder {
   const std::function<void()> asked_;
   Mutex mutex_;
   absl::flat_hash_map<Domain, KnownLabels> labels_ ABSL_GUARDED_BY(mutex_);
-};
-
-class InProcessCellFinder : public CellFinder {
- public:
-  // `own` is the address that means `node`, which may be null: then every address is asked through
-  // `others`, as above.
-  InProcessCellFinder(std::string own, Hierarchy* node, CellFinder* others, const Clock* clock);
-
-  void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
-                 Duration deadline, Callback callback) override;
-  void TellCell(const std::string& hierarchy_address, const Domain& domain, uint64_t frontend,
-                const Routed& routed) override;
-  void EndCell(const std::string& hierarchy_address, const Domain& domain, uint64_t frontend,
-               const RouteOver& over) override;
-
- private:
-  absl::StatusOr<CellsAnswer> Find(const CellQuestion& question) const;
-
-  const std::string own_;
-  Hierarchy* const node_;
-  CellFinder* const others_;
-  const Clock* const clock_;
 };
 
 }  // namespace kvatlas

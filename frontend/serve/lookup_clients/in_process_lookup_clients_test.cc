@@ -19,14 +19,12 @@
 #include "absl/strings/str_cat.h"
 #include "frontend/cluster_client/grpc_lookup_clients.h"
 #include "frontend/router/frontend.h"
-#include "hierarchy/hierarchy_service.h"
 #include "indexer/base/await.h"
 #include "indexer/base/cache_class.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/tier.h"
-#include "indexer/base/waypoints.h"
 #include "indexer/leaf/leaf_service.h"
 #include "indexer/net/grpc_server.h"
 #include "indexer/registry/holder_handle.h"
@@ -79,19 +77,6 @@ std::string Text(const absl::StatusOr<WorkersAnswer>& answer) {
   return absl::StrCat(text, answer->labels == nullptr ? 0 : answer->labels->size(), " labelled\n");
 }
 
-std::string Text(const absl::StatusOr<CellsAnswer>& answer) {
-  if (!answer.ok()) return absl::StatusCodeToString(answer.status().code());
-  std::string text = absl::StrCat("block size ", answer->block_size, "\n");
-  for (const CellFound& cell : answer->cells) {
-    absl::StrAppend(&text, cell.cell, " at ", cell.address, ": ", cell.blocks_at_least, " to ",
-                    cell.blocks_below, ", trust ", static_cast<int>(cell.trust), ", ", cell.age_ms,
-                    " ms, ", Text(cell.load), cell.is_node ? ", node" : "", Text(cell.labels));
-    for (const std::string& other : cell.other_addresses) absl::StrAppend(&text, " or ", other);
-    absl::StrAppend(&text, "\n");
-  }
-  return text;
-}
-
 std::string Ask(OverlapFinder* finder, const std::string& address, const Domain& domain,
                 const std::vector<SequenceHash>& sequence, Duration deadline = kPatience,
                 uint64_t frontend = 0, uint64_t session = 0) {
@@ -99,14 +84,6 @@ std::string Ask(OverlapFinder* finder, const std::string& address, const Domain&
   finder->FindOverlaps(
       address, {.domain = &domain, .sequence = sequence, .session = session, .frontend = frontend},
       deadline, [&](absl::StatusOr<WorkersAnswer> answer) { answered.set_value(Text(answer)); });
-  return answered.get_future().get();
-}
-
-std::string Ask(CellFinder* finder, const std::string& address, const CellQuestion& question,
-                Duration deadline = kPatience) {
-  std::promise<std::string> answered;
-  finder->FindCells(address, question, deadline,
-                    [&](absl::StatusOr<CellsAnswer> answer) { answered.set_value(Text(answer)); });
   return answered.get_future().get();
 }
 
@@ -119,20 +96,19 @@ class RandomHolders {
 
   uint32_t Below(uint32_t bound) { return static_cast<uint32_t>(random_()) % bound; }
 
-  // Adds a holder that holds some of `sequence`, with the id and address that `info` makes up.
-  template <typename Info>
-  void Add(const Domain& domain, uint32_t block_size, const std::vector<SequenceHash>& sequence,
-           const Info& info, bool tiers) {
-    HolderInfo said = info(Below(1000), this);
+  // Adds a holder that holds some of `sequence`.
+  void Add(const Domain& domain, uint32_t block_size, const std::vector<SequenceHash>& sequence) {
+    HolderInfo said{
+        .id = {"worker" + std::to_string(Below(24)), Below(3), ""}, .address = "", .labels = {}};
     for (uint32_t i = Below(4); i > 0; --i)
       said.labels.emplace_back("label" + std::to_string(i), std::to_string(Below(3)));
-    if (tiers && Below(2) == 0)
+    if (Below(2) == 0)
       said.labels.emplace_back(Below(3) == 0 ? "holds_store" : "store",
                                "s" + std::to_string(Below(2)));
     auto holder = registry_->AddLocal(domain, block_size, std::move(said));
     if (!holder.ok()) return;  // that id is there
-    if (tiers && Below(4) == 0) MakeHybrid(block_size, sequence, holder->get());
-    Fill(sequence, tiers, holder->get());
+    if (Below(4) == 0) MakeHybrid(block_size, sequence, holder->get());
+    Fill(sequence, holder->get());
     if (Below(3) > 0) (*holder)->SetLoad(SomeLoad());
     if (Below(4) == 0) (*holder)->SetTrust(Below(2) == 0 ? Trust::kDegraded : Trust::kStale);
     if (Below(8) == 0) (*holder)->SetMasked(true);
@@ -156,13 +132,13 @@ class RandomHolders {
             .workers = Below(3)};
   }
 
-  void Fill(const std::vector<SequenceHash>& sequence, bool tiers, HolderHandle* holder) {
+  void Fill(const std::vector<SequenceHash>& sequence, HolderHandle* holder) {
     const size_t held = Below(static_cast<uint32_t>(sequence.size()) + 1);
     for (size_t i = 0; i < held; ++i) {
-      Stored stored{.position = static_cast<Position>(i),
-                    .parent = i == 0 ? kNoParent : sequence[i - 1],
-                    .blocks = {sequence[i]}};
-      if (tiers) stored.tier = static_cast<Tier>(std::min<uint32_t>(Below(8), kTiers - 1));
+      const Stored stored{.tier = static_cast<Tier>(std::min<uint32_t>(Below(8), kTiers - 1)),
+                          .position = static_cast<Position>(i),
+                          .parent = i == 0 ? kNoParent : sequence[i - 1],
+                          .blocks = {sequence[i]}};
       EXPECT_TRUE(holder->Apply(stored).ok());
     }
     if (held == 0 || Below(2) == 0) return;
@@ -193,7 +169,7 @@ class RandomHolders {
 
 HolderInfo Named(HolderId id) { return {.id = std::move(id), .address = "", .labels = {}}; }
 
-// ---- A leaf and a node, each over gRPC too ----
+// ---- A leaf, over gRPC too ----
 
 struct LeafPair {
   explicit LeafPair(const Clock* clock, const MemoryBudget* memory = nullptr)
@@ -229,50 +205,6 @@ struct LeafPair {
   GrpcOverlapFinder grpc;
 };
 
-struct NodePair {
-  explicit NodePair(const Clock* clock, const MemoryBudget* memory = nullptr)
-      : hierarchy(Options(clock, memory)),
-        service(&hierarchy, nullptr, &metrics),
-        server(GrpcServerOptions{.listen = {"127.0.0.1", 0}}),
-        direct(kOwn, &hierarchy, nullptr, &Clock::Real()),
-        // By calls: they end by themselves.
-        grpc(/*streams=*/false) {
-    server.Register(&service);
-    EXPECT_TRUE(server.Start().ok());
-  }
-  ~NodePair() { server.Stop(Duration(0)); }
-  static HierarchyOptions Options(const Clock* clock, const MemoryBudget* memory) {
-    HierarchyOptions options{.node = "n", .registry = {}};
-    options.registry.index.memory = memory;
-    options.registry.clock = clock;
-    return options;
-  }
-  void ExpectSame(const CellQuestion& question) {
-    EXPECT_EQ(Ask(&direct, kOwn, question), Ask(&grpc, server.address().ToString(), question));
-  }
-
-  Metrics metrics;
-  Hierarchy hierarchy;
-  HierarchyService service;
-  GrpcServer server;
-  InProcessCellFinder direct;
-  GrpcCellFinder grpc;
-};
-
-HolderInfo SomeWorker(uint32_t number, RandomHolders* random) {
-  return {.id = {"worker" + std::to_string(number % 24), random->Below(3), ""},
-          .address = "",
-          .labels = {}};
-}
-
-HolderInfo SomeCell(uint32_t number, RandomHolders* random) {
-  HolderInfo info{.id = {"cell" + std::to_string(number % 8), 0, "r" + std::to_string(number % 3)},
-                  .address = absl::StrCat("10.0.0.", number, ":7410"),
-                  .labels = {}};
-  if (random->Below(4) == 0) info.labels.emplace_back(kKindLabel, kKindNode);
-  return info;
-}
-
 TEST(InProcessFindersTest, OverlapsOfRandomRegistriesAreThoseOverGrpc) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -282,7 +214,7 @@ TEST(InProcessFindersTest, OverlapsOfRandomRegistriesAreThoseOverGrpc) {
     const std::vector<SequenceHash> sequence = Sequence(1000, 40);
     for (int step = 0; step < 60; ++step) {
       const uint32_t which = holders.Below(2);
-      holders.Add(kDomains[which], which == 0 ? 16 : 64, sequence, SomeWorker, /*tiers=*/true);
+      holders.Add(kDomains[which], which == 0 ? 16 : 64, sequence);
       if (holders.Below(4) == 0) holders.RemoveOne();
       clock.Advance(milliseconds(holders.Below(500)));
       if (step % 4 != 0) continue;
@@ -383,62 +315,6 @@ TEST(InProcessFindersTest, WhatALeafRefusesIsRefusedWithTheSameCode) {
   EXPECT_EQ(Ask(&ample.direct, kOwn, {"", ""}, {}), "INVALID_ARGUMENT");
 }
 
-TEST(InProcessFindersTest, CellsOfRandomNodesAreThoseOverGrpc) {
-  const WaypointSchedule& schedule = WaypointSchedule::Standard();
-  for (uint32_t seed = 1; seed <= 20; ++seed) {
-    SCOPED_TRACE(absl::StrCat("seed ", seed));
-    ManualClock clock;
-    NodePair node(&clock);
-    RandomHolders cells(&node.hierarchy.registry(), seed);
-    const uint32_t blocks = 300;
-    const std::vector<SequenceHash> waypoints = schedule.Select(Sequence(1000, blocks));
-    for (int step = 0; step < 40; ++step) {
-      cells.Add(kDomains[0], 16, waypoints, SomeCell, /*tiers=*/false);
-      if (cells.Below(4) == 0) cells.RemoveOne();
-      clock.Advance(milliseconds(cells.Below(500)));
-      if (step % 4 != 0) continue;
-      const uint32_t asked_blocks = cells.Below(blocks + 1);
-      const std::vector<SequenceHash> asked = schedule.Select(Sequence(1000, asked_blocks));
-      CellQuestion question{.domain = &kDomains[0],
-                            .waypoints = asked,
-                            .blocks = asked_blocks,
-                            .best = cells.Below(6)};
-      node.ExpectSame(question);
-      if (asked.size() < 2) continue;
-      const std::vector<Position> positions = {schedule.PositionOf(0), schedule.PositionOf(1)};
-      question.waypoints = std::span(asked).first(2);
-      question.positions = positions;
-      node.ExpectSame(question);
-    }
-    if (testing::Test::HasFailure()) return;
-  }
-}
-
-TEST(InProcessFindersTest, WhatANodeRefusesIsRefusedWithTheSameCode) {
-  const ManualClock clock;
-  uint64_t used = 10;
-  MemoryBudget memory(100, [&used] { return used; });
-  NodePair node(&clock, &memory);
-  const Domain nameless{"", ""};
-  const WaypointSchedule other({}, 1000);
-  node.ExpectSame({.domain = &kDomains[0], .waypoints = {}});  // NOT_FOUND
-  const auto cell = node.hierarchy.registry().AddLocal(kDomains[0], 16, Named({"cell", 0, "r"}));
-  node.ExpectSame({.domain = &kDomains[0], .waypoints = {}});
-  node.ExpectSame({.domain = &nameless, .waypoints = {}});
-  node.ExpectSame({.domain = &kDomains[0], .waypoints = {}, .blocks = 500});
-  node.ExpectSame({.domain = &kDomains[0], .waypoints = {}, .blocks = kFindCellsBlocksMax + 1});
-  node.ExpectSame({.domain = &kDomains[0], .waypoints = {}, .schedule = &other});
-  const std::vector<SequenceHash> waypoints =
-      WaypointSchedule::Standard().Select(Sequence(1, 1025));
-  const CellQuestion large{.domain = &kDomains[0], .waypoints = waypoints, .blocks = 1025};
-  node.ExpectSame(large);
-  EXPECT_EQ(Ask(&node.direct, kOwn, large).substr(0, 10), "block size");
-  used = 99;
-  memory.Measure();
-  node.ExpectSame(large);
-  EXPECT_EQ(Ask(&node.direct, kOwn, large), "RESOURCE_EXHAUSTED");
-}
-
 // Each look at it takes a second.
 class SlowClock : public ManualClock {
  public:
@@ -472,14 +348,6 @@ TEST(InProcessFindersTest, OtherAddressesAreAskedThroughTheOtherFinder) {
   EXPECT_NE(Ask(&both, address, kDomains[0], {}).find("there"), std::string::npos);
   EXPECT_EQ(Ask(&both, kOwn, kDomains[0], {}), "NOT_FOUND");
   EXPECT_EQ(asked, 1);
-
-  NodePair node(&Clock::Real());
-  const auto cell = node.hierarchy.registry().AddLocal(kDomains[0], 16, Named({"cell", 0, "r"}));
-  InProcessCellFinder none(kOwn, nullptr, &node.grpc, &Clock::Real());
-  const CellQuestion question{.domain = &kDomains[0], .waypoints = {}};
-  EXPECT_NE(Ask(&none, node.server.address().ToString(), question).find("cell"), std::string::npos);
-  InProcessCellFinder nowhere(kOwn, nullptr, nullptr, &Clock::Real());
-  EXPECT_EQ(Ask(&nowhere, kOwn, question), "UNAVAILABLE");
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "indexer/compat/dynamo/http_bodies.h"
 #include "indexer/compat/dynamo/http_metrics.h"
 #include "indexer/compat/dynamo/http_queries.h"
+#include "indexer/compat/dynamo/http_refusals.h"
 #include "indexer/compat/dynamo/http_workers.h"
 #include "indexer/net/long_answers.h"
 #include "indexer/registry/explain_json.h"
@@ -39,23 +40,6 @@ constexpr size_t kBatchPieceBytes = 256 << 10;
 constexpr char kPlainText[] = "text/plain; charset=utf-8";
 
 HttpResponse Ok(int status = 200) { return {.status = status, .body = "{\"status\":\"ok\"}"}; }
-
-// {"error":…}, the form of Dynamo's refusals.
-HttpResponse Error(int status, std::string_view text) {
-  HttpResponse response{.status = status};
-  AppendJsonError(text, &response.body);
-  return response;
-}
-
-// HTTP status and headers as everywhere (`HttpError`), the text as Dynamo's clients read it:
-// without the code's name.
-HttpResponse Error(const absl::Status& status) {
-  HttpResponse response = HttpError(status);
-  response.body.clear();
-  const absl::string_view text = status.message();
-  AppendJsonError({text.data(), text.size()}, &response.body);
-  return response;
-}
 
 // The answer of axum, the web framework of Dynamo's indexer, to a body of the wrong form: plain
 // text, 400 for broken JSON and 422 for JSON of another shape.
@@ -183,7 +167,7 @@ class HttpApi::Impl {
     AddPost(server, "/deregister_peer", &Impl::DeregisterPeer);
     Add(server, {.method = "POST", .path = "/reopen_logs", .handler = [this](const HttpRequest&) {
                    const absl::Status status = Open();
-                   return status.ok() ? Ok() : Error(500, std::string(status.message()));
+                   return status.ok() ? Ok() : HttpRefusal(500, std::string(status.message()));
                  }});
     if (!options_.test_endpoints) return;
     AddPost(server, "/test/pause_listener", &Impl::Pause);
@@ -264,7 +248,7 @@ class HttpApi::Impl {
     if (!quick) {
       const absl::Status full =
           CheckMemory(parts_.registry->memory(), MemoryLevel::kCritical, "large questions");
-      if (!full.ok()) *response = NotNow(std::string(full.message()));
+      if (!full.ok()) *response = HttpRefusalForNow(std::string(full.message()));
       if (!full.ok()) return true;
     }
     HttpQueries::Lease scratch = queries_.Borrow();
@@ -293,15 +277,9 @@ class HttpApi::Impl {
   HttpResponse WithPlace(const std::function<HttpResponse(LongAnswers::Place)>& answer) const {
     const absl::Status full = CheckMemory(parts_.registry->memory(), MemoryLevel::kFull,
                                           "dumps, snapshots and explanations");
-    if (!full.ok()) return NotNow(std::string(full.message()));
+    if (!full.ok()) return HttpRefusalForNow(std::string(full.message()));
     LongAnswers::Place place = LongAnswers::Process().Take();
-    return place == nullptr ? NotNow(kTooManyLongAnswers) : answer(std::move(place));
-  }
-
-  static HttpResponse NotNow(const std::string& why) {
-    HttpResponse refused = Error(503, why);
-    refused.headers.emplace_back("retry-after", "5");
-    return refused;
+    return place == nullptr ? HttpRefusalForNow(kTooManyLongAnswers) : answer(std::move(place));
   }
 
   // A body that holds its place until the client has taken the last piece or is gone: the server
@@ -323,7 +301,7 @@ class HttpApi::Impl {
       RefuseBody(reader, &response);
       return response;
     }
-    if (scratch->body.batch) return Error(400, "one query at a time is explained");
+    if (scratch->body.batch) return HttpRefusal(400, "one query at a time is explained");
     response.about = scratch->body.queries[0].model;
     const ExplainOptions options = {
         .blocks_max = std::min(NumberParam(request, "blocks", 1024), kExplainedBlocksMax),
@@ -355,7 +333,7 @@ class HttpApi::Impl {
       RefuseBody(*reader, &response);
       return response;
     }
-    if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
+    if (parts_.directory == nullptr) return HttpRefusal(503, "this leaf listens to no engines");
     PolicyTarget target = TargetOf(body.model, body.group, std::to_string(body.instance));
     for (const std::string& url :
          {body.endpoint, body.replay_endpoint.value_or(""), body.url.value_or("")}) {
@@ -391,7 +369,7 @@ class HttpApi::Impl {
         .first_rank = body.first_rank.value_or(0),
         .engine_type = body.engine_type.value_or(""),
     });
-    return status.ok() ? Ok(201) : Error(status);
+    return status.ok() ? Ok(201) : HttpRefusal(status);
   }
 
   // Without a group the instance goes in whichever group it is, so the caller must be allowed to do
@@ -402,14 +380,14 @@ class HttpApi::Impl {
       RefuseBody(*reader, &response);
       return response;
     }
-    if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
+    if (parts_.directory == nullptr) return HttpRefusal(503, "this leaf listens to no engines");
     PolicyTarget target =
         TargetOf(body.model, body.group.value_or(std::string(kDefaultGroup)), body.instance);
     if (!body.group.has_value()) target.tenant = "*";  // of every tenant
     if (auto refused = Refused(request, Verb::kRegister, target, "unregister")) return *refused;
     const absl::Status status =
         parts_.directory->Unregister(body.instance, body.model, body.group, body.rank);
-    return status.ok() ? Ok() : Error(status);
+    return status.ok() ? Ok() : HttpRefusal(status);
   }
 
   // The policy's name for the subject of a body.
@@ -430,7 +408,7 @@ class HttpApi::Impl {
     const absl::Status status = security_->Check(*request.identity, verb, target, request.peer,
                                                  event, /*audit_allowed=*/true);
     if (status.ok()) return std::nullopt;
-    return Error(403, std::string(status.message()));
+    return HttpRefusal(403, std::string(status.message()));
   }
 
   HttpResponse Workers(const HttpRequest& request) {
@@ -461,9 +439,9 @@ class HttpApi::Impl {
       RefuseBody(*reader, &response);
       return response;
     }
-    if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
+    if (parts_.directory == nullptr) return HttpRefusal(503, "this leaf listens to no engines");
     const absl::Status status = (parts_.directory->*set)(std::to_string(body.instance), body.rank);
-    return status.ok() ? Ok() : Error(status);
+    return status.ok() ? Ok() : HttpRefusal(status);
   }
 
   // ---- Replicas ----
@@ -472,7 +450,7 @@ class HttpApi::Impl {
   // another.
   HttpResponse Dump() {
     if (parts_.directory == nullptr) return {.body = "{}"};
-    if (parts_.directory->recovering()) return Error(503, "recovering");
+    if (parts_.directory->recovering()) return HttpRefusal(503, "recovering");
     return WithPlace([this](LongAnswers::Place place) {
       return HttpResponse{.more = Keeping(std::move(place), DumpSource(parts_.directory))};
     });
@@ -484,8 +462,8 @@ class HttpApi::Impl {
     PolicyTarget target;
     target.cell = options_.cell;
     if (auto refused = Refused(request, Verb::kSnapshot, target, "snapshot")) return *refused;
-    if (parts_.directory == nullptr) return Error(404, "this leaf listens to no engines");
-    if (parts_.directory->recovering()) return Error(503, "recovering");
+    if (parts_.directory == nullptr) return HttpRefusal(404, "this leaf listens to no engines");
+    if (parts_.directory->recovering()) return HttpRefusal(503, "recovering");
     const bool names = request.Param("names").value_or("1") != "0";
     HttpBodySource source = ReplicaSnapshotSource(options_.contract, parts_.directory, names);
     if (!names) return {.content_type = kSnapshotContentType, .more = std::move(source)};
@@ -509,7 +487,7 @@ class HttpApi::Impl {
       return response;
     }
     const absl::Status status = add ? parts_.peers->Add(body.url) : parts_.peers->Remove(body.url);
-    return status.ok() ? Ok(add ? 201 : 200) : Error(status);
+    return status.ok() ? Ok(add ? 201 : 200) : HttpRefusal(status);
   }
 
   HttpResponse ListPeers() {

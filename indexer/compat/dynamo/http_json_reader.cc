@@ -20,6 +20,7 @@
 #include <limits>
 #include <system_error>
 
+#include "absl/strings/charconv.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/base/utf8.h"
 #include "indexer/compat/dynamo/http_json_words.h"
@@ -451,10 +452,10 @@ bool JsonReader::AnyNumber(bool positive, Number* number) {
   number->kind = Kind::kFloat;
   const std::from_chars_result result = std::from_chars(from, at_, number->f);
   if (result.ec == std::errc::result_out_of_range) {
-    // Out of range either way: only a negative exponent can have made it too small.
-    if (std::string_view(from, at_).find('-') == std::string_view::npos) {
-      return SyntaxHere("number out of range");
-    }
+    // Out of range either way. Abseil's twin, other than the standard one, says which: the largest
+    // number, or 0. A negative exponent says nothing: enough digits come before it.
+    absl::from_chars(from, at_, number->f);
+    if (number->f > 1) return SyntaxHere("number out of range");
     number->f = 0;
   }
   if (!positive) number->f = -number->f;

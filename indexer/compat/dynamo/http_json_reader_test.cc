@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "indexer/compat/dynamo/http_bodies.h"
 #include "indexer/compat/dynamo/http_json_words.h"
 
@@ -92,6 +93,10 @@ TEST(JsonReaderTest, SyntaxErrorsAreNamedWhereTheyAre) {
       {R"({"token_ids":[-]})", "token_ids[0]: invalid number at line 1 column 16"},
       {R"({"token_ids":[1.]})", "token_ids[0]: invalid number at line 1 column 17"},
       {R"({"token_ids":[1e999]})", "token_ids[0]: number out of range at line 1 column 19"},
+      {absl::StrCat(R"({"token_ids":[)", std::string(400, '1'), "e-5]}"),
+       "token_ids[0]: number out of range at line 1 column 417"},
+      {absl::StrCat(R"({"token_ids":[-)", std::string(400, '1'), ".5e-5]}"),
+       "token_ids[0]: number out of range at line 1 column 420"},
       {R"({"a":[1,{"b":2])", "a: expected `,` or `}` at line 1 column 15"},
       {R"({"model_name":"\x"})", "model_name: invalid escape at line 1 column 17"},
       {R"({"model_name":"\ud800"})",

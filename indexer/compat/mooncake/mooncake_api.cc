@@ -15,6 +15,7 @@
 #include "indexer/base/memory_budget.h"
 #include "indexer/compat/dynamo/http_bodies.h"
 #include "indexer/compat/dynamo/http_json_reader.h"
+#include "indexer/compat/dynamo/http_refusals.h"
 #include "indexer/registry/explain_json.h"
 #include "indexer/security/visible_domain.h"
 
@@ -23,22 +24,11 @@ namespace {
 
 // Of any body; 8 MiB are some million token ids.
 constexpr size_t kQueryBytesMax = 8 << 20;
-// Longer bodies are refused while memory is critical, as at the leaf's other doors.
-constexpr size_t kLongQuestionBytes = 128 << 10;
+// Longer bodies are refused while memory is critical, as at the leaf's other doors: there those
+// that are not for a quick handler.
+const size_t kLongQuestionBytes = HttpServerOptions().quick_body_bytes_max;
 
-HttpResponse Error(int status, std::string_view text) {
-  HttpResponse response{.status = status};
-  AppendJsonError(text, &response.body);
-  return response;
-}
-
-// HTTP status as everywhere (`HttpError`), the text without the code's name.
-HttpResponse Error(const absl::Status& status) {
-  const absl::string_view text = status.message();
-  return Error(HttpError(status).status, {text.data(), text.size()});
-}
-
-HttpResponse BadBody(const JsonReader& reader) { return Error(400, reader.error().text); }
+HttpResponse BadBody(const JsonReader& reader) { return HttpRefusal(400, reader.error().text); }
 
 // An instance is a name here, or a number, which becomes a name.
 bool ReadName(JsonReader* reader, std::string* name) {
@@ -258,9 +248,9 @@ HttpResponse MooncakeApi::Register(const HttpRequest& request) {
   if (absl::Status bad = security_->Check(*request.identity, Verb::kRegister, target, request.peer,
                                           "register", /*audit_allowed=*/true);
       !bad.ok()) {
-    return Error(403, std::string(bad.message()));
+    return HttpRefusal(403, std::string(bad.message()));
   }
-  if (absl::Status bad = directory_->Register(registration); !bad.ok()) return Error(bad);
+  if (absl::Status bad = directory_->Register(registration); !bad.ok()) return HttpRefusal(bad);
   HttpResponse response{.body = "{\"status\":\"registered successfully\",\"instance_id\":"};
   AppendJsonText(registration.instance, &response.body);
   response.body += '}';
@@ -291,10 +281,10 @@ HttpResponse MooncakeApi::Unregister(const HttpRequest& request) {
     if (absl::Status bad = security_->Check(*request.identity, Verb::kRegister, target,
                                             request.peer, "unregister", /*audit_allowed=*/true);
         !bad.ok()) {
-      return Error(403, std::string(bad.message()));
+      return HttpRefusal(403, std::string(bad.message()));
     }
     const absl::Status status = directory_->Unregister(instance, entry.domain.model, group, rank);
-    if (!status.ok()) return Error(status);
+    if (!status.ok()) return HttpRefusal(status);
     HttpResponse response{.body =
                               "{\"status\":\"unregistered successfully\",\"removed_instances\":["};
     for (const EngineListener& listener : entry.listeners) {
@@ -305,7 +295,7 @@ HttpResponse MooncakeApi::Unregister(const HttpRequest& request) {
     response.body += "]}";
     return response;
   }
-  return Error(404, absl::StrCat("instance ", instance, " not found in tenant ", group));
+  return HttpRefusal(404, absl::StrCat("instance ", instance, " not found in tenant ", group));
 }
 
 // An unknown model or tenant, or one that the asker may not see, has no instances: 200 with an
@@ -316,7 +306,7 @@ HttpResponse MooncakeApi::Query(const HttpRequest& request, bool by_hash) {
   if (request.body.size() > kLongQuestionBytes) {
     const absl::Status full =
         CheckMemory(registry_->memory(), MemoryLevel::kCritical, "large questions");
-    if (!full.ok()) return Error(503, std::string(full.message()));
+    if (!full.ok()) return HttpRefusalForNow(std::string(full.message()));
   }
   JsonReader reader(request.body);
   QueryForm form;
@@ -326,7 +316,8 @@ HttpResponse MooncakeApi::Query(const HttpRequest& request, bool by_hash) {
       DomainVisibleTo(*security_, *request.identity, DomainOf(form.model, group)).domain;
   const uint32_t block_size = registry_->BlockSizeOf(domain).value_or(0);
   if (block_size != 0 && form.block_size.has_value() && *form.block_size != block_size) {
-    return Error(400, absl::StrCat("block_size is ", block_size, " here, not ", *form.block_size));
+    return HttpRefusal(400,
+                       absl::StrCat("block_size is ", block_size, " here, not ", *form.block_size));
   }
   RankDetails ranks;
   const uint32_t look_aheads = by_hash ? 1 : 1 | directory_->LookAheads(domain);

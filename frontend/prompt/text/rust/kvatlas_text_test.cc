@@ -130,6 +130,20 @@ Read ReadBody(int engine, int path, const std::string& source, const std::string
   return read;
 }
 
+// Of a newer caller, say: guessing would make other tokens than its engine's.
+TEST(KvatlasTextTest, AnUnknownEngineOrPathIsRefused) {
+  const std::string source = R"({"default": "x"})";
+  const std::string body = R"({"messages": [], "prompt": "x", "text": "x"})";
+  for (const int unknown : {-1, KVATLAS_GENERATE + 1, 1000}) {
+    const Read engine = ReadBody(unknown, KVATLAS_CHAT, source, body);
+    EXPECT_EQ(engine.code, kInvalidArgument) << unknown;
+    EXPECT_THAT(engine.error, HasSubstr(std::to_string(unknown)));
+    const Read path = ReadBody(KVATLAS_SGLANG, unknown, source, body);
+    EXPECT_EQ(path.code, kInvalidArgument) << unknown;
+    EXPECT_THAT(path.error, HasSubstr(std::to_string(unknown)));
+  }
+}
+
 TEST(KvatlasTextTest, ATemplateRendersItsVariables) {
   const std::string source =
       R"({"default": "{% for m in messages %}\n<{{ m.role }}>{{ m['content'] }}\n{%- endfor %}"})";

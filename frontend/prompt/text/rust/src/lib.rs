@@ -256,9 +256,10 @@ pub unsafe extern "C" fn kvatlas_request_read(
         let default_kwargs = map_of(given.default_kwargs.text("the template's variables")?, "the template's variables")?;
         let convention = request::Convention {
             engine: match given.engine {
+                0 => request::Engine::Plain,
                 1 => request::Engine::Vllm,
                 2 => request::Engine::Sglang,
-                _ => request::Engine::Plain,
+                other => return Err(Failure::invalid(format!("no engine has the number {other}"))),
             },
             reasoning_parser: given.reasoning_parser.text("the reasoning parser")?,
             tool_call_parser: given.tool_call_parser.text("the tool call parser")?,
@@ -274,7 +275,8 @@ pub unsafe extern "C" fn kvatlas_request_read(
             1 => request::Path::Chat,
             2 => request::Path::Responses,
             3 => request::Path::Messages,
-            _ => request::Path::Generate,
+            4 => request::Path::Generate,
+            other => return Err(Failure::invalid(format!("no path has the number {other}"))),
         };
         let reading = request::read(&*templates, &convention, path, body.text("the body")?)?;
         // Nothing is written to `out` before this: the request was read without an error.
