@@ -124,8 +124,9 @@ TEST_F(ExtProcServiceTest, ASubsetOfAWorkerThatWasNotMetYetIsFound) {
 class ExtProcPoolTest : public ExtProcServiceTest {
  protected:
   // Workers of two tiers, of which the one outside of the pool has more of the prompt.
-  void StartWith(const std::vector<std::string>& pool) {
-    configured_.clear();
+  void StartWith(const std::vector<std::string>& pool,
+                 const std::vector<std::string>& configured = {}) {
+    configured_ = configured;
     picker_options_.pool = PickerPool::Parse(pool).value();
     auto labels = std::make_shared<LabelsByWorker>();
     WorkersAnswer answer;
@@ -185,6 +186,49 @@ TEST_F(ExtProcPoolTest, OfAPoolByCellOthersAreNeverNamed) {
 TEST_F(ExtProcPoolTest, APoolByItsOwnCellHasAllOfIt) {
   StartWith({"cell=cell"});
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:80");
+}
+
+// What is configured says where a worker is, not that it is one of the pool's.
+TEST_F(ExtProcPoolTest, ConfiguredEndpointsOfOthersAreNeverNamed) {
+  StartWith({"tier=chat"}, {"batch=10.0.0.8:80", "unheard=10.0.0.9:80"});
+  EXPECT_EQ(Get(), "refused") << "no leaf has told that one of them is of the pool";
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.2:80") << "also at first";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Get(), "10.0.0.2:80");
+  EXPECT_EQ(Refused(Subset({"10.0.0.8:80"}, Completion()), kIds), 503);
+  Stream get = Open();
+  get.Write(Subset({"10.0.0.8:80"}, Request("GET", "/v1/models", true)));
+  EXPECT_EQ(RefusedBy(&get), 503);
+}
+
+TEST_F(ExtProcPoolTest, AConfiguredEndpointWinsOverWhatAWorkerOfThePoolSays) {
+  StartWith({"tier=chat"}, {"chat=10.0.0.8:80"});
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.8:80") << "also at first";
+  EXPECT_EQ(Get(), "10.0.0.8:80");
+  WorkersAnswer answer;
+  auto labels = std::make_shared<LabelsByWorker>();
+  (*labels)[{"chat", 0, ""}] = {{"tier", "other"}};
+  answer.workers.push_back({.worker = {"chat", 0, ""}, .blocks = 1});
+  answer.labels = labels;
+  leaf_.Set(answer);
+  EXPECT_EQ(Refused(Completion(), kIds), 503) << "it left the pool";
+  EXPECT_EQ(Get(), "refused");
+}
+
+// Its workers say nothing of themselves; who they are is told by the answer about their model.
+TEST_F(ExtProcPoolTest, OfAPoolByModelConfiguredEndpointsAreThoseOfItsWorkers) {
+  StartWith({"model=m"}, {"near/0=10.0.0.1:80", "far=10.0.0.2:80", "other=10.0.0.3:80"});
+  leaf_.Set(workers_);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:80");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Get(), "10.0.0.1:80");
+    EXPECT_EQ(Get(), "10.0.0.2:80");
+  }
+  workers_.workers.erase(workers_.workers.begin());
+  leaf_.Set(workers_);
+  Ask(Completion(), kIds);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Get(), "10.0.0.2:80") << "the other one is gone";
 }
 
 // ---- Requests without a prompt ----
