@@ -4,8 +4,9 @@
 //   body ─▶ model, prompt ─▶ served name ─▶ tokens (ids as they are, or a tokenizer) ─▶ Frontend::RouteAsync ─▶ worker ─▶ IP:PORT
 //
 // *Truth*: the worker that the frontend chose (the decoder, where another one prefills), if its
-// endpoint is known and eligible; else the best of its candidates whose endpoint is; else 503. The
-// choice counts in flight at the worker that the request goes to, or nowhere. A prompt without
+// endpoint is known and eligible; else the one that it chooses again among those that the route
+// found, workers without such an endpoint last; else 503. The choice counts in flight at the worker
+// that the request goes to, or nowhere. A prompt without
 // tokens (no tokenizer, the tokenizer refused it, or it is beyond the frontend's bound) goes by
 // load, as through the proxy: the engine says what is wrong with it. *Threads*: any; the callback
 // is called exactly once, from any thread, possibly before the call returns. *Lifetime*: frontend,
@@ -107,6 +108,7 @@ struct Picked {
   bool one_prompt = true;  // the engine's cache figures are of the prompt that was predicted
   bool decodes = false;    // another worker prefills:
   std::string prefiller = {};  // its IP:PORT; empty: not known, and the decoder prefills too
+  bool by_turns = false;       // any endpoint: the request names no model
 };
 
 // An answer instead of the engine's. A server error is always 503: gateways know no other kind of
@@ -153,6 +155,10 @@ class Picker {
   void Tokenize(std::shared_ptr<Task> task);
   void Route(std::shared_ptr<Task> task);
   void RouteNow(std::shared_ptr<Task> task);
+  void OnRouted(std::shared_ptr<Task> task, absl::StatusOr<RouteResult> result);
+  bool RouteOtherwise(const std::shared_ptr<Task>& task, const RouteResult& result);
+  // Of the worker, if it is known and the gateway allows it.
+  std::optional<std::string> AddressOf(const Task& task, const HolderId& worker) const;
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
   PickResult AnyOf(const std::optional<EndpointSet>& subset);
   void ByLoad(std::shared_ptr<Task> task, absl::Status why);

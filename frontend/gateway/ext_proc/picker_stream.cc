@@ -362,7 +362,7 @@ void PickerStream::OnPicked(PickResult result) {
   }
   if (picked == nullptr) return Refuse(std::get<ClientError>(result));
   picked_ = std::move(*picked);
-  stats_->Picked(/*by_prompt=*/picked_.decision_id != 0);
+  stats_->Picked(/*by_prompt=*/!picked_.by_turns);
   SendPicked();
 }
 
