@@ -100,15 +100,14 @@ void Picker::Pick(PickInput input, Callback callback) {
   const auto may_use = [&input](const std::string& model) {
     return input.may_use == nullptr ? absl::OkStatus() : input.may_use(model);
   };
-  if (IsWideText(input.body)) {
+  if (IsWideText(*input.body)) {
     if (const absl::Status may = may_use(kModelNotRead); !may.ok()) return callback(RefusalOf(may));
   }
   absl::StatusOr<PromptRequest> request = PromptRequest();
   if (input.call.has_value()) {
-    request =
-        ReadPromptRequest(*input.call, std::make_shared<const std::string>(std::move(input.body)));
+    request = ReadPromptRequest(*input.call, std::move(input.body));
   } else {
-    request->model = ReadModel(input.body).value_or("");
+    request->model = ReadModel(*input.body).value_or("");
     request->no_prompt = NoPromptOf(input.method, input.path);
     if (request->model.empty()) {
       if (const absl::Status may = may_use(kModelNotRead); !may.ok())

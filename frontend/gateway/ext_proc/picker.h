@@ -13,8 +13,8 @@
 // tokenizer and endpoints outlive it; it outlives its picks, its destructor waiting for them.
 //
 // Example:
-//   picker.Pick({.call = RequestPath::kChat, .body = body}, [](std::variant<Picked, ClientError>
-//   result) { ... });
+//   picker.Pick({.call = RequestPath::kChat, .body = std::make_shared<const std::string>(body)},
+//               [](std::variant<Picked, ClientError> result) { ... });
 
 #ifndef KVATLAS_FRONTEND_GATEWAY_EXT_PROC_PICKER_H_
 #define KVATLAS_FRONTEND_GATEWAY_EXT_PROC_PICKER_H_
@@ -77,8 +77,8 @@ struct PickInput {
   std::optional<RequestPath> call = RequestPath::kCompletions;
   std::string method = {};
   std::string path = {};
-  std::string body;
-  std::optional<EndpointSet> subset = {};  // that the gateway allows; nothing: all
+  std::shared_ptr<const std::string> body;  // not null
+  std::optional<EndpointSet> subset = {};   // that the gateway allows; nothing: all
   std::string tenant = {};
   std::string owner = {};  // `RouteInput::tenant`; empty: none
   // Whether the client may use a model; `kModelNotRead` for a model that is not read. Null: any.

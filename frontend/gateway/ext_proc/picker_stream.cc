@@ -299,7 +299,11 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
            kSaturated);
     return false;
   }
-  body_ += body->body();
+  if (body_.empty()) {
+    body_ = std::move(*body->mutable_body());
+  } else {
+    body_ += body->body();
+  }
   // A buffered body comes in one piece.
   return body->end_of_stream() || !duplex();
 }
@@ -321,8 +325,9 @@ bool PickerStream::OnRequestTrailers() {
   return false;
 }
 
-// From kCollecting to kPicking. The pick gets a copy of the body where it must be sent back: always
-// in full duplex, where the proxy has given it up; buffered only when something in it was changed.
+// From kCollecting to kPicking. The pick and the stream share the body where it must be sent back:
+// always in full duplex, where the proxy has given it up; buffered only when something in it was
+// changed.
 PickInput PickerStream::TakeInput() {
   state_ = Request::kPicking;
   RewriteModel();
@@ -330,9 +335,9 @@ PickInput PickerStream::TakeInput() {
     body_ = *std::move(without);
     changed_ = true;
   }
-  input_.body = body_;
   if (!rewrite_.empty()) body_length_ = body_.size();
-  if (!duplex() && !changed_) body_.clear();
+  input_.body = std::make_shared<const std::string>(std::exchange(body_, {}));
+  if (duplex() || changed_) whole_ = input_.body;
   return std::exchange(input_, {});
 }
 
@@ -384,15 +389,17 @@ void PickerStream::SendPicked() {
       SetHeader(kContentLength, std::to_string(*body_length_),
                 body->mutable_response()->mutable_header_mutation());
     }
-    if (changed_)
-      body->mutable_response()->mutable_body_mutation()->set_body(std::exchange(body_, {}));
+    if (changed_) {
+      const std::shared_ptr<const std::string> whole = std::exchange(whole_, nullptr);
+      body->mutable_response()->mutable_body_mutation()->set_body(*whole);
+    }
     return wire_->Send(std::move(response));
   }
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
   SetEndpoints(endpoints, headers->mutable_response(), &response);
   SetOtherHeaders(headers->mutable_response());
   if (names_.has_value()) {
-    SetHeader(kContentLength, std::to_string(body_.size()),
+    SetHeader(kContentLength, std::to_string(whole_->size()),
               headers->mutable_response()->mutable_header_mutation());
   }
   wire_->Send(std::move(response));
@@ -428,12 +435,14 @@ void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
 // Envoy bounds a message, hence the pieces. An empty body still sends one piece: its
 // `end_of_stream` ends the request. With trailers no piece ends it.
 void PickerStream::SendBody() {
-  const std::string body = std::exchange(body_, {});
+  const std::shared_ptr<const std::string> whole = std::exchange(whole_, nullptr);
+  const std::string_view body = *whole;
   size_t at = 0;
   do {
     ext_proc::ProcessingResponse response;
     ext_proc::StreamedBodyResponse* const chunk = StreamedBody(response.mutable_request_body());
-    chunk->set_body(body.substr(at, kBodyChunkMax));
+    const std::string_view piece = body.substr(at, kBodyChunkMax);
+    chunk->set_body(piece.data(), piece.size());
     at += chunk->body().size();
     chunk->set_end_of_stream(at == body.size() && !trailers_);
     wire_->Send(std::move(response));
@@ -457,6 +466,7 @@ void PickerStream::Refuse(const ClientError& refusal, std::string_view dropped) 
 void PickerStream::End(const absl::Status& status) {
   state_ = Request::kEnded;
   body_ = {};
+  whole_ = nullptr;
   held_.Clear();
   std::exchange(wire_, nullptr)->End(status);
 }
@@ -617,6 +627,7 @@ void PickerStream::Closed() {
   wire_ = nullptr;
   state_ = Request::kEnded;
   body_ = {};
+  whole_ = nullptr;
   held_.Clear();
   if (picked_.decision_id == 0) return;
   stats_->EndedEarly();

@@ -155,7 +155,9 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
 
   Request state_ ABSL_GUARDED_BY(mutex_) = Request::kHeaders;
   PickInput input_ ABSL_GUARDED_BY(mutex_);
-  std::string body_ ABSL_GUARDED_BY(mutex_);       // to be sent back
+  std::string body_ ABSL_GUARDED_BY(mutex_);  // as far as it has come
+  // The whole body, if it is to be sent back; the pick reads the same one.
+  std::shared_ptr<const std::string> whole_ ABSL_GUARDED_BY(mutex_);
   HeldBodies::Part held_ ABSL_GUARDED_BY(mutex_);  // of it, until the engine answers
   std::vector<ext_proc::ProcessingRequest> early_ ABSL_GUARDED_BY(mutex_);
   size_t early_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
