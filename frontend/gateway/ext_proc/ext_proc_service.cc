@@ -68,7 +68,14 @@ class Call : public Reactor, public PickerStream::Wire {
 
   void OnCancel() override { Gone(absl::CancelledError("the proxy went away")); }
 
-  void OnDone() override { delete this; }
+  // A thread that is in no reaction of gRPC (a pick's) may just have ended the call, and still hold
+  // the lock.
+  void OnDone() override {
+    {
+      MutexLock lock(&mutex_);
+    }
+    delete this;
+  }
 
  private:
   // Before anything else, so that the stream calls no more.
