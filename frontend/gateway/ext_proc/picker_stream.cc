@@ -160,6 +160,7 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   const std::string rank = ValueIn(headers.headers(), kDataParallelRankHeader);
   says_rank_ = !rank.empty();
   if (uint32_t named = 0; absl::SimpleAtoi(rank, &named)) input_.rank = named;
+  request_ended_ = headers.end_of_stream();
   BeginSpan(headers.headers());
   const std::string method = ValueIn(headers.headers(), ":method");
   const std::string path = ValueIn(headers.headers(), ":path");
@@ -277,7 +278,7 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
   // a repeat: Envoy 1.35.13, 1.36.9 and 1.37.5 may send the last piece of a body above 1 MB twice
   // (kubernetes-sigs/gateway-api-inference-extension#2988).
   if (body_ended_) return false;
-  body_ended_ = body->end_of_stream();
+  body_ended_ = request_ended_ = body->end_of_stream();
   if (state_ == Request::kPassing) {
     ext_proc::ProcessingResponse response;
     ext_proc::BodyResponse* const answer = response.mutable_request_body();
@@ -311,6 +312,7 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
 // Trailers end a body whose last piece did not say so; the answer to them is due after the body
 // (`SendPicked`).
 bool PickerStream::OnRequestTrailers() {
+  request_ended_ = true;
   if (state_ == Request::kCollecting) {
     trailers_ = true;
     return true;
@@ -457,18 +459,19 @@ void PickerStream::Refuse(const ClientError& refusal, std::string_view dropped) 
   span_.Fail(refusal.message);
   span_.End();
   stats_->Refused(refusal.http_status);
-  wire_->Send(ToImmediateResponse(refusal, error_shape_, dropped));
-  End(absl::OkStatus());
+  TakeWire()->SendLast(ToImmediateResponse(refusal, error_shape_, dropped));
 }
 
 // Frees the body at once: gRPC may keep the stream for a while. `wire_` is not null here, as every
 // caller has checked, and `End` is its last call.
-void PickerStream::End(const absl::Status& status) {
+void PickerStream::End(const absl::Status& status) { TakeWire()->End(status); }
+
+PickerStream::Wire* PickerStream::TakeWire() {
   state_ = Request::kEnded;
   body_ = {};
   whole_ = nullptr;
   held_.Clear();
-  std::exchange(wire_, nullptr)->End(status);
+  return std::exchange(wire_, nullptr);
 }
 
 // ---- The response ----
@@ -496,7 +499,7 @@ void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
     SetHeader(kFallbackHeader, HeaderText("no_tokens: " + picked_.no_tokens),
               answer->mutable_response()->mutable_header_mutation());
   }
-  wire_->Send(std::move(response));
+  SendOfResponse(std::move(response), headers.end_of_stream());
 }
 
 // Reads the piece for usage, for ids of responses and for Envoy's own words, then sends it on. In
@@ -516,7 +519,7 @@ void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
     if (!streamed) answer->mutable_response()->mutable_body_mutation()->set_body(body->body());
   }
   if (streamed) PassOn(body, StreamedBody(answer));
-  wire_->Send(std::move(response));
+  SendOfResponse(std::move(response), body->end_of_stream());
 }
 
 // Trailers end the answer: the bytes that `names_` held back go out before them.
@@ -530,6 +533,17 @@ void PickerStream::OnResponseTrailers() {
   }
   ext_proc::ProcessingResponse response;
   response.mutable_response_trailers();
+  SendOfResponse(std::move(response), /*ends=*/true);
+}
+
+// Once request and response are over nothing is left to answer, and the stream ends with this
+// answer. Left to the proxy, which ends it with a reset (Envoy), it would take two further messages
+// to write and to hear of for each request, and a call that counts as failed, of which there must
+// not be many (`grpc_call_watch.h`). A response that is over before its request (an engine that
+// refuses a body it has not read) leaves the stream open.
+void PickerStream::SendOfResponse(ext_proc::ProcessingResponse response, bool ends) {
+  if (ends && request_ended_ && state_ == Request::kPassing)
+    return TakeWire()->SendLast(std::move(response));
   wire_->Send(std::move(response));
 }
 
