@@ -4,7 +4,9 @@
 
 #include "frontend/gateway/ext_proc/endpoint_learner.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -20,10 +22,13 @@ struct EndpointLearner::Kept {
   // table.
   struct Answer {
     std::shared_ptr<const LabelsByWorker> labels;  // null: none
+    std::vector<HolderId> bare = {};               // `Bare`
     bool learnt = false;  // false: read it again although the pointer is the same
   };
 
-  Kept(Endpoints* e, PickerPool p) : endpoints(e), pool(std::move(p)) {}
+  Kept(Endpoints* e, PickerPool p) : endpoints(e), pool(std::move(p)) {
+    if (!pool.empty()) endpoints->OfMembersAlone();
+  }
 
   // A leaf whose cell is not known yet is outside of a pool by cell: its workers are learnt from a
   // later answer.
@@ -34,33 +39,55 @@ struct EndpointLearner::Kept {
     return cell.has_value() && pool.HasCell(*cell);
   }
 
+  // Workers of the pool without any label, in order: they say no url, but one may be configured.
+  std::vector<HolderId> Bare(const WorkersAnswer& answer) const {
+    std::vector<HolderId> bare;
+    if (pool.empty() || !pool.HasLabels(nullptr) || !endpoints->any_configured()) return bare;
+    for (const WorkerFound& found : answer.workers)
+      if (answer.LabelsOf(found.worker) == nullptr) bare.push_back(found.worker);
+    std::sort(bare.begin(), bare.end());
+    return bare;
+  }
+
+  // Whether the answer has it as a worker of the pool.
+  bool IsMember(const Answer& answer, const HolderId& worker) const {
+    if (answer.labels != nullptr) {
+      const auto found = answer.labels->find(worker);
+      if (found != answer.labels->end()) return pool.HasLabels(&found->second);
+    }
+    return std::binary_search(answer.bare.begin(), answer.bare.end(), worker);
+  }
+
   // 1. An answer that is the last one again, and still learnt, ends here.
   // 2. Workers of the last answer that are gone, or no longer in the pool, are forgotten.
-  // 3. Every worker with a label `url` is learnt; `Endpoints` ignores what it knows.
+  // 3. Every worker with a label `url` is learnt; `Endpoints` ignores what it knows. With a pool
+  //    every worker of it joins.
   // Beyond `kAnswersKeptMax` pairs all are dropped: workers of dropped answers stay in `Endpoints`,
   // which has a bound of its own.
-  void Learn(const std::pair<std::string, Domain>& of,
-             const std::shared_ptr<const LabelsByWorker>& labels) {
+  void Learn(const std::pair<std::string, Domain>& of, const WorkersAnswer& answer) {
     if (!InPool(of)) return;
+    std::vector<HolderId> bare = Bare(answer);
     MutexLock lock(&mutex);
     if (answers.size() >= kAnswersKeptMax && !answers.contains(of)) answers.clear();
     Answer& last = answers[of];
-    if (last.learnt && last.labels == labels) return;
-    const std::shared_ptr<const LabelsByWorker> before = last.labels;
-    last = {.labels = labels, .learnt = true};
-    if (before != nullptr) {
-      for (const auto& [worker, of_worker] : *before) {
-        const auto now =
-            labels == nullptr ? LabelsByWorker::const_iterator() : labels->find(worker);
-        if (labels == nullptr || now == labels->end() || !pool.HasLabels(&now->second))
-          Forget(worker);
-      }
+    if (last.learnt && last.labels == answer.labels && last.bare == bare) return;
+    const Answer before = std::exchange(
+        last, Answer{.labels = answer.labels, .bare = std::move(bare), .learnt = true});
+    const Answer now = last;
+    if (before.labels != nullptr) {
+      for (const auto& [worker, labels] : *before.labels)
+        if (!IsMember(now, worker)) Forget(worker);
     }
-    if (labels == nullptr) return;
-    for (const auto& [worker, of_worker] : *labels) {
-      const auto url = of_worker.find(kUrlLabel);
-      if (url != of_worker.end() && pool.HasLabels(&of_worker))
-        endpoints->Learn(worker, url->second, SaysDraining(&of_worker, nullptr));
+    for (const HolderId& worker : before.bare)
+      if (!IsMember(now, worker)) Forget(worker);
+    for (const HolderId& worker : now.bare) endpoints->Join(worker);
+    if (now.labels == nullptr) return;
+    for (const auto& [worker, labels] : *now.labels) {
+      if (!pool.HasLabels(&labels)) continue;
+      if (!pool.empty()) endpoints->Join(worker);
+      const auto url = labels.find(kUrlLabel);
+      if (url != labels.end())
+        endpoints->Learn(worker, url->second, SaysDraining(&labels, nullptr));
     }
   }
 
@@ -69,7 +96,7 @@ struct EndpointLearner::Kept {
   void Forget(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     endpoints->Forget(worker);
     for (auto& [of, answer] : answers)
-      if (answer.labels != nullptr && answer.labels->contains(worker)) answer.learnt = false;
+      if (IsMember(answer, worker)) answer.learnt = false;
   }
 
   Endpoints* const endpoints;
@@ -94,7 +121,7 @@ void EndpointLearner::FindOverlaps(const std::string& leaf_address, const Overla
   next()->FindOverlaps(leaf_address, question, deadline,
                        [kept = kept_, of = std::pair(leaf_address, *question.domain),
                         callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
-                         if (answer.ok()) kept->Learn(of, answer->labels);
+                         if (answer.ok()) kept->Learn(of, *answer);
                          callback(std::move(answer));
                        });
 }

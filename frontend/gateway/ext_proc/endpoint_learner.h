@@ -1,10 +1,13 @@
 // Learns endpoints from the labels that come with leaves' answers.
 //
 // *Place*: between the frontend and the finder that asks the leaves. *Truth*: every worker of every
-// leaf that answered, not only the chosen ones, as far as it is in the picker's pool. A worker that
+// leaf that answered, not only the chosen ones, as far as it is in the picker's pool; with a pool,
+// `endpoints` hears which these are, also where they say no url. A worker that
 // a leaf's next answer about the same domain no longer names is forgotten; where other leaves'
 // answers name it, it is learnt again from the next of these. *Threads*: any. *Cost*: a short lock
-// per answer; labels equal to those of the answer before are not read again. *Bounds*: the last
+// per answer; labels equal to those of the answer before are not read again. Where endpoints are
+// configured and the pool asks for no label, workers without labels are compared with those of the
+// answer before. *Bounds*: the last
 // answers of `kAnswersKeptMax` pairs of leaf and domain; beyond, all are dropped and kept anew.
 // *Lifetime*: `endpoints` outlives the calls of the finder, and so does the finder itself; the
 // learner need not.

@@ -225,7 +225,32 @@ void Endpoints::OnNewHostName(std::function<void()> call) {
 void Endpoints::Forget(const HolderId& worker) {
   MutexLock lock(&mutex_);
   named_.erase(worker);
+  members_.erase(worker);
   DropLearnt(worker);
+}
+
+void Endpoints::OfMembersAlone() {
+  MutexLock lock(&mutex_);
+  members_alone_ = true;
+}
+
+void Endpoints::Join(const HolderId& worker) {
+  MutexLock lock(&mutex_);
+  if (members_.size() >= kEndpointsMax && !members_.contains(worker)) members_.clear();
+  members_.insert(worker);
+}
+
+// What a rank says gives way to what is configured for the whole worker. A worker as a whole counts
+// as long as one of its ranks is a member.
+bool Endpoints::Counts(const Entry& entry, const HolderId& worker) const {
+  if (!entry.configured) {
+    const auto whole = by_worker_.find(Whole(worker));
+    return whole == by_worker_.end() || !whole->second.configured;
+  }
+  if (!members_alone_) return true;
+  if (worker.rank != kWholeWorker) return members_.contains(worker);
+  const auto first = members_.lower_bound({worker.name, 0, ""});
+  return first != members_.end() && first->name == worker.name;
 }
 
 void Endpoints::DropLearnt(const HolderId& worker) {
@@ -265,19 +290,18 @@ std::optional<std::string> Endpoints::Of(const HolderId& worker) const {
   auto known = by_worker_.find(worker);
   const auto whole = by_worker_.find(Whole(worker));
   // An endpoint configured for the whole worker wins over what its rank says.
-  if (known == by_worker_.end() ||
-      (!known->second.configured && whole != by_worker_.end() && whole->second.configured)) {
+  if (known == by_worker_.end() || (!known->second.configured && whole != by_worker_.end()))
     known = whole;
-  }
-  if (known == by_worker_.end()) return std::nullopt;
+  if (known == by_worker_.end() || !Counts(known->second, worker)) return std::nullopt;
   return known->second.endpoint;
 }
 
 std::vector<std::string> Endpoints::NamesAt(const EndpointSet& endpoints) const {
   std::set<std::string> names;
   MutexLock lock(&mutex_);
-  const auto add = [&names](const There& there) {
-    for (const HolderId& worker : there.workers) names.insert(worker.name);
+  const auto add = [&](const There& there) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const HolderId& worker : there.workers)
+      if (Counts(by_worker_.find(worker)->second, worker)) names.insert(worker.name);
   };
   for (const std::string& entry : endpoints.entries()) {
     if (const auto there = by_endpoint_.find(entry); there != by_endpoint_.end())
@@ -293,7 +317,8 @@ std::vector<std::string> Endpoints::NamesAt(const EndpointSet& endpoints) const 
 std::vector<std::string> Endpoints::Names() const {
   std::set<std::string> names;
   MutexLock lock(&mutex_);
-  for (const auto& [worker, entry] : by_worker_) names.insert(worker.name);
+  for (const auto& [worker, entry] : by_worker_)
+    if (Counts(entry, worker)) names.insert(worker.name);
   return {names.begin(), names.end()};
 }
 
@@ -313,8 +338,9 @@ std::optional<HolderId> Endpoints::At(const std::string& endpoint) const {
 std::optional<std::string> Endpoints::Next(const std::set<std::string>& draining,
                                            const EndpointSet* among) {
   MutexLock lock(&mutex_);
-  const auto drains = [&](const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return by_worker_.find(worker)->second.draining || draining.contains(worker.name);
+  const auto passed = [&](const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Entry& entry = by_worker_.find(worker)->second;
+    return entry.draining || draining.contains(worker.name) || !Counts(entry, worker);
   };
   std::optional<std::string> found;
   auto next = by_endpoint_.upper_bound(last_);
@@ -322,7 +348,7 @@ std::optional<std::string> Endpoints::Next(const std::set<std::string>& draining
     if (next == by_endpoint_.end()) next = by_endpoint_.begin();
     if (among != nullptr && !among->Contains(next->first)) continue;
     const std::set<HolderId>& workers = next->second.workers;
-    if (std::all_of(workers.begin(), workers.end(), drains)) continue;
+    if (std::all_of(workers.begin(), workers.end(), passed)) continue;
     found = last_ = next->first;
     if (next->second.pass_over == 0) break;
     --next->second.pass_over;

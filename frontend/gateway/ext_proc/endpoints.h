@@ -1,11 +1,12 @@
 // IP:PORT by worker and back, as configured or as workers say of themselves.
 //
 // *Truth*: what is configured wins over what was learnt; the latest that was learnt of a worker
-// counts. A proxy takes addresses alone: a worker whose url has a host name has an endpoint once
-// `Resolved` has told the name's only address (`endpoint_names.h`).
+// counts. With a pool (`OfMembersAlone`) what is configured of others than its members is as if it
+// were not there. A proxy takes addresses alone: a worker whose url has a host name has an endpoint
+// once `Resolved` has told the name's only address (`endpoint_names.h`).
 // *Threads*: any; a short lock.
-// *Bounds*: `kEndpointsMax` learnt ones; beyond, all of these are forgotten, and learnt again from
-// the next answers.
+// *Bounds*: `kEndpointsMax` learnt ones and as many members; beyond, all of these are forgotten,
+// and learnt again from the next answers.
 //
 // Example:
 //   Endpoints endpoints;
@@ -70,8 +71,18 @@ class Endpoints {
   // log says so. Draining: it is not named by turns.
   void Learn(const HolderId& worker, std::string_view url, bool draining = false);
 
-  // Drops what was learnt of a worker that is gone; what is configured stays.
+  // Drops what was learnt of a worker that is gone; what is configured stays. It is no member any
+  // more.
   void Forget(const HolderId& worker);
+
+  // From now on a configured endpoint is one only of workers that have joined: a configuration does
+  // not say which of them belong to the picker's pool. REQUIRES: only members are learnt.
+  void OfMembersAlone();
+  void Join(const HolderId& worker);
+  bool any_configured() const {
+    MutexLock lock(&mutex_);
+    return by_worker_.size() > learnt_;
+  }
 
   // The endpoint of the rank, else that of the whole worker.
   std::optional<std::string> Of(const HolderId& worker) const;
@@ -121,6 +132,9 @@ class Endpoints {
     std::set<HolderId> workers;
     uint32_t pass_over = 0;  // so many turns
   };
+  // Whether the entry may be used for the worker.
+  bool Counts(const Entry& entry, const HolderId& worker) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Put(const HolderId& worker, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A configured endpoint stays.
@@ -137,6 +151,8 @@ class Endpoints {
   absl::flat_hash_map<HolderId, Entry> by_worker_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, There> by_endpoint_ ABSL_GUARDED_BY(mutex_);
   size_t learnt_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool members_alone_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<HolderId> members_ ABSL_GUARDED_BY(mutex_);
   std::string last_ ABSL_GUARDED_BY(mutex_);  // given out by `Next`
   std::map<HolderId, Named> named_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> address_of_ ABSL_GUARDED_BY(mutex_);  // of names in `named_`

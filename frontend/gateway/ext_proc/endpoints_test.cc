@@ -70,6 +70,44 @@ TEST(EndpointsTest, BackFromEndpointsToWorkers) {
   EXPECT_THAT(endpoints.NamesAt(former), IsEmpty());
 }
 
+TEST(EndpointsTest, WithMembersWhatIsConfiguredOfOthersIsNotThere) {
+  Endpoints endpoints;
+  endpoints.OfMembersAlone();
+  for (const char* entry : {"a=10.0.0.1:80", "b/1=10.0.0.2:80", "c=10.0.0.3:80"})
+    ASSERT_TRUE(endpoints.Configure(entry).ok());
+  EXPECT_THAT(endpoints.Names(), IsEmpty());
+  EXPECT_EQ(endpoints.Next(), std::nullopt);
+  endpoints.Join({"a", 3, ""});
+  endpoints.Join({"b", 0, ""});
+  EXPECT_EQ(endpoints.Of({"a", 3, ""}), "10.0.0.1:80");
+  EXPECT_EQ(endpoints.Of({"a", 0, ""}), std::nullopt) << "this rank is not a member";
+  EXPECT_EQ(endpoints.Of({"b", 1, ""}), std::nullopt);
+  EXPECT_THAT(endpoints.Names(), ElementsAre("a"));
+  endpoints.Join({"b", 1, ""});
+  EndpointSet subset;
+  subset.Add("10.0.0.1,10.0.0.2,10.0.0.3");
+  EXPECT_THAT(endpoints.NamesAt(subset), ElementsAre("a", "b"));
+  EXPECT_EQ(endpoints.Next(), "10.0.0.1:80");
+  EXPECT_EQ(endpoints.Next(), "10.0.0.2:80");
+  EXPECT_EQ(endpoints.Next(), "10.0.0.1:80");
+  endpoints.Forget({"a", 3, ""});
+  EXPECT_EQ(endpoints.Of({"a", 3, ""}), std::nullopt);
+  EXPECT_THAT(endpoints.Names(), ElementsAre("b"));
+  EXPECT_EQ(endpoints.Next(), "10.0.0.2:80");
+  EXPECT_EQ(endpoints.Next(), "10.0.0.2:80");
+}
+
+TEST(EndpointsTest, WhatIsConfiguredForAWorkerIsNamedInThePlaceOfWhatItsRanksSay) {
+  Endpoints endpoints;
+  ASSERT_TRUE(endpoints.Configure("w=10.0.0.1:80").ok());
+  endpoints.Learn({"w", 0, ""}, "10.0.0.8:80");
+  endpoints.Learn({"w", 1, ""}, "10.0.0.9:80");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(endpoints.Next(), "10.0.0.1:80");
+  EndpointSet subset;
+  subset.Add("10.0.0.8:80");
+  EXPECT_THAT(endpoints.NamesAt(subset), IsEmpty());
+}
+
 TEST(EndpointsTest, AllByTurns) {
   Endpoints endpoints;
   EXPECT_EQ(endpoints.Next(), std::nullopt);

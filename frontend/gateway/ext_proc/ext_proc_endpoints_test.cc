@@ -15,6 +15,7 @@
 namespace kvatlas {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
@@ -37,6 +38,101 @@ TEST_F(ExtProcServiceTest, AWorkerWithoutAnEndpointIsPassedOver) {
   leaf_.Set(workers_);
   EXPECT_EQ(Refused(Completion(), kIds), 503);
   EXPECT_THAT(refused_why_, HasSubstr("best/0"));
+}
+
+// The worker that is chosen has no endpoint; the one that gets the request is a choice as any.
+class ExtProcOtherWorkerTest : public ExtProcServiceTest {
+ protected:
+  // The best has no endpoint. Two ranks of "far" are at one endpoint.
+  void SetUp() override {
+    const auto add = [this](const HolderId& worker, uint32_t blocks, uint32_t running) {
+      workers_.workers.push_back(
+          {.worker = worker, .blocks = blocks, .load = Load{.running_requests = running}});
+    };
+    add({"best", 0, ""}, 1, 0);
+    add({"far", 0, ""}, 0, 9);
+    add({"far", 1, ""}, 0, 9);
+    configured_ = {"far=10.0.0.2:8000"};
+    leaf_.Set(workers_);
+  }
+};
+
+TEST_F(ExtProcOtherWorkerTest, ItCountsInFlightAndAsAPickByPromptWithTheRankThatWasChosen) {
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(kIds, true));
+  const ext_proc::ProcessingResponse headers = stream.Read();
+  EXPECT_EQ(HeadersEndpoint(headers), "10.0.0.2:8000");
+  EXPECT_NE(
+      HeaderIn(headers.request_headers().response().header_mutation(), kDataParallelRankHeader),
+      "");
+  EXPECT_TRUE(stream.Read().has_request_body());
+  EXPECT_EQ(frontend_->stats().in_flight, 1u);
+  EXPECT_THAT(metrics_.Text(), AllOf(HasSubstr("kvatlas_ext_proc_picks_total{by=\"prompt\"} 1\n"),
+                                     HasSubstr("kvatlas_ext_proc_picks_total{by=\"turns\"} 0\n")));
+  stream.Write(Response("200", "application/json"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  stream.Write(ResponseBody(std::string("{") + kUsage + "}", true));
+  EXPECT_TRUE(Streamed(stream.Read().response_body()).end_of_stream());
+  reports_.AllEnded();
+  EXPECT_EQ(reports_.last().cached_tokens, 16u);
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ExtProcOtherWorkerTest, TheAnswerSaysWhyTheChoiceIsByLoadAlone) {
+  tokenizer_.Set(absl::NotFoundError("no model m"));
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(kText, true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.2:8000");
+  EXPECT_TRUE(stream.Read().has_request_body());
+  stream.Write(Response("200", "application/json", true));
+  EXPECT_EQ(
+      HeaderIn(stream.Read().response_headers().response().header_mutation(), "x-kvatlas-fallback"),
+      "no_tokens: no model m");
+}
+
+TEST_F(ExtProcOtherWorkerTest, WhatTheRequestNamesIsThereFromNowOn) {
+  const std::string turn = R"({"model":"m","input":"x","conversation":"conv_1","prompt":{}})";
+  {
+    Stream stream = Open();
+    stream.Write(Request("POST", "/v1/responses"));
+    stream.Write(Body(turn, true));
+    EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.2:8000");
+    EXPECT_TRUE(stream.Read().has_request_body());
+    stream.Write(Response("200", "application/json", true));
+    EXPECT_TRUE(stream.Read().has_response_headers());
+    EXPECT_TRUE(stream.Finish().ok());
+  }
+  AddWorker("idle", 0, "10.0.0.3:8000");
+  workers_.workers.back().load = Load();
+  ASSERT_TRUE(endpoints_.Configure(configured_.back()).ok());
+  leaf_.Set(workers_);
+  EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", "/v1/responses"), turn)), "10.0.0.2:8000");
+}
+
+TEST_F(ExtProcOtherWorkerTest, ADecoderWithoutAnEndpointGivesWayToOneThatHasOne) {
+  workers_.workers.clear();
+  configured_.clear();
+  AddWorker("prefills", 1, "10.0.0.1:8000");
+  AddWorker("decodes", 0, "10.0.0.2:8000");
+  AddWorker("nowhere", 0, "");
+  configured_.pop_back();
+  for (WorkerFound& worker : workers_.workers) worker.load = Load{.running_requests = 9};
+  workers_.workers.back().load = Load();
+  SetRole("prefills", "prefill");
+  SetRole("decodes", "decode");
+  SetRole("nowhere", "decode");
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(kIds, true));
+  const ext_proc::ProcessingResponse headers = stream.Read();
+  EXPECT_EQ(HeadersEndpoint(headers), "10.0.0.2:8000");
+  EXPECT_EQ(HeaderIn(headers.request_headers().response().header_mutation(), kPrefillerHeader),
+            "10.0.0.1:8000");
+  EXPECT_TRUE(stream.Read().has_request_body());
+  EXPECT_EQ(frontend_->stats().in_flight, 1u);
 }
 
 TEST_F(ExtProcServiceTest, WorkersMaySayThemselvesWhereTheyAre) {
@@ -124,8 +220,9 @@ TEST_F(ExtProcServiceTest, ASubsetOfAWorkerThatWasNotMetYetIsFound) {
 class ExtProcPoolTest : public ExtProcServiceTest {
  protected:
   // Workers of two tiers, of which the one outside of the pool has more of the prompt.
-  void StartWith(const std::vector<std::string>& pool) {
-    configured_.clear();
+  void StartWith(const std::vector<std::string>& pool,
+                 const std::vector<std::string>& configured = {}) {
+    configured_ = configured;
     picker_options_.pool = PickerPool::Parse(pool).value();
     auto labels = std::make_shared<LabelsByWorker>();
     WorkersAnswer answer;
@@ -185,6 +282,49 @@ TEST_F(ExtProcPoolTest, OfAPoolByCellOthersAreNeverNamed) {
 TEST_F(ExtProcPoolTest, APoolByItsOwnCellHasAllOfIt) {
   StartWith({"cell=cell"});
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:80");
+}
+
+// What is configured says where a worker is, not that it is one of the pool's.
+TEST_F(ExtProcPoolTest, ConfiguredEndpointsOfOthersAreNeverNamed) {
+  StartWith({"tier=chat"}, {"batch=10.0.0.8:80", "unheard=10.0.0.9:80"});
+  EXPECT_EQ(Get(), "refused") << "no leaf has told that one of them is of the pool";
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.2:80") << "also at first";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Get(), "10.0.0.2:80");
+  EXPECT_EQ(Refused(Subset({"10.0.0.8:80"}, Completion()), kIds), 503);
+  Stream get = Open();
+  get.Write(Subset({"10.0.0.8:80"}, Request("GET", "/v1/models", true)));
+  EXPECT_EQ(RefusedBy(&get), 503);
+}
+
+TEST_F(ExtProcPoolTest, AConfiguredEndpointWinsOverWhatAWorkerOfThePoolSays) {
+  StartWith({"tier=chat"}, {"chat=10.0.0.8:80"});
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.8:80") << "also at first";
+  EXPECT_EQ(Get(), "10.0.0.8:80");
+  WorkersAnswer answer;
+  auto labels = std::make_shared<LabelsByWorker>();
+  (*labels)[{"chat", 0, ""}] = {{"tier", "other"}};
+  answer.workers.push_back({.worker = {"chat", 0, ""}, .blocks = 1});
+  answer.labels = labels;
+  leaf_.Set(answer);
+  EXPECT_EQ(Refused(Completion(), kIds), 503) << "it left the pool";
+  EXPECT_EQ(Get(), "refused");
+}
+
+// Its workers say nothing of themselves; who they are is told by the answer about their model.
+TEST_F(ExtProcPoolTest, OfAPoolByModelConfiguredEndpointsAreThoseOfItsWorkers) {
+  StartWith({"model=m"}, {"near/0=10.0.0.1:80", "far=10.0.0.2:80", "other=10.0.0.3:80"});
+  leaf_.Set(workers_);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:80");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Get(), "10.0.0.1:80");
+    EXPECT_EQ(Get(), "10.0.0.2:80");
+  }
+  workers_.workers.erase(workers_.workers.begin());
+  leaf_.Set(workers_);
+  Ask(Completion(), kIds);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Get(), "10.0.0.2:80") << "the other one is gone";
 }
 
 // ---- Requests without a prompt ----

@@ -42,6 +42,13 @@ class Call : public Reactor, public PickerStream::Wire {
     Advance();
   }
 
+  void SendLast(ext_proc::ProcessingResponse response) override {
+    MutexLock lock(&mutex_);
+    if (end_.has_value()) return;
+    waiting_.push_back(std::move(response));
+    EndWith(absl::OkStatus());
+  }
+
   void End(const absl::Status& status) override {
     MutexLock lock(&mutex_);
     EndWith(status);
@@ -68,7 +75,14 @@ class Call : public Reactor, public PickerStream::Wire {
 
   void OnCancel() override { Gone(absl::CancelledError("the proxy went away")); }
 
-  void OnDone() override { delete this; }
+  // A thread that is in no reaction of gRPC (a pick's) may just have ended the call, and still hold
+  // the lock.
+  void OnDone() override {
+    {
+      MutexLock lock(&mutex_);
+    }
+    delete this;
+  }
 
  private:
   // Before anything else, so that the stream calls no more.
@@ -86,14 +100,19 @@ class Call : public Reactor, public PickerStream::Wire {
     Advance();
   }
 
-  // Starts whatever is due, in this order: the next write (one at a time, as gRPC demands), the
-  // end, the next read. No read starts while `kAnswersWaitingMax` answers wait, which pushes back
-  // on a proxy that does not read. After `Finish` nothing is started, and `OnDone` deletes this.
+  // Starts whatever is due, in this order: the next write (one at a time, as gRPC demands), with it
+  // a good end that comes next, the end, the next read. No read starts while `kAnswersWaitingMax`
+  // answers wait, which pushes back on a proxy that does not read. After the end nothing is
+  // started, and `OnDone` deletes this.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_) return;
     if (!writing_ && !waiting_.empty()) {
       outgoing_ = std::move(waiting_.front());
       waiting_.pop_front();
+      if (waiting_.empty() && end_.has_value() && end_->ok()) {
+        finished_ = true;
+        return StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK);
+      }
       writing_ = true;
       StartWrite(&outgoing_);
     }

@@ -539,6 +539,51 @@ TEST_F(ExtProcServiceTest, AResponseWithoutARoutedRequestPasses) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
+// ---- The end ----
+
+// Nothing is left to answer, and a proxy that ends it would reset it.
+TEST_F(ExtProcServiceTest, AStreamEndsWithTheLastAnswer) {
+  Stream body = Open();
+  Pick(&body);
+  body.Write(Response("200", "application/json"));
+  EXPECT_TRUE(body.Read().has_response_headers());
+  body.Write(ResponseBody("{}", true));
+  EXPECT_TRUE(Streamed(body.Read().response_body()).end_of_stream());
+  EXPECT_TRUE(body.End().ok());
+
+  Stream trailers = Open();
+  Pick(&trailers);
+  trailers.Write(Response("200", "text/event-stream"));
+  EXPECT_TRUE(trailers.Read().has_response_headers());
+  trailers.Write(ResponseBody("data: [DONE]\n\n", false));
+  EXPECT_FALSE(Streamed(trailers.Read().response_body()).end_of_stream());
+  trailers.Write(ResponseTrailers());
+  EXPECT_TRUE(trailers.Read().has_response_trailers());
+  EXPECT_TRUE(trailers.End().ok());
+
+  Stream get = Open();
+  get.Write(Request("GET", "/v1/models", true));
+  EXPECT_EQ(HeadersEndpoint(get.Read()), "10.0.0.1:8000");
+  get.Write(Response("204", "text/plain", true));
+  EXPECT_TRUE(get.Read().has_response_headers());
+  EXPECT_TRUE(get.End().ok());
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+// An engine refuses a body that it has not read, and the proxy still sends it.
+TEST_F(ExtProcServiceTest, AResponseThatIsOverBeforeItsRequestEndsNoStream) {
+  Stream stream = Open();
+  stream.Write(Request("PUT", "/v1/files"));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(Body("one", false));
+  EXPECT_EQ(Streamed(stream.Read().request_body()).body(), "one");
+  stream.Write(Response("413", "text/plain", true));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  stream.Write(Body("two", true));
+  EXPECT_EQ(Streamed(stream.Read().request_body()).body(), "two");
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
 TEST_F(ExtProcServiceTest, AStreamThatIsNotReadHoldsNobodyUp) {
   Stream slow = Open();
   slow.Write(Request("PUT", "/v1/files"));

@@ -179,6 +179,10 @@ class Reports : public RouteObserver {
     MutexLock lock(&mutex_);
     return reports_.size();
   }
+  RouteReport last() {
+    MutexLock lock(&mutex_);
+    return reports_.empty() ? RouteReport() : reports_.back();
+  }
   std::vector<std::string> sessions() {
     MutexLock lock(&mutex_);
     return sessions_;

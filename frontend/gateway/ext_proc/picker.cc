@@ -1,7 +1,8 @@
 // The path of one pick: `Pick` reads and checks the body, `Tokenize` makes its tokens, `Route`
-// narrows the set of workers, `RouteNow` asks the frontend, `Choose` turns the chosen worker into
-// endpoints. `Task` carries the state from step to step. Steps run on whatever thread finished the
-// step before; a task has one step under way at a time, so its fields need no lock.
+// narrows the set of workers, `RouteNow` asks the frontend, `OnRouted` asks again where the choice
+// cannot be named, `Choose` turns it into endpoints. `Task` carries the state from step to step.
+// Steps run on whatever thread finished the step before; a task has one step under way at a time,
+// so its fields need no lock.
 
 #include "frontend/gateway/ext_proc/picker.h"
 
@@ -52,6 +53,7 @@ struct Picker::Task {
   // the first route teach the endpoints (`EndpointLearner`), and `RouteNow` then routes once more
   // among the workers that are eligible.
   std::optional<RouteInput> within_subset = {};
+  bool chosen_again = false;  // `Frontend::RouteAgain` was asked
   // Its objective has a priority below 0: refused with 429 while half of the workers are
   // overloaded.
   bool sheddable = false;
@@ -100,19 +102,19 @@ void Picker::Pick(PickInput input, Callback callback) {
   const auto may_use = [&input](const std::string& model) {
     return input.may_use == nullptr ? absl::OkStatus() : input.may_use(model);
   };
-  if (IsWideText(input.body)) {
+  if (IsWideText(*input.body)) {
     if (const absl::Status may = may_use(kModelNotRead); !may.ok()) return callback(RefusalOf(may));
   }
   absl::StatusOr<PromptRequest> request = PromptRequest();
   std::optional<std::string> without_reports;
   if (input.call.has_value()) {
-    const auto body = std::make_shared<const std::string>(std::move(input.body));
-    request = ReadPromptRequest(*input.call, body);
+    const std::shared_ptr<const std::string> body = input.body;
+    request = ReadPromptRequest(*input.call, std::move(input.body));
     if (request.ok() && request->wishes.has_engine_arguments)
       without_reports = WithoutFullReports(*body);
   } else {
-    without_reports = WithoutFullReports(input.body);
-    request->model = ReadModel(input.body).value_or("");
+    without_reports = WithoutFullReports(*input.body);
+    request->model = ReadModel(*input.body).value_or("");
     request->no_prompt = NoPromptOf(input.method, input.path);
     if (request->model.empty()) {
       if (const absl::Status may = may_use(kModelNotRead); !may.ok())
@@ -251,42 +253,90 @@ std::vector<std::string> Picker::NamesWithin(const Task& task) const {
   return task.subset.has_value() ? endpoints_->NamesAt(*task.subset) : endpoints_->Names();
 }
 
-// Routes at most three times, each repeat consuming its input so that the recursion ends:
-// 1. with every restriction that is known;
-// 2. without the maker of stored items, if that route failed;
-// 3. within the subset, if the answers of the route before have just made its endpoints known and
-//    the choice was not eligible.
 void Picker::RouteNow(std::shared_ptr<Task> task) {
   frontend_->RouteAsync(std::move(task->input), [this, task](absl::StatusOr<RouteResult> result) {
-    if (!result.ok() && task->elsewhere.has_value()) {
-      task->input = *std::exchange(task->elsewhere, std::nullopt);
-      return RouteNow(task);
+    OnRouted(task, std::move(result));
+  });
+}
+
+// Routes at most four times, since each further route happens once for a task:
+// 1. with every restriction that is known;
+// 2. without the maker of stored items, if that route failed;
+// 3. and 4. where the chosen worker cannot be named (`RouteOtherwise`).
+void Picker::OnRouted(std::shared_ptr<Task> task, absl::StatusOr<RouteResult> result) {
+  if (!result.ok() && task->elsewhere.has_value()) {
+    task->input = *std::exchange(task->elsewhere, std::nullopt);
+    return RouteNow(std::move(task));
+  }
+  if (result.ok()) {
+    // Urls of the answer are learnt, unless a pool is set: then only `EndpointLearner` learns,
+    // which knows the pool.
+    if (options_.pool.empty()) {
+      if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
+      if (result->decode.has_value() && !result->decode->url.empty())
+        endpoints_->Learn(result->decode->worker, result->decode->url);
     }
-    const bool routed = result.ok();
-    PickResult picked = Choose(*task, std::move(result));
-    if (routed && std::holds_alternative<ClientError>(picked) && task->within_subset.has_value()) {
-      const std::vector<std::string> there = NamesWithin(*task);
-      task->input = *std::exchange(task->within_subset, std::nullopt);
-      if (!there.empty()) {
-        AllowOnly(there, &task->input);
-        return RouteNow(task);
+    if (!AddressOf(*task, result->destination()).has_value() && RouteOtherwise(task, *result))
+      return;
+  }
+  PickResult picked = Choose(*task, std::move(result));
+  if (auto* const to = std::get_if<Picked>(&picked)) to->body = std::move(task->without_reports);
+  task->callback(std::move(picked));
+}
+
+// The chosen worker's endpoint is not known, or not one that the gateway allows. True: another
+// route is under way, and this one's choice was given back. Each of these happens once:
+// 1. Another choice among the workers that the route found (`RouteAgain`, which asks no peer), if
+//    one of them can be named: a choice like the first one, with an id, a rank and a place in
+//    flight. Candidates that cannot be named are chosen last. Decoders of a pair are not among the
+//    receipt's candidates, so there it is tried in any case.
+// 2. A route within the subset, if the answers have just made its endpoints known.
+bool Picker::RouteOtherwise(const std::shared_ptr<Task>& task, const RouteResult& result) {
+  if (!std::exchange(task->chosen_again, true)) {
+    bool others = result.decode.has_value();
+    std::vector<CellWorker> last = {{result.destination_cell(), result.destination()}};
+    for (const ReceiptCandidate& candidate : result.receipt.candidates) {
+      if (candidate.prefill_only) continue;
+      if (AddressOf(*task, candidate.worker).has_value()) {
+        others = true;
+      } else {
+        last.emplace_back(candidate.cell, candidate.worker);
       }
     }
-    if (auto* const to = std::get_if<Picked>(&picked)) to->body = std::move(task->without_reports);
-    task->callback(std::move(picked));
-  });
+    if (others) {
+      frontend_->Report(result.decision_id, {.abandoned = true});
+      frontend_->RouteAgain(
+          result.routed, std::move(last), Duration(0),
+          [this, task](absl::StatusOr<RouteResult> again) { OnRouted(task, std::move(again)); });
+      return true;
+    }
+  }
+  if (!task->within_subset.has_value()) return false;
+  const std::vector<std::string> there = NamesWithin(*task);
+  task->input = *std::exchange(task->within_subset, std::nullopt);
+  if (there.empty()) return false;
+  frontend_->Report(result.decision_id, {.abandoned = true});
+  AllowOnly(there, &task->input);
+  RouteNow(task);
+  return true;
+}
+
+std::optional<std::string> Picker::AddressOf(const Task& task, const HolderId& worker) const {
+  std::optional<std::string> address = endpoints_->Of(worker);
+  if (address.has_value() && task.subset.has_value() && !task.subset->Contains(*address))
+    return std::nullopt;
+  return address;
 }
 
 // From a route to endpoints, or to a refusal:
 // 1. A failed route becomes its refusal.
 // 2. A sheddable request is given back where half of the candidates or more are overloaded.
-// 3. Urls of the answer are learnt, unless a pool is set: then only `EndpointLearner` learns, which
-//    knows the pool.
-// 4. The chosen worker's endpoint comes first, then those of other candidates, at most
+// 3. The chosen worker's endpoint comes first, then those of other candidates, at most
 //    `endpoints_best`, each one known and within the subset.
-// 5. With the chosen worker's endpoint the decision stays in flight until the stream reports it.
-//    Without it the decision is abandoned at once: the request goes to a candidate whose load the
-//    frontend does not count (decision id 0), or is refused.
+// 4. With the chosen worker's endpoint the decision stays in flight until the stream reports it.
+//    Without it (`RouteOtherwise` has tried others) the decision is abandoned at once: the request
+//    goes to a candidate whose load the frontend does not count (decision id 0) and whose rank is
+//    its engine's to choose, or is refused.
 PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) {
   if (!result.ok()) {
     // A typo is 404, which no client asks again; that no worker is there may pass.
@@ -306,24 +356,20 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
                                      "request's objective is shed first"),
         std::chrono::seconds(1)));
   }
-  const bool split = result->decode.has_value();
-  if (options_.pool.empty()) {
-    if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
-    if (split && !result->decode->url.empty())
-      endpoints_->Learn(result->decode->worker, result->decode->url);
-  }
   Picked picked;
+  picked.one_prompt = task.one_prompt;
+  picked.no_tokens = std::string(no_tokens.message());
+  picked.names_stored = task.stored;
   // Skips a worker without a known endpoint and one outside the subset: both are not eligible.
   const auto add = [&](const std::string& cell, const HolderId& worker) {
     if (picked.endpoints.size() == std::max<uint32_t>(options_.endpoints_best, 1)) return;
-    std::optional<std::string> address = endpoints_->Of(worker);
+    std::optional<std::string> address = AddressOf(task, worker);
     if (!address.has_value()) return;
-    if (task.subset.has_value() && !task.subset->Contains(*address)) return;
     picked.endpoints.push_back({.address = *std::move(address), .worker = {cell, worker}});
   };
   add(result->destination_cell(), result->destination());
   const bool as_chosen = !picked.endpoints.empty();
-  picked.decodes = split && as_chosen;
+  picked.decodes = result->decode.has_value() && as_chosen;
   if (picked.decodes) picked.prefiller = endpoints_->Of(result->worker).value_or("");
   // The header that names the prefiller is right for the first endpoint alone, so no other endpoint
   // is named beside it.
@@ -334,9 +380,6 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   }
   if (as_chosen) {
     picked.decision_id = result->decision_id;
-    picked.one_prompt = task.one_prompt;
-    picked.no_tokens = std::string(no_tokens.message());
-    picked.names_stored = task.stored;
     // A rank that the client named is in the request already and is not set again.
     if (!task.names_rank) picked.rank = result->engine_rank;
     return picked;
@@ -344,14 +387,15 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   // The chosen worker gets no request, so none is in flight to it.
   frontend_->Report(result->decision_id, {.abandoned = true});
   if (!picked.endpoints.empty()) return picked;
-  return RefusalOf(absl::UnavailableError("the endpoint of worker " + ToString(result->worker) +
+  return RefusalOf(absl::UnavailableError("the endpoint of worker " +
+                                          ToString(result->destination()) +
                                           " is not known, or not one that the gateway allows"));
 }
 
 std::variant<std::string, ClientError> Picker::PickAny(const std::optional<EndpointSet>& subset) {
   if (subset.has_value() && subset->empty()) return RefusalOf(EmptySubset());
-  // By turns, without workers that drain. The pool needs no check here: only endpoints of its
-  // workers are learnt, and configured ones are always eligible.
+  // By turns, without workers that drain. The pool needs no check here: `endpoints_` names its
+  // workers alone.
   std::optional<std::string> next =
       endpoints_->Next(frontend_->draining(), subset.has_value() ? &*subset : nullptr);
   if (next.has_value()) return *std::move(next);
@@ -363,7 +407,9 @@ PickResult Picker::AnyOf(const std::optional<EndpointSet>& subset,
                          const std::optional<std::string>& body) {
   std::variant<std::string, ClientError> any = PickAny(subset);
   if (auto* const refusal = std::get_if<ClientError>(&any)) return std::move(*refusal);
-  return Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}}, .body = body};
+  return Picked{.endpoints = {{.address = std::get<std::string>(std::move(any))}},
+                .body = body,
+                .by_turns = true};
 }
 
 // `meet_engines` returns true if there is nothing to wait for; `Meets` returns true if there is.

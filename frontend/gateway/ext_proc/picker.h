@@ -4,16 +4,17 @@
 //   body ─▶ model, prompt ─▶ served name ─▶ tokens (ids as they are, or a tokenizer) ─▶ Frontend::RouteAsync ─▶ worker ─▶ IP:PORT
 //
 // *Truth*: the worker that the frontend chose (the decoder, where another one prefills), if its
-// endpoint is known and eligible; else the best of its candidates whose endpoint is; else 503. The
-// choice counts in flight at the worker that the request goes to, or nowhere. A prompt without
+// endpoint is known and eligible; else the one that it chooses again among those that the route
+// found, workers without such an endpoint last; else 503. The choice counts in flight at the worker
+// that the request goes to, or nowhere. A prompt without
 // tokens (no tokenizer, the tokenizer refused it, or it is beyond the frontend's bound) goes by
 // load, as through the proxy: the engine says what is wrong with it. *Threads*: any; the callback
 // is called exactly once, from any thread, possibly before the call returns. *Lifetime*: frontend,
 // tokenizer and endpoints outlive it; it outlives its picks, its destructor waiting for them.
 //
 // Example:
-//   picker.Pick({.call = RequestPath::kChat, .body = body}, [](std::variant<Picked, ClientError>
-//   result) { ... });
+//   picker.Pick({.call = RequestPath::kChat, .body = std::make_shared<const std::string>(body)},
+//               [](std::variant<Picked, ClientError> result) { ... });
 
 #ifndef KVATLAS_FRONTEND_GATEWAY_EXT_PROC_PICKER_H_
 #define KVATLAS_FRONTEND_GATEWAY_EXT_PROC_PICKER_H_
@@ -76,8 +77,8 @@ struct PickInput {
   std::optional<RequestPath> call = RequestPath::kCompletions;
   std::string method = {};
   std::string path = {};
-  std::string body;
-  std::optional<EndpointSet> subset = {};  // that the gateway allows; nothing: all
+  std::shared_ptr<const std::string> body;  // not null
+  std::optional<EndpointSet> subset = {};   // that the gateway allows; nothing: all
   std::string tenant = {};
   std::string owner = {};  // `RouteInput::tenant`; empty: none
   // Whether the client may use a model; `kModelNotRead` for a model that is not read. Null: any.
@@ -110,6 +111,7 @@ struct Picked {
   // To go on in the place of the request's, and of its length (`WithoutFullReports`); nothing: the
   // request's goes on.
   std::optional<std::string> body = {};
+  bool by_turns = false;       // any endpoint: the request names no model
 };
 
 // An answer instead of the engine's. A server error is always 503: gateways know no other kind of
@@ -156,6 +158,10 @@ class Picker {
   void Tokenize(std::shared_ptr<Task> task);
   void Route(std::shared_ptr<Task> task);
   void RouteNow(std::shared_ptr<Task> task);
+  void OnRouted(std::shared_ptr<Task> task, absl::StatusOr<RouteResult> result);
+  bool RouteOtherwise(const std::shared_ptr<Task>& task, const RouteResult& result);
+  // Of the worker, if it is known and the gateway allows it.
+  std::optional<std::string> AddressOf(const Task& task, const HolderId& worker) const;
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
   PickResult AnyOf(const std::optional<EndpointSet>& subset,
                    const std::optional<std::string>& body);

@@ -160,6 +160,7 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   const std::string rank = ValueIn(headers.headers(), kDataParallelRankHeader);
   says_rank_ = !rank.empty();
   if (uint32_t named = 0; absl::SimpleAtoi(rank, &named)) input_.rank = named;
+  request_ended_ = headers.end_of_stream();
   BeginSpan(headers.headers());
   const std::string method = ValueIn(headers.headers(), ":method");
   const std::string path = ValueIn(headers.headers(), ":path");
@@ -277,7 +278,7 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
   // a repeat: Envoy 1.35.13, 1.36.9 and 1.37.5 may send the last piece of a body above 1 MB twice
   // (kubernetes-sigs/gateway-api-inference-extension#2988).
   if (body_ended_) return false;
-  body_ended_ = body->end_of_stream();
+  body_ended_ = request_ended_ = body->end_of_stream();
   if (state_ == Request::kPassing) {
     ext_proc::ProcessingResponse response;
     ext_proc::BodyResponse* const answer = response.mutable_request_body();
@@ -299,7 +300,11 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
            kSaturated);
     return false;
   }
-  body_ += body->body();
+  if (body_.empty()) {
+    body_ = std::move(*body->mutable_body());
+  } else {
+    body_ += body->body();
+  }
   // A buffered body comes in one piece.
   return body->end_of_stream() || !duplex();
 }
@@ -307,6 +312,7 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
 // Trailers end a body whose last piece did not say so; the answer to them is due after the body
 // (`SendPicked`).
 bool PickerStream::OnRequestTrailers() {
+  request_ended_ = true;
   if (state_ == Request::kCollecting) {
     trailers_ = true;
     return true;
@@ -321,15 +327,15 @@ bool PickerStream::OnRequestTrailers() {
   return false;
 }
 
-// From kCollecting to kPicking. The pick gets a copy of the body where it must be sent back: always
-// in full duplex, where the proxy has given it up; buffered only when something in it was changed
-// here. What the picker changes comes back with its answer.
+// From kCollecting to kPicking. The pick and the stream share the body where it must be sent back:
+// always in full duplex, where the proxy has given it up; buffered only when something in it was
+// changed here. What the picker changes comes back with its answer.
 PickInput PickerStream::TakeInput() {
   state_ = Request::kPicking;
   RewriteModel();
-  input_.body = body_;
   if (!rewrite_.empty()) body_length_ = body_.size();
-  if (!duplex() && !changed_) body_.clear();
+  input_.body = std::make_shared<const std::string>(std::exchange(body_, {}));
+  if (duplex() || changed_) whole_ = input_.body;
   return std::exchange(input_, {});
 }
 
@@ -360,10 +366,10 @@ void PickerStream::OnPicked(PickResult result) {
   if (picked == nullptr) return Refuse(std::get<ClientError>(result));
   picked_ = std::move(*picked);
   if (picked_.body.has_value()) {
-    body_ = *std::exchange(picked_.body, std::nullopt);
+    whole_ = std::make_shared<const std::string>(*std::exchange(picked_.body, std::nullopt));
     changed_ = true;
   }
-  stats_->Picked(/*by_prompt=*/picked_.decision_id != 0);
+  stats_->Picked(/*by_prompt=*/!picked_.by_turns);
   SendPicked();
 }
 
@@ -385,15 +391,17 @@ void PickerStream::SendPicked() {
       SetHeader(kContentLength, std::to_string(*body_length_),
                 body->mutable_response()->mutable_header_mutation());
     }
-    if (changed_)
-      body->mutable_response()->mutable_body_mutation()->set_body(std::exchange(body_, {}));
+    if (changed_) {
+      const std::shared_ptr<const std::string> whole = std::exchange(whole_, nullptr);
+      body->mutable_response()->mutable_body_mutation()->set_body(*whole);
+    }
     return wire_->Send(std::move(response));
   }
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
   SetEndpoints(endpoints, headers->mutable_response(), &response);
   SetOtherHeaders(headers->mutable_response());
   if (names_.has_value()) {
-    SetHeader(kContentLength, std::to_string(body_.size()),
+    SetHeader(kContentLength, std::to_string(whole_->size()),
               headers->mutable_response()->mutable_header_mutation());
   }
   wire_->Send(std::move(response));
@@ -429,12 +437,14 @@ void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
 // Envoy bounds a message, hence the pieces. An empty body still sends one piece: its
 // `end_of_stream` ends the request. With trailers no piece ends it.
 void PickerStream::SendBody() {
-  const std::string body = std::exchange(body_, {});
+  const std::shared_ptr<const std::string> whole = std::exchange(whole_, nullptr);
+  const std::string_view body = *whole;
   size_t at = 0;
   do {
     ext_proc::ProcessingResponse response;
     ext_proc::StreamedBodyResponse* const chunk = StreamedBody(response.mutable_request_body());
-    chunk->set_body(body.substr(at, kBodyChunkMax));
+    const std::string_view piece = body.substr(at, kBodyChunkMax);
+    chunk->set_body(piece.data(), piece.size());
     at += chunk->body().size();
     chunk->set_end_of_stream(at == body.size() && !trailers_);
     wire_->Send(std::move(response));
@@ -449,17 +459,19 @@ void PickerStream::Refuse(const ClientError& refusal, std::string_view dropped) 
   span_.Fail(refusal.message);
   span_.End();
   stats_->Refused(refusal.http_status);
-  wire_->Send(ToImmediateResponse(refusal, error_shape_, dropped));
-  End(absl::OkStatus());
+  TakeWire()->SendLast(ToImmediateResponse(refusal, error_shape_, dropped));
 }
 
 // Frees the body at once: gRPC may keep the stream for a while. `wire_` is not null here, as every
 // caller has checked, and `End` is its last call.
-void PickerStream::End(const absl::Status& status) {
+void PickerStream::End(const absl::Status& status) { TakeWire()->End(status); }
+
+PickerStream::Wire* PickerStream::TakeWire() {
   state_ = Request::kEnded;
   body_ = {};
+  whole_ = nullptr;
   held_.Clear();
-  std::exchange(wire_, nullptr)->End(status);
+  return std::exchange(wire_, nullptr);
 }
 
 // ---- The response ----
@@ -487,7 +499,7 @@ void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
     SetHeader(kFallbackHeader, HeaderText("no_tokens: " + picked_.no_tokens),
               answer->mutable_response()->mutable_header_mutation());
   }
-  wire_->Send(std::move(response));
+  SendOfResponse(std::move(response), headers.end_of_stream());
 }
 
 // Reads the piece for usage, for ids of responses and for Envoy's own words, then sends it on. In
@@ -507,7 +519,7 @@ void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
     if (!streamed) answer->mutable_response()->mutable_body_mutation()->set_body(body->body());
   }
   if (streamed) PassOn(body, StreamedBody(answer));
-  wire_->Send(std::move(response));
+  SendOfResponse(std::move(response), body->end_of_stream());
 }
 
 // Trailers end the answer: the bytes that `names_` held back go out before them.
@@ -521,6 +533,17 @@ void PickerStream::OnResponseTrailers() {
   }
   ext_proc::ProcessingResponse response;
   response.mutable_response_trailers();
+  SendOfResponse(std::move(response), /*ends=*/true);
+}
+
+// Once request and response are over nothing is left to answer, and the stream ends with this
+// answer. Left to the proxy, which ends it with a reset (Envoy), it would take two further messages
+// to write and to hear of for each request, and a call that counts as failed, of which there must
+// not be many (`grpc_call_watch.h`). A response that is over before its request (an engine that
+// refuses a body it has not read) leaves the stream open.
+void PickerStream::SendOfResponse(ext_proc::ProcessingResponse response, bool ends) {
+  if (ends && request_ended_ && state_ == Request::kPassing)
+    return TakeWire()->SendLast(std::move(response));
   wire_->Send(std::move(response));
 }
 
@@ -618,6 +641,7 @@ void PickerStream::Closed() {
   wire_ = nullptr;
   state_ = Request::kEnded;
   body_ = {};
+  whole_ = nullptr;
   held_.Clear();
   if (picked_.decision_id == 0) return;
   stats_->EndedEarly();

@@ -18,7 +18,7 @@
 // with what the engine says it had cached; when the stream ends before that it is finished without
 // figures, so nothing stays in flight. Who was not reached is avoided for a while; that is believed
 // of attributes with which the proxy says why it answered by itself (`kReplyDetails`), or of
-// Envoy's own words.
+// Envoy's own words. With the last answer to a request and its response the stream ends.
 // *Threads*: any; messages come one at a time. The wire is called under the stream's lock and never
 // after `Closed`.
 // *Bounds*: `body_bytes_max` of a request's body, then 413; `HeldBodies` of those of all streams,
@@ -85,7 +85,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
    public:
     virtual ~Wire() = default;
     virtual void Send(ext_proc::ProcessingResponse response) = 0;
-    // After what was sent. Called at most once.
+    // After what was sent. One of these is called, at most once.
+    virtual void SendLast(ext_proc::ProcessingResponse response) = 0;  // and a good end
     virtual void End(const absl::Status& status) = 0;
   };
 
@@ -129,12 +130,17 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   void Refuse(const ClientError& refusal, std::string_view dropped = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // For the last call to the wire, which is then let go.
+  Wire* TakeWire() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // ---- The response ----
   void OnResponseHeaders(const ext_proc::HttpHeaders& headers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnResponseBody(ext_proc::HttpBody* body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnResponseTrailers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `ends`: the response has no more.
+  void SendOfResponse(ext_proc::ProcessingResponse response, bool ends)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportAccepted(int http_status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const PickedEndpoint* NotReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Avoid(const PickedEndpoint& endpoint) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -155,7 +161,9 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
 
   Request state_ ABSL_GUARDED_BY(mutex_) = Request::kHeaders;
   PickInput input_ ABSL_GUARDED_BY(mutex_);
-  std::string body_ ABSL_GUARDED_BY(mutex_);       // to be sent back
+  std::string body_ ABSL_GUARDED_BY(mutex_);  // as far as it has come
+  // The whole body, if it is to be sent back; the pick reads the same one.
+  std::shared_ptr<const std::string> whole_ ABSL_GUARDED_BY(mutex_);
   HeldBodies::Part held_ ABSL_GUARDED_BY(mutex_);  // of it, until the engine answers
   std::vector<ext_proc::ProcessingRequest> early_ ABSL_GUARDED_BY(mutex_);
   size_t early_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -166,6 +174,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;               // or otherwise
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
   bool body_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool request_ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing of it comes any more
   std::vector<std::string_view> said_routes_
       ABSL_GUARDED_BY(mutex_);  // `kRoutingHeaders` of the client
   ErrorShape error_shape_ ABSL_GUARDED_BY(mutex_) = ErrorShape::kOpenAi;  // of the path
