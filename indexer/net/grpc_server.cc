@@ -26,6 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "indexer/base/durations.h"
 #include "indexer/base/mutex.h"
+#include "indexer/net/bounded_methods.h"
 #include "indexer/net/connection_account.h"
 #include "indexer/net/grpc_awake.h"
 #include "indexer/net/grpc_call_watch.h"
@@ -270,7 +271,10 @@ absl::Status GrpcServer::Start() {
     return absl::UnavailableError(absl::StrCat("cannot listen for gRPC on ",
                                                options_.listen.ToString(), ": ", bad.message()));
   }
-  for (grpc::Service* const service : impl_->services) builder.RegisterService(service);
+  for (grpc::Service* const service : impl_->services) {
+    BoundMethods(service);
+    builder.RegisterService(service);
+  }
   const std::vector<int64_t> others = GrpcServerIds();
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) return absl::InternalError("gRPC does not start: see its log");
