@@ -341,6 +341,13 @@ TEST_F(ExtProcServiceTest, AgentsSayTheirSessionByHeadersOfTheirOwn) {
   EXPECT_THAT(reports_.sessions(), ElementsAre("claude", "vllm"));
 }
 
+TEST_F(ExtProcServiceTest, ABodyNamesItsSessionWhereNoHeaderDoes) {
+  const std::string body = std::string(kIds).insert(1, R"("metadata": {"session_id": "body"}, )");
+  Ask(Completion(), body);
+  Ask(Request("POST", "/v1/completions", false, {{"x-session-id", "header"}}), body);
+  EXPECT_THAT(reports_.sessions(), ElementsAre("body", "header"));
+}
+
 // Items that this worker's engine keeps are at no other one.
 TEST_F(ExtProcServiceTest, WhatGoesOnWithAResponseGoesToTheWorkerThatMadeIt) {
   leaf_.SetFor("far", {.workers = {{.worker = {"far", 0, ""}}}});
