@@ -12,6 +12,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -159,6 +160,17 @@ const google::protobuf::MethodDescriptor* DescriptorOf(const RpcServiceMethod& m
 }
 
 }  // namespace
+
+std::vector<std::string> ServicesOf(grpc::Service* service) {
+  std::vector<std::string> names;
+  for (const std::unique_ptr<RpcServiceMethod>& method : MethodsOf(*service)) {
+    if (method == nullptr) continue;
+    std::string name(method->name() + 1);
+    name.erase(name.find('/'));
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
 
 void BoundMethods(grpc::Service* service) {
   using ApiType = RpcServiceMethod::ApiType;

@@ -17,6 +17,9 @@
 #ifndef KVATLAS_INDEXER_NET_BOUNDED_METHODS_H_
 #define KVATLAS_INDEXER_NET_BOUNDED_METHODS_H_
 
+#include <string>
+#include <vector>
+
 namespace grpc {
 class Service;
 }  // namespace grpc
@@ -27,6 +30,9 @@ namespace kvatlas {
 // that take bytes as they are, stay as they are. Idempotent. REQUIRES: set up, and not serving yet;
 // no method of requests in one message and answers in a stream that is of the callback interface.
 void BoundMethods(grpc::Service* service);
+
+// The full names of the services that `service` serves: "kvatlas.v1.Leaf".
+std::vector<std::string> ServicesOf(grpc::Service* service);
 
 }  // namespace kvatlas
 
