@@ -37,6 +37,10 @@ class Fleet : public PeerAsker, public CellFinder, public OverlapFinder, public 
     if (found == answers.end()) return callback(absl::NotFoundError("no such domain"));
     callback(found->second);
   }
+  void FindSessions(const std::string&, const v1::FindSessionsRequest&, Duration,
+                    Sessions callback) override {
+    callback(absl::UnimplementedError("not in this test"));
+  }
   void FindCells(const std::string&, const CellQuestion&, Duration,
                  CellFinder::Callback callback) override {
     CellsAnswer answer;

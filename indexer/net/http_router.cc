@@ -65,6 +65,7 @@ Verb HttpVerbOf(std::string_view path) {
                                  {"/unregister", Verb::kRegister},
                                  {"/register_peer", Verb::kOperate},
                                  {"/ui/explain", Verb::kDump},
+                                 {"/ui/sessions.json", Verb::kDump},
                                  {"/ui", Verb::kStatus}};
   if (path == "/") return Verb::kStatus;  // sends on to the page
   for (const PathVerb& one : kVerbs) {
