@@ -250,15 +250,15 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   AddTruthHttp(&truth, &Clock::Real(), &http);
   AddTruthMetrics(&truth, &metrics);
   const Ui page(
-      FrontendPages({.program = "kvatlas-frontend",
-                     .name = [&grpc] { return grpc.address().ToString(); },
-                     .frontend = &frontend,
-                     .tally = &tally,
-                     .watch = &fleet_watch,
-                     .truth = &truth,
-                     .explainer = flags.ui_explain || IsLoopbackHost(flags.http.host) ? &explainer
-                                                                                      : nullptr,
-                     .sessions = &sessions}),
+      FrontendPages(
+          {.program = "kvatlas-frontend",
+           .name = [&grpc] { return grpc.address().ToString(); },
+           .frontend = &frontend,
+           .tally = &tally,
+           .watch = &fleet_watch,
+           .truth = &truth,
+           .explainer = flags.ui_explain || IsLoopbackHost(flags.http.host) ? &explainer : nullptr,
+           .sessions = &sessions}),
       &http);
   flags.ext_proc.picker.served_name = (*prompts)->names()->finder();
   flags.ext_proc.picker.on_no_tokens = no_tokens.counting();

@@ -19,15 +19,14 @@ void DropHidden(const HttpRequest& request, v1::FindSessionsResponse* found) {
   const std::shared_ptr<const AccessPolicy> policy = Security::OfProcess()->policy();
   if (policy == nullptr) return;
   auto* const sessions = found->mutable_sessions();
-  sessions->erase(std::remove_if(sessions->begin(), sessions->end(),
-                                 [&](const v1::SessionSeen& session) {
-                                   const PolicyTarget target = {
-                                       .model = session.domain().model(),
-                                       .tenant = session.domain().tenant()};
-                                   return !policy->Decide(*request.identity, Verb::kDump, target)
-                                               .allowed;
-                                 }),
-                  sessions->end());
+  sessions->erase(
+      std::remove_if(sessions->begin(), sessions->end(),
+                     [&](const v1::SessionSeen& session) {
+                       const PolicyTarget target = {.model = session.domain().model(),
+                                                    .tenant = session.domain().tenant()};
+                       return !policy->Decide(*request.identity, Verb::kDump, target).allowed;
+                     }),
+      sessions->end());
 }
 
 }  // namespace

@@ -521,8 +521,7 @@ struct Leaf::Parts {
   HttpResponse Sessions(const HttpRequest& request) {
     SessionsAnswer answer;
     v1::FindSessionsResponse found;
-    if (absl::Status bad =
-            sessions.FindFor(*request.identity, SessionsQuestion(request), &found);
+    if (absl::Status bad = sessions.FindFor(*request.identity, SessionsQuestion(request), &found);
         !bad.ok())
       return HttpError(bad);
     answer.cells.emplace_back(service.cell(), std::move(found));

@@ -30,7 +30,7 @@ namespace kvatlas {
 template <typename Message>
 struct BoundedMessage {
   Message* into = nullptr;
-  bool charged = true;  // see `AdmitMessage`
+  bool charged = true;                      // see `AdmitMessage`
   absl::Status refused = absl::OkStatus();  // RESOURCE_EXHAUSTED: nothing was read
   MessageAccount::Charge charge = {};
 

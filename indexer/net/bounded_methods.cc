@@ -42,7 +42,7 @@ using Handler = std::unique_ptr<MethodHandler>;
 Methods& MethodsOf(grpc::Service& service);
 Handler& HandlerOf(RpcServiceMethod& method);
 
-template <Methods grpc::Service::*kMethods, Handler RpcServiceMethod::*kHandler>
+template <Methods grpc::Service::* kMethods, Handler RpcServiceMethod::* kHandler>
 struct Opened {
   friend Methods& MethodsOf(grpc::Service& service) { return service.*kMethods; }
   friend Handler& HandlerOf(RpcServiceMethod& method) { return method.*kHandler; }
@@ -118,8 +118,7 @@ class BoundedHandler : public MethodHandler {
     return instead_.Deserialize(call, bytes, &read, data);
   }
 
-  static grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context,
-                                          const Bytes* why) {
+  static grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const Bytes* why) {
     grpc::Slice text;
     std::string message;
     if (why->TrySingleSlice(&text).ok())
@@ -184,8 +183,8 @@ void BoundMethods(grpc::Service* service) {
     Handler& handler = HandlerOf(*method);
     if (descriptor == nullptr || dynamic_cast<BoundedHandler*>(handler.get()) != nullptr) continue;
     if (callback && !unary) std::abort();  // `instead_` could not answer it
-    handler = std::make_unique<BoundedHandler>(
-        method->name(), ShapeOf(*descriptor->input_type()), callback, std::move(handler));
+    handler = std::make_unique<BoundedHandler>(method->name(), ShapeOf(*descriptor->input_type()),
+                                               callback, std::move(handler));
   }
 }
 

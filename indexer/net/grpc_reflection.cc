@@ -27,9 +27,11 @@ using google::protobuf::FileDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr const char* kMethods[] = {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-                                    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
-constexpr const char* kOwnServices[] = {"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
+constexpr const char* kMethods[] = {
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
+constexpr const char* kOwnServices[] = {"grpc.health.v1.Health",
+                                        "grpc.reflection.v1.ServerReflection",
                                         "grpc.reflection.v1alpha.ServerReflection"};
 
 // ServerReflectionRequest.message_request, of which the last one counts.
@@ -169,9 +171,8 @@ class WithoutGrpcsOwn : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    std::erase_if(*plugins, [](const auto& plugin) {
-      return plugin->name() == "proto_server_reflection";
-    });
+    std::erase_if(*plugins,
+                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
   }
 };
 

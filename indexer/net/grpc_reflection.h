@@ -3,7 +3,8 @@
 //
 // gRPC's own service parses what it is sent as any message, and so takes up to thirty times its
 // bytes of memory; requests of this one are read as bytes.
-// *Truth*: descriptors are those that are linked. Extensions, of which there are none, are NOT_FOUND.
+// *Truth*: descriptors are those that are linked. Extensions, of which there are none, are
+// NOT_FOUND.
 // *Threads*: gRPC's; a stream's requests are answered one after the other.
 // *Bounds*: a request of more than `kReflectionBytesMax` ends its stream with RESOURCE_EXHAUSTED.
 // *Lifetime*: it outlives the server.

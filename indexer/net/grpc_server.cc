@@ -204,13 +204,13 @@ class Door {
 }  // namespace
 
 struct GrpcServer::Impl {
-  std::vector<grpc::Service*> services;   // immutable after Start
+  std::vector<grpc::Service*> services;        // immutable after Start
   std::unique_ptr<GrpcReflection> reflection;  // likewise; outlives the server
-  std::vector<std::string> health_names;  // likewise
-  std::unique_ptr<grpc::Server> server;   // immutable after Start
-  std::unique_ptr<GrpcCallWatch> watch;   // likewise
-  std::unique_ptr<Door> door;             // likewise; gives to the server, and asks the watch
-  std::unique_ptr<GrpcAwake> awake;       // likewise
+  std::vector<std::string> health_names;       // likewise
+  std::unique_ptr<grpc::Server> server;        // immutable after Start
+  std::unique_ptr<GrpcCallWatch> watch;        // likewise
+  std::unique_ptr<Door> door;                  // likewise; gives to the server, and asks the watch
+  std::unique_ptr<GrpcAwake> awake;            // likewise
   Mutex health_mutex;
   bool stopping ABSL_GUARDED_BY(health_mutex) = false;
   Mutex stop_mutex;  // before `health_mutex`

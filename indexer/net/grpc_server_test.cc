@@ -223,8 +223,8 @@ TEST(GrpcServerTest, ReflectionNamesAllServices) {
     const Reflected list = Reflect(server, {Question(7, "")}, version);
     EXPECT_TRUE(list.end.ok()) << list.end.error_message();
     ASSERT_EQ(list.answers.size(), 1u);
-    for (const char* name : {"kvatlas.test.Echo", "grpc.health.v1.Health",
-                             "grpc.reflection.v1alpha.ServerReflection"})
+    for (const char* name :
+         {"kvatlas.test.Echo", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"})
       EXPECT_THAT(list.answers[0], HasSubstr(name));
   }
 }
@@ -233,10 +233,10 @@ TEST(GrpcServerTest, ReflectionHasFilesWithWhatTheyImportOnce) {
   GrpcServer server({.listen = kAnyPort});
   ASSERT_TRUE(server.Start().ok());
   const std::string file = "google/protobuf/descriptor.proto";
-  const Reflected told = Reflect(
-      server, {Question(3, file), Question(4, "google.protobuf.FileDescriptorSet"),
-               Question(4, "kvatlas.Nothing"), Question(6, "google.protobuf.FieldOptions"),
-               Question(5, ""), "", "\x08\x01"});
+  const Reflected told =
+      Reflect(server, {Question(3, file), Question(4, "google.protobuf.FileDescriptorSet"),
+                       Question(4, "kvatlas.Nothing"), Question(6, "google.protobuf.FieldOptions"),
+                       Question(5, ""), "", "\x08\x01"});
   EXPECT_TRUE(told.end.ok());
   ASSERT_EQ(told.answers.size(), 7u);
   EXPECT_THAT(told.answers[0], HasSubstr("FileDescriptorProto"));

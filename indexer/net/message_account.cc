@@ -35,7 +35,8 @@ absl::StatusOr<MessageAccount::Charge> MessageAccount::Admit(size_t parsed_bytes
   Charge charge(this, parsed_bytes);
   if (bytes_.fetch_add(parsed_bytes, std::memory_order_relaxed) + parsed_bytes <= bytes_max())
     return charge;
-  return Refuse(Refused::kTooMany, "too many large messages at once (an eighth of --memory_budget)");
+  return Refuse(Refused::kTooMany,
+                "too many large messages at once (an eighth of --memory_budget)");
 }
 
 absl::Status MessageAccount::Refuse(Refused why, const char* text) {
@@ -43,8 +44,9 @@ absl::Status MessageAccount::Refuse(Refused why, const char* text) {
   return absl::ResourceExhaustedError(text);
 }
 
-absl::StatusOr<MessageAccount::Charge> AdmitMessage(
-    const MessageShape& shape, google::protobuf::io::ZeroCopyInputStream* wire, bool charged) {
+absl::StatusOr<MessageAccount::Charge> AdmitMessage(const MessageShape& shape,
+                                                    google::protobuf::io::ZeroCopyInputStream* wire,
+                                                    bool charged) {
   return MessageAccount::OfProcess().Admit(ParsedSize(shape, wire, kParsedBytesMax), charged);
 }
 

@@ -97,8 +97,9 @@ class MessageAccount {
 
 // A message of that shape, with the account of the process. Not `charged`: one that is handled and
 // freed before its thread reads another; only what one may take counts.
-absl::StatusOr<MessageAccount::Charge> AdmitMessage(
-    const MessageShape& shape, google::protobuf::io::ZeroCopyInputStream* wire, bool charged);
+absl::StatusOr<MessageAccount::Charge> AdmitMessage(const MessageShape& shape,
+                                                    google::protobuf::io::ZeroCopyInputStream* wire,
+                                                    bool charged);
 
 // At most a line every ten seconds for each method. `peer` may be empty.
 void LogRefusedMessage(std::string_view method, std::string_view peer, const absl::Status& why);

@@ -30,15 +30,16 @@ namespace {
 // A list has up to twice as many places as entries; what it has grown out of stays in an arena, and
 // is as much again.
 constexpr size_t kGrown = 4;
-constexpr size_t kHeader = 16;               // of malloc
-constexpr size_t kEntry = kGrown * 8;        // a pointer in a list
-constexpr size_t kText = 32 + 24;            // std::string, and what frees it
-constexpr size_t kLongText = 32;             // beside its bytes
-constexpr size_t kUnknown = 2 * 16;          // in an UnknownFieldSet, never in an arena
+constexpr size_t kHeader = 16;         // of malloc
+constexpr size_t kEntry = kGrown * 8;  // a pointer in a list
+constexpr size_t kText = 32 + 24;      // std::string, and what frees it
+constexpr size_t kLongText = 32;       // beside its bytes
+constexpr size_t kUnknown = 2 * 16;    // in an UnknownFieldSet, never in an arena
 constexpr size_t kUnknownSet = 3 * (kHeader + 16);
 constexpr size_t kMessage = 32, kField = 24, kMapField = 160;  // an object: and for each field
-constexpr size_t kMapEntry = 256;  // beside its key and value: a node, its places, one to parse into
-constexpr size_t kBlock = 8192;    // of an arena, not filled
+constexpr size_t kMapEntry =
+    256;                         // beside its key and value: a node, its places, one to parse into
+constexpr size_t kBlock = 8192;  // of an arena, not filled
 
 size_t TextBytes(size_t length) { return kText + (length > 15 ? kLongText + length : 0); }
 
@@ -94,8 +95,8 @@ class MessageShape {
   template <typename ShapeOfMessage>
   static Field FieldOf(const FieldDescriptor& field, const ShapeOfMessage& shape_of) {
     Field to;
-    to.wire = WireFormatLite::WireTypeForFieldType(
-        static_cast<WireFormatLite::FieldType>(field.type()));
+    to.wire =
+        WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
     const bool list = field.is_repeated();
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_MESSAGE:
@@ -139,9 +140,8 @@ class Shapes {
     if (!added) return at->second.get();
     at->second = std::make_unique<MessageShape>();
     MessageShape* const made = at->second.get();
-    made->Fill(type, [this](const Descriptor& part) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return Make(part);
-    });
+    made->Fill(
+        type, [this](const Descriptor& part) ABSL_NO_THREAD_SAFETY_ANALYSIS { return Make(part); });
     return made;
   }
 
@@ -149,7 +149,6 @@ class Shapes {
   std::unordered_map<const Descriptor*, std::unique_ptr<MessageShape>> made_
       ABSL_GUARDED_BY(mutex_);
 };
-
 
 using Field = MessageShape::Field;
 using Kind = MessageShape::Kind;

@@ -108,10 +108,11 @@ void AppendProcess(MetricFamilies* families) {
                     label, static_cast<double>(ConnectionsEnded(reason)));
   }
   const MessageAccount& messages = MessageAccount::OfProcess();
-  families->Gauge("kvatlas_grpc_messages_bytes",
-                  "What gRPC messages of more than 64 KiB that are being read or answered take once "
-                  "they are parsed, at most; an eighth of --memory_budget is their bound.",
-                  "", static_cast<double>(messages.bytes()));
+  families->Gauge(
+      "kvatlas_grpc_messages_bytes",
+      "What gRPC messages of more than 64 KiB that are being read or answered take once "
+      "they are parsed, at most; an eighth of --memory_budget is their bound.",
+      "", static_cast<double>(messages.bytes()));
   for (const auto& [reason, label] :
        {std::pair(MessageAccount::Refused::kTooLarge, "reason=\"parts\""),
         std::pair(MessageAccount::Refused::kTooMany, "reason=\"sum\"")}) {

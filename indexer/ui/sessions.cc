@@ -13,9 +13,8 @@ using Json = nlohmann::json;
 Json JsonOf(const std::string& cell, const v1::SessionSeen& session) {
   Json at = Json::array();
   for (const v1::SessionSeen::At& one : session.at())
-    at.push_back({{"worker", one.worker().name()},
-                  {"rank", one.worker().rank()},
-                  {"tokens", one.tokens()}});
+    at.push_back(
+        {{"worker", one.worker().name()}, {"rank", one.worker().rank()}, {"tokens", one.tokens()}});
   return {{"session", absl::StrCat(absl::Hex(session.session(), absl::kZeroPad16))},
           {"model", session.domain().model()},
           {"tenant", session.domain().tenant()},

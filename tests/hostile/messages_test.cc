@@ -79,8 +79,7 @@ void ExpectAllRefused(const Address& at, const std::vector<const FileDescriptor*
       const ServiceDescriptor& service = *file->service(i);
       for (int k = 0; k < service.method_count(); ++k) {
         const std::string method = "/" + service.full_name() + "/" + service.method(k)->name();
-        EXPECT_EQ(Say(channel, method, Groups()).error_code(),
-                  grpc::StatusCode::RESOURCE_EXHAUSTED)
+        EXPECT_EQ(Say(channel, method, Groups()).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
             << method;
       }
     }
@@ -122,8 +121,8 @@ TEST(MessagesTest, EveryMethodOfANodeRefusesMessagesOfVeryManyParts) {
 TEST(MessagesTest, EveryMethodOfAFrontendRefusesMessagesOfVeryManyParts) {
   Siege siege({.program = kFrontend, .args = {"--ext_proc=127.0.0.1:0", "--ext_proc_tls=none"}});
   ASSERT_TRUE(siege.ok());
-  ExpectAllRefused(siege.grpc(), {v1::RouteRequest::descriptor()->file(),
-                                  v1::Decision::descriptor()->file()});
+  ExpectAllRefused(siege.grpc(),
+                   {v1::RouteRequest::descriptor()->file(), v1::Decision::descriptor()->file()});
   ExpectAllRefused(siege.Of("ext_proc"),
                    {envoy::service::ext_proc::v3::ProcessingRequest::descriptor()->file()});
   ExpectUnharmed(siege);

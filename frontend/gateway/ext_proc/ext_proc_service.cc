@@ -156,11 +156,9 @@ ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metr
       not_reached_(
           metrics->AddCounter("kvatlas_ext_proc_not_reached_total",
                               "Requests whose proxy could not reach a worker's endpoint.")) {
-  MarkMethodCallback(0, new grpc::internal::CallbackBidiHandler<Incoming,
-                                                                 ext_proc::ProcessingResponse>(
-                            [this](grpc::CallbackServerContext* context) {
-                              return OpenStream(context);
-                            }));
+  MarkMethodCallback(
+      0, new grpc::internal::CallbackBidiHandler<Incoming, ext_proc::ProcessingResponse>(
+             [this](grpc::CallbackServerContext* context) { return OpenStream(context); }));
   picker_->ObserveRoutes([times = std::make_shared<RouteMetrics>(metrics)](
                              const RouteResult& route) { times->Observe(route); });
 }

@@ -248,7 +248,7 @@ void PickerStream::PassWithoutPrompt() {
 }
 
 // Messages of the proxy that arrive before an endpoint is known: bodies, and that there were
-// trailers, whose names and values nobody reads. What they take in memory counts against the bound
+// trailers, whose names and values are not read. What they take in memory counts against the bound
 // of one body and against `held_`, as a collected body does.
 void PickerStream::KeepEarly(ext_proc::ProcessingRequest message) {
   ext_proc::ProcessingRequest kept;

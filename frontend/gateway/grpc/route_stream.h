@@ -9,8 +9,8 @@
 // when its caller ends it, they do.
 // *Threads*: gRPC's, and those that deliver answers; one lock, under which nothing is called.
 // *Bounds*: `kStreamOutstandingMax` unanswered questions, whose memory counts (`message_account.h`)
-// until they are answered: one that does not fit ends the stream with RESOURCE_EXHAUSTED, once those
-// before it are answered. Of the last `kStreamChoicesMax` choices it is remembered whether
+// until they are answered: one that does not fit ends the stream with RESOURCE_EXHAUSTED, once
+// those before it are answered. Of the last `kStreamChoicesMax` choices it is remembered whether
 // they were reported on.
 // *Lifetime*: they own themselves, until gRPC is done with them and every question is answered.
 
@@ -69,7 +69,7 @@ class RouteStreamReactor : public grpc::ServerBidiReactor<BoundedMessage<v1::Rou
   const RouteCalls* const calls_;
   const RouteCalls::Asker asker_;
   const std::string peer_;
-  v1::RouteStreamRequest request_;                             // of the reader
+  v1::RouteStreamRequest request_;                              // of the reader
   BoundedMessage<v1::RouteStreamRequest> incoming_{&request_};  // likewise
   Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = true;

@@ -351,8 +351,9 @@ TEST(SessionOfBodyTest, ClaudeCodeWritesItIntoTheUsersIdInTwoWays) {
   EXPECT_EQ(of(R"({\"device_id\":\"d\",\"account_uuid\":\"\",\"session_id\":\"54c1eb09-bc4c\"})"),
             "54c1eb09-bc4c");
   EXPECT_EQ(of(R"({ \"session_id\" : \"54c1eb09\" })"), "54c1eb09");
-  for (const char* none : {"a-user-of-another-kind", "user_0f3a_session_", R"({\"device_id\":\"d\"})",
-                           R"({\"session_id\":7})", R"({\"session_id\")", R"({\"session_id\":\")"})
+  for (const char* none :
+       {"a-user-of-another-kind", "user_0f3a_session_", R"({\"device_id\":\"d\"})",
+        R"({\"session_id\":7})", R"({\"session_id\")", R"({\"session_id\":\")"})
     EXPECT_EQ(of(none), "") << none;
 }
 

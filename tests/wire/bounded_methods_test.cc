@@ -1,4 +1,5 @@
-#include "indexer/net/bounded_methods.h"
+// Requests that would take too much memory once they are parsed: `indexer/net/bounded_methods.h`,
+// at a server with a method of each kind.
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>

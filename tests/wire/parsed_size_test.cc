@@ -21,6 +21,7 @@
 #include "proto/kvatlas/v1/frontend.pb.h"
 #include "proto/kvatlas/v1/hierarchy.pb.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
+#include "proto/kvatlas/v1/sessions.pb.h"
 #include "proto/kvatlas/v1/stream.pb.h"
 #include "proto/kvatlas/v1/truth.pb.h"
 
@@ -119,8 +120,8 @@ void AddWires(const Descriptor& type, const Wrap& wrap, std::set<const Descripto
     add(field.name() + " numbers", Many(Tag(number, 0) + '\1'));
     add(field.name() + " packed", Lengthy(number, std::string(kWireBytes, '\1')));
     if (field.is_map()) {
-      const bool text = field.message_type()->map_key()->cpp_type() ==
-                        FieldDescriptor::CPPTYPE_STRING;
+      const bool text =
+          field.message_type()->map_key()->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
       add(field.name() + " entries", Many([&](size_t at) {
             return Lengthy(number, text ? Lengthy(1, std::to_string(at)) : Tag(1, 0) + Varint(at));
           }));
@@ -154,6 +155,7 @@ std::vector<const Descriptor*> Types() {
           v1::DumpRequest::descriptor(),
           v1::ExplainRequest::descriptor(),
           v1::StatsRequest::descriptor(),
+          v1::FindSessionsRequest::descriptor(),
           v1::FindCellsRequest::descriptor(),
           v1::FindCellsStreamRequest::descriptor(),
           v1::SenderMessage::descriptor(),
@@ -219,14 +221,15 @@ TEST(ParsedSizeTest, WhatIsCutOrNestedTooDeepIsCountedAsFarAsItIsRead) {
 TEST(ParsedSizeTest, IsTheSameHoweverTheBytesAreCut) {
   v1::RouteRequest request;
   for (int i = 0; i < 200; ++i) request.mutable_tokens()->add_ids(static_cast<uint32_t>(i * 70));
-  for (int i = 0; i < 20; ++i) request.add_allowed_workers(std::string(static_cast<size_t>(i), 'w'));
+  for (int i = 0; i < 20; ++i)
+    request.add_allowed_workers(std::string(static_cast<size_t>(i), 'w'));
   const std::string whole = request.SerializeAsString();
   const MessageShape& shape = ShapeOf(*request.GetDescriptor());
   for (const size_t piece : {1, 2, 7, 100, 10'000}) {
     std::vector<grpc_slice> slices;
     for (size_t at = 0; at < whole.size(); at += piece) {
-      slices.push_back(grpc_slice_from_copied_buffer(whole.data() + at,
-                                                     std::min(piece, whole.size() - at)));
+      slices.push_back(
+          grpc_slice_from_copied_buffer(whole.data() + at, std::min(piece, whole.size() - at)));
       slices.push_back(grpc_empty_slice());
     }
     grpc_byte_buffer* const buffer = grpc_raw_byte_buffer_create(slices.data(), slices.size());
