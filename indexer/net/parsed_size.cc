@@ -36,10 +36,11 @@ constexpr size_t kText = 32 + 24;      // std::string, and what frees it
 constexpr size_t kLongText = 32;       // beside its bytes
 constexpr size_t kUnknown = 2 * 16;    // in an UnknownFieldSet, never in an arena
 constexpr size_t kUnknownSet = 3 * (kHeader + 16);
-constexpr size_t kMessage = 32, kField = 24, kMapField = 160;  // an object: and for each field
-constexpr size_t kMapEntry =
-    256;                         // beside its key and value: a node, its places, one to parse into
-constexpr size_t kBlock = 8192;  // of an arena, not filled
+// An object, and each of its fields.
+constexpr size_t kMessage = 32, kField = 24, kMapField = 160;
+// Of a map, beside key and value: a node, its places in the table, an entry to parse into.
+constexpr size_t kMapEntry = 256;
+constexpr size_t kBlock = 32 << 10;  // of an arena, not filled
 
 size_t TextBytes(size_t length) { return kText + (length > 15 ? kLongText + length : 0); }
 
