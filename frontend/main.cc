@@ -41,6 +41,7 @@
 #include "frontend/ui/peer_asker.h"
 #include "frontend/ui/prompt_explainer.h"
 #include "frontend/ui/route_tally.h"
+#include "frontend/ui/session_finder.h"
 #include "frontend/ui/told_domains.h"
 #include "frontend/upstreams_watch.h"
 #include "indexer/base/address.h"
@@ -220,6 +221,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
                                    .tokenizer = (*prompts)->tokenizer(),
                                    .cells = &cell_finder,
                                    .asker = &peer_asker});
+  const SessionFinder sessions(&fleet_watch, &peer_asker);
   GrpcServer grpc({.listen = flags.grpc});
   grpc.Register(&frontend_service, "kvatlas.v1.Frontend");
   grpc.Register(&truth_service, "kvatlas.v1.Truth");
@@ -248,14 +250,15 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   AddTruthHttp(&truth, &Clock::Real(), &http);
   AddTruthMetrics(&truth, &metrics);
   const Ui page(
-      FrontendPages({.program = "kvatlas-frontend",
-                     .name = [&grpc] { return grpc.address().ToString(); },
-                     .frontend = &frontend,
-                     .tally = &tally,
-                     .watch = &fleet_watch,
-                     .truth = &truth,
-                     .explainer = flags.ui_explain || IsLoopbackHost(flags.http.host) ? &explainer
-                                                                                      : nullptr}),
+      FrontendPages(
+          {.program = "kvatlas-frontend",
+           .name = [&grpc] { return grpc.address().ToString(); },
+           .frontend = &frontend,
+           .tally = &tally,
+           .watch = &fleet_watch,
+           .truth = &truth,
+           .explainer = flags.ui_explain || IsLoopbackHost(flags.http.host) ? &explainer : nullptr,
+           .sessions = &sessions}),
       &http);
   flags.ext_proc.picker.served_name = (*prompts)->names()->finder();
   flags.ext_proc.picker.on_no_tokens = no_tokens.counting();

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "frontend/gateway/grpc/route_stream.h"
+#include "indexer/net/bounded_message.h"
 #include "indexer/net/grpc_guard.h"
 #include "indexer/telemetry/tracing/trace_context.h"
 #include "indexer/telemetry/tracing/tracer.h"
@@ -50,6 +50,12 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRou
       router_(router),
       route_metrics_(metrics),
       reports_(metrics->AddCounter("kvatlas_frontend_reports_total", "Reports on choices.")) {
+  constexpr int kRouteStream = 2;  // of the service's methods
+  MarkMethodCallback(
+      kRouteStream,
+      new grpc::internal::CallbackBidiHandler<BoundedMessage<v1::RouteStreamRequest>,
+                                              v1::RouteStreamResponse>(
+          [this](grpc::CallbackServerContext* context) { return OpenStream(context); }));
   ExportRouteTotals(frontend, metrics);
   ExportPromises(frontend, metrics);
   Gauge in_flight = metrics->AddGauge("kvatlas_frontend_in_flight", "Choices not yet reported on.");
@@ -98,9 +104,8 @@ grpc::ServerUnaryReactor* FrontendService::RouteChat(grpc::CallbackServerContext
   return Answer(context, *request, response);
 }
 
-grpc::ServerBidiReactor<v1::RouteStreamRequest, v1::RouteStreamResponse>*
-FrontendService::RouteStream(grpc::CallbackServerContext* context) {
-  return new RouteStreamReactor(&calls_, AskerOf(*context));
+RouteStreamReactor* FrontendService::OpenStream(grpc::CallbackServerContext* context) {
+  return new RouteStreamReactor(&calls_, AskerOf(*context), context->peer());
 }
 
 grpc::ServerUnaryReactor* FrontendService::Report(grpc::CallbackServerContext* context,

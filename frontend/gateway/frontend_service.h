@@ -31,6 +31,7 @@
 
 #include "absl/status/statusor.h"
 #include "frontend/gateway/grpc/route_calls.h"
+#include "frontend/gateway/grpc/route_stream.h"
 #include "frontend/gateway/route_metrics.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/request/prompt_request.h"
@@ -42,7 +43,10 @@
 
 namespace kvatlas {
 
-class FrontendService : public v1::Frontend::CallbackService {
+// `RouteStream` is not of the generated interface: its requests are `BoundedMessage`s.
+class FrontendService
+    : public v1::Frontend::WithCallbackMethod_Route<v1::Frontend::WithCallbackMethod_RouteChat<
+          v1::Frontend::WithCallbackMethod_Report<v1::Frontend::Service>>> {
  public:
   // Without a router there are no tokens for text and chats.
   FrontendService(Frontend* frontend, Metrics* metrics, PromptRouter* router = nullptr);
@@ -53,8 +57,6 @@ class FrontendService : public v1::Frontend::CallbackService {
   grpc::ServerUnaryReactor* RouteChat(grpc::CallbackServerContext* context,
                                       const v1::RouteChatRequest* request,
                                       v1::RouteResponse* response) override;
-  grpc::ServerBidiReactor<v1::RouteStreamRequest, v1::RouteStreamResponse>* RouteStream(
-      grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
                                    const v1::ReportRequest* request,
                                    v1::ReportResponse* response) override;
@@ -77,6 +79,7 @@ class FrontendService : public v1::Frontend::CallbackService {
   template <typename Request>
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Request& request,
                                    v1::RouteResponse* response);
+  RouteStreamReactor* OpenStream(grpc::CallbackServerContext* context);
   RouteCalls::Asker AskerOf(const grpc::CallbackServerContext& context) const;
 
   Frontend* const frontend_;

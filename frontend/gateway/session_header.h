@@ -9,6 +9,8 @@
 //   x-dynamo-session-id          Dynamo's clients
 //   x-smg-routing-key            SGLang's model gateway
 //
+// Without any of these a body may name one (`PromptRequest::session`).
+//
 // *Truth*: a hint: requests of one session go where the last one went unless that is dearer. The
 // first that is there counts, in this order; one that is too long for a session is none, unless it
 // is ours, which is then refused.

@@ -366,6 +366,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     input.cache_salt = std::move(request->cache_salt);
     input.cache_not_read = !request->cache_not_read.ok();
     input.traits = std::move(request->traits);
+    if (input.session_id.empty()) input.session_id = std::move(request->session);
     input.expected_output_tokens = static_cast<uint32_t>(
         std::min<size_t>(request->output_tokens_max, std::numeric_limits<uint32_t>::max()));
     if (task->question.on_wishes != nullptr) {

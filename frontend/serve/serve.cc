@@ -57,6 +57,7 @@
 #include "frontend/ui/peer_asker.h"
 #include "frontend/ui/prompt_explainer.h"
 #include "frontend/ui/route_tally.h"
+#include "frontend/ui/session_finder.h"
 #include "indexer/base/address.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/engine_addresses.h"
@@ -414,6 +415,7 @@ class Server {
                                      .tokenizer = &tokenizer,
                                      .cells = &cells,
                                      .asker = &peer_asker});
+    const SessionFinder sessions(&fleet_watch, &peer_asker);
     ProxyOptions proxy_options = flags_.proxy;
     proxy_options.listen = flags_.listen;
     proxy_options.engine.reach = reach_;
@@ -460,6 +462,7 @@ class Server {
                                  .explainer = flags_.ui_explain || IsLoopbackHost(flags_.http.host)
                                                   ? &explainer
                                                   : nullptr,
+                                 .sessions = &sessions,
                                  .own_leaf = own}),
                   &http);
     absl::Status bad = OfFlag("grpc", grpc.Start());

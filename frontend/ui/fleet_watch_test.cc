@@ -32,6 +32,10 @@ class FakeAsker : public PeerAsker {
                Explained callback) override {
     callback(absl::UnimplementedError("not in this test"));
   }
+  void FindSessions(const std::string&, const v1::FindSessionsRequest&, Duration,
+                    Sessions callback) override {
+    callback(absl::UnimplementedError("not in this test"));
+  }
   void Set(const std::string& address, absl::StatusOr<v1::StatsResponse> answer) {
     MutexLock lock(&mutex);
     answers.insert_or_assign(address, std::move(answer));

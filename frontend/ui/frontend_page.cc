@@ -133,7 +133,12 @@ UiPages FrontendPages(FrontendPageOptions options) {
                          ? nullptr
                          : HttpHandler([explainer = shared->explainer](const HttpRequest& request) {
                              return explainer->Answer(request);
-                           })};
+                           }),
+          .sessions = shared->sessions == nullptr
+                          ? nullptr
+                          : HttpHandler([finder = shared->sessions](const HttpRequest& request) {
+                              return finder->Answer(request);
+                            })};
 }
 
 }  // namespace kvatlas

@@ -14,6 +14,7 @@
 #include "frontend/ui/fleet_watch.h"
 #include "frontend/ui/prompt_explainer.h"
 #include "frontend/ui/route_tally.h"
+#include "frontend/ui/session_finder.h"
 #include "indexer/ui/ui_http.h"
 
 namespace kvatlas {
@@ -26,6 +27,7 @@ struct FrontendPageOptions {
   FleetWatch* watch = nullptr;
   const Truth* truth = nullptr;
   const PromptExplainer* explainer = nullptr;  // null: prompts are not explained
+  const SessionFinder* sessions = nullptr;     // null: sessions are not shown
   std::string own_leaf = {};  // address of a leaf that is in this process; empty: none is
 };
 

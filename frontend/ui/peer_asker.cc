@@ -14,6 +14,7 @@
 #include "indexer/net/grpc_status.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
+#include "proto/kvatlas/v1/sessions.grpc.pb.h"
 
 namespace kvatlas {
 namespace {
@@ -44,6 +45,7 @@ auto Done(std::shared_ptr<Call> call, Callback callback) {
 using LeafStats = Call<v1::Leaf, v1::StatsRequest, v1::StatsResponse>;
 using NodeStats = Call<v1::Hierarchy, v1::StatsRequest, v1::StatsResponse>;
 using LeafExplain = Call<v1::Leaf, v1::ExplainRequest, v1::ExplainResponse>;
+using LeafSessions = Call<v1::Sessions, v1::FindSessionsRequest, v1::FindSessionsResponse>;
 
 }  // namespace
 
@@ -86,6 +88,15 @@ void GrpcPeerAsker::Explain(const std::string& leaf_address, const v1::ExplainRe
   call->request = request;
   call->stub->async()->Explain(&call->context, &call->request, &call->response,
                                Done(call, std::move(callback)));
+}
+
+void GrpcPeerAsker::FindSessions(const std::string& leaf_address,
+                                 const v1::FindSessionsRequest& request, Duration deadline,
+                                 Sessions callback) {
+  const auto call = NewCall<LeafSessions>(leaf_address, deadline);
+  call->request = request;
+  call->stub->async()->FindSessions(&call->context, &call->request, &call->response,
+                                    Done(call, std::move(callback)));
 }
 
 }  // namespace kvatlas

@@ -1,5 +1,5 @@
-// Asks a peer about itself, or about a prompt: `Hierarchy.Stats`, `Leaf.Stats` or `Leaf.Explain` of
-// one address.
+// Asks a peer about itself, a prompt or sessions: `Hierarchy.Stats`, `Leaf.Stats`, `Leaf.Explain`
+// or `Sessions.FindSessions` of one address.
 //
 // *Threads*: any. A callback is called exactly once, from any thread, possibly before the call
 // returns. *Lifetime* of `GrpcPeerAsker`: the destructor waits for the calls under way, which end
@@ -16,6 +16,7 @@
 #include "frontend/cluster_client/pending_calls.h"
 #include "indexer/base/clock.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
+#include "proto/kvatlas/v1/sessions.pb.h"
 
 namespace grpc {
 class Channel;
@@ -34,6 +35,10 @@ class PeerAsker {
   using Explained = std::function<void(absl::StatusOr<v1::ExplainResponse>)>;
   virtual void Explain(const std::string& leaf_address, const v1::ExplainRequest& request,
                        Duration deadline, Explained callback) = 0;
+
+  using Sessions = std::function<void(absl::StatusOr<v1::FindSessionsResponse>)>;
+  virtual void FindSessions(const std::string& leaf_address, const v1::FindSessionsRequest& request,
+                            Duration deadline, Sessions callback) = 0;
 };
 
 class GrpcPeerAsker : public PeerAsker {
@@ -43,6 +48,8 @@ class GrpcPeerAsker : public PeerAsker {
   void Ask(StatsOf what, const std::string& address, Duration deadline, Told callback) override;
   void Explain(const std::string& leaf_address, const v1::ExplainRequest& request,
                Duration deadline, Explained callback) override;
+  void FindSessions(const std::string& leaf_address, const v1::FindSessionsRequest& request,
+                    Duration deadline, Sessions callback) override;
 
  private:
   template <typename Call>

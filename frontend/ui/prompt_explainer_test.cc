@@ -44,6 +44,10 @@ class Fleet : public PeerAsker, public CellFinder, public OverlapFinder, public 
     if (found == answers.end()) return callback(absl::NotFoundError("no such domain"));
     callback(found->second);
   }
+  void FindSessions(const std::string&, const v1::FindSessionsRequest&, Duration,
+                    Sessions callback) override {
+    callback(absl::UnimplementedError("not in this test"));
+  }
   void FindCells(const std::string& address, const CellQuestion&, Duration,
                  CellFinder::Callback callback) override {
     // The first node is away, which shows once the second one was asked, or else is late.

@@ -31,6 +31,7 @@
 #include "indexer/kv_events/sglang_block_hash.h"
 #include "indexer/leaf/http_sessions.h"
 #include "indexer/leaf/leaf_service.h"
+#include "indexer/leaf/sessions_service.h"
 #include "indexer/net/connection_watch.h"
 #include "indexer/net/grpc_server.h"
 #include "indexer/net/http_server.h"
@@ -52,6 +53,7 @@
 #include "indexer/transport/wire.h"
 #include "indexer/ui/explain.h"
 #include "indexer/ui/holder_page.h"
+#include "indexer/ui/sessions.h"
 #include "indexer/ui/ui_http.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
@@ -353,6 +355,7 @@ struct Leaf::Parts {
     memory_watch.Tick();
     grpc.Register(&service, "kvatlas.v1.Leaf");
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
+    grpc.Register(&sessions, "kvatlas.v1.Sessions");
     grpc.Register(&kv_indexer, "kv_indexer.v1.KVIndexer");
     service.AddHttp(&http);
     AddSessionsHttp(&registry, &http);
@@ -509,8 +512,20 @@ struct Leaf::Parts {
          .stats = [this] { return service.AllStats(); },
          .queries = [this] { return service.queries(); },
          .explain =
-             explains ? HttpHandler([this](const HttpRequest& r) { return Explain(r); }) : nullptr},
+             explains ? HttpHandler([this](const HttpRequest& r) { return Explain(r); }) : nullptr,
+         .sessions = [this](const HttpRequest& r) { return Sessions(r); }},
         &registry);
+  }
+
+  // GET of the page.
+  HttpResponse Sessions(const HttpRequest& request) {
+    SessionsAnswer answer;
+    v1::FindSessionsResponse found;
+    if (absl::Status bad = sessions.FindFor(*request.identity, SessionsQuestion(request), &found);
+        !bad.ok())
+      return HttpError(bad);
+    answer.cells.emplace_back(service.cell(), std::move(found));
+    return {.body = SessionsJson(answer)};
   }
 
   // POST of the page: a leaf has no tokenizer, so text is refused and token ids are taken.
@@ -640,6 +655,7 @@ struct Leaf::Parts {
   std::map<Domain, std::set<HolderId>> restored;  // publishers; immutable after RestoreCheckpoint
   ReadinessGate readiness;
   LeafService service;
+  SessionsService sessions{&registry};
   KvIndexerService kv_indexer;
   GrpcAcceptor streams;
   std::unique_ptr<RedisReader> redis;

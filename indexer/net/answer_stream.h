@@ -14,8 +14,8 @@
 // *Cost*: per request no call, no stream and, as long as request and response fit an arena, nothing
 // of the heap.
 // *Bounds*: `kAnswersQueuedMax` responses of about `kAnswersBytes`: a caller that does not read is
-// neither answered further nor read from. A request of more than `kQuestionsMax` ends its stream
-// with RESOURCE_EXHAUSTED.
+// neither answered further nor read from. A request of more than `kQuestionsMax`, or of more memory
+// than `message_account.h` allows, ends its stream with RESOURCE_EXHAUSTED.
 // *Lifetime*: streams own themselves; `AnswerStreams` outlives the server.
 //
 // Example:
@@ -134,7 +134,7 @@ class AnswerStreams {
 
     void OnReadDone(bool ok) override {
       const StreamRequest& request = *reading_into_->request();
-      const bool takes = ok && !bounded_.too_many && request.questions_size() <= kQuestionsMax &&
+      const bool takes = ok && bounded_.refused.ok() && request.questions_size() <= kQuestionsMax &&
                          request.told_size() <= kQuestionsMax;
       if (takes && hear_ != nullptr && request.told_size() > 0) hear_(request);
       Next next;
@@ -146,10 +146,10 @@ class AnswerStreams {
           asked_at_ = 0;
         } else {
           read->Release();
+          bounded_.charge = {};
         }
         if (!takes) read_all_ = true;
-        if (ok && !takes)
-          end_ = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many questions at once"};
+        if (ok && !takes) end_ = {grpc::StatusCode::RESOURCE_EXHAUSTED, WhyNot()};
         next = Step();
       }
       Do(next);
@@ -215,6 +215,12 @@ class AnswerStreams {
       bool finish = false;
       grpc::Status end = {};
     };
+
+    std::string WhyNot() const {
+      if (bounded_.refused.ok()) return "too many questions at once";
+      LogRefusedMessage(StreamRequest::descriptor()->full_name(), "", bounded_.refused);
+      return std::string(bounded_.refused.message());
+    }
 
     static grpc::Status Stopping() { return {grpc::StatusCode::UNAVAILABLE, "stopping"}; }
 
@@ -282,6 +288,7 @@ class AnswerStreams {
       answers_.push_back({answer, std::move(hold)});
       if (asked_at_ == asked->request()->questions_size()) {
         asking_ = nullptr;
+        bounded_.charge = {};  // no read is under way yet
         if (answer != asked) asked->Release();
       }
       return Step();

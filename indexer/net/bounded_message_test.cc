@@ -4,20 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
 
 namespace kvatlas {
 namespace {
 
 using Set = google::protobuf::FileDescriptorSet;
+using Traits = grpc::SerializationTraits<BoundedMessage<Set>>;
 
-grpc::ByteBuffer BufferOf(const std::string& bytes, size_t slices = 1) {
-  std::vector<grpc::Slice> all;
-  for (size_t i = 0; i < slices; ++i) {
-    const size_t from = bytes.size() * i / slices, to = bytes.size() * (i + 1) / slices;
-    all.emplace_back(bytes.substr(from, to - from));
-  }
-  return {all.data(), all.size()};
+grpc::ByteBuffer BufferOf(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return {&slice, 1};
 }
 
 // `count` empty messages in another one.
@@ -28,45 +24,62 @@ std::string Nested(size_t count) {
   return set.SerializeAsString();
 }
 
-bool TooMany(const std::string& bytes, size_t slices = 1) {
-  return HasTooManyParts(BufferOf(bytes, slices), *Set::descriptor());
+// Each counts for more than 100 bytes.
+constexpr size_t kTooMany = kParsedBytesMax / 100;
+constexpr size_t kLarge = 40'000;
+
+class BoundedMessageTest : public testing::Test {
+ protected:
+  grpc::Status Read(const std::string& bytes) {
+    grpc::ByteBuffer buffer = BufferOf(bytes);
+    return Traits::Deserialize(&buffer, &bounded_);
+  }
+  uint64_t Charged() const { return MessageAccount::OfProcess().bytes(); }
+
+  Set set_;
+  BoundedMessage<Set> bounded_{.into = &set_};
+};
+
+TEST_F(BoundedMessageTest, WhatHasTooManyPartsIsNotRead) {
+  EXPECT_TRUE(Read(Nested(kTooMany)).ok());
+  EXPECT_EQ(bounded_.refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(set_.file_size(), 0);
+  EXPECT_TRUE(Read(Nested(kLarge)).ok());
+  EXPECT_TRUE(bounded_.refused.ok());
+  EXPECT_EQ(set_.file(0).message_type_size(), static_cast<int>(kLarge));
 }
 
-TEST(BoundedMessageTest, PartsAreCountedAtEveryDepth) {
-  EXPECT_FALSE(TooMany(Nested(kPartsMax - 2)));
-  EXPECT_TRUE(TooMany(Nested(kPartsMax)));
-  EXPECT_TRUE(TooMany(Nested(kPartsMax), 7));
-  // Fields that no message here has take memory too.
-  std::string unknown;
-  for (size_t i = 0; i <= kPartsMax; ++i) unknown += std::string("\xa2\x06\x00", 3);
-  EXPECT_TRUE(TooMany(unknown));
+TEST_F(BoundedMessageTest, AMessageIsChargedUntilItIsFreedOrTheNextOneIsRead) {
+  EXPECT_TRUE(Read(Nested(kLarge)).ok());
+  const uint64_t charged = Charged();
+  EXPECT_GE(charged, set_.SpaceUsedLong());
+  EXPECT_TRUE(Read(Nested(kLarge)).ok());
+  EXPECT_EQ(Charged(), charged);
+  bounded_.Free();
+  EXPECT_EQ(Charged(), 0u);
+  EXPECT_LT(set_.SpaceUsedLong(), 1000u) << "it keeps no memory for the next one";
+  EXPECT_TRUE(Read(Nested(kLarge)).ok());
+  EXPECT_TRUE(Read(Nested(10)).ok());
+  EXPECT_EQ(Charged(), 0u);
+  set_.mutable_file(0)->set_name("kept");
+  bounded_.Free();
+  EXPECT_EQ(set_.file_size(), 1) << "a small one does";
 }
 
-TEST(BoundedMessageTest, PackedNumbersAreOnePart) {
-  google::protobuf::SourceCodeInfo info;
-  auto* const location = info.add_location();
-  for (size_t i = 0; i < 2 * kPartsMax; ++i) location->add_path(static_cast<int32_t>(i));
-  EXPECT_FALSE(HasTooManyParts(BufferOf(info.SerializeAsString()),
-                               *google::protobuf::SourceCodeInfo::descriptor()));
+TEST_F(BoundedMessageTest, OneThatIsNotChargedHasTheBoundOfOneMessage) {
+  bounded_.charged = false;
+  EXPECT_TRUE(Read(Nested(kLarge)).ok());
+  EXPECT_EQ(Charged(), 0u);
+  EXPECT_TRUE(Read(Nested(kTooMany)).ok());
+  EXPECT_FALSE(bounded_.refused.ok());
 }
 
-TEST(BoundedMessageTest, WhatIsCutIsLeftToItsReader) {
+TEST_F(BoundedMessageTest, WhatIsMalformedIsLeftToItsReader) {
   const std::string nested = Nested(1000);
-  for (size_t size = 0; size < 200; ++size) EXPECT_FALSE(TooMany(nested.substr(0, size)));
-}
-
-TEST(BoundedMessageTest, WhatHasTooManyPartsIsNotRead) {
-  Set set;
-  BoundedMessage<Set> bounded{.into = &set};
-  using Traits = grpc::SerializationTraits<BoundedMessage<Set>>;
-  grpc::ByteBuffer many = BufferOf(Nested(kPartsMax));
-  EXPECT_TRUE(Traits::Deserialize(&many, &bounded).ok());
-  EXPECT_TRUE(bounded.too_many);
-  EXPECT_EQ(set.file_size(), 0);
-  grpc::ByteBuffer few = BufferOf(Nested(40000));
-  EXPECT_TRUE(Traits::Deserialize(&few, &bounded).ok());
-  EXPECT_FALSE(bounded.too_many);
-  EXPECT_EQ(set.file(0).message_type_size(), 40000);
+  for (size_t size = 0; size < 200; ++size) {
+    Read(nested.substr(0, size));
+    EXPECT_TRUE(bounded_.refused.ok());
+  }
 }
 
 }  // namespace

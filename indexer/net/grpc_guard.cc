@@ -39,6 +39,7 @@ constexpr std::array kMethodVerbs = {
     MethodVerb{"/kvatlas.v1.Leaf/Stats", Verb::kStatus},
     MethodVerb{"/kvatlas.v1.Leaf/Dump", Verb::kDump},
     MethodVerb{"/kvatlas.v1.Leaf/Explain", Verb::kDump},
+    MethodVerb{"/kvatlas.v1.Sessions/", Verb::kDump},
     MethodVerb{"/kvatlas.v1.Hierarchy/Find", Verb::kQuery},
     MethodVerb{"/kvatlas.v1.Hierarchy/Stats", Verb::kStatus},
     MethodVerb{"/kvatlas.v1.Hierarchy/Dump", Verb::kDump},

@@ -9,7 +9,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
@@ -26,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "indexer/base/durations.h"
 #include "indexer/base/mutex.h"
+#include "indexer/net/bounded_methods.h"
 #include "indexer/net/connection_account.h"
 #include "indexer/net/grpc_awake.h"
 #include "indexer/net/grpc_call_watch.h"
@@ -33,6 +33,7 @@
 #include "indexer/net/grpc_deadline.h"
 #include "indexer/net/grpc_guard.h"
 #include "indexer/net/grpc_log.h"
+#include "indexer/net/grpc_reflection.h"
 #include "indexer/security/security.h"
 #include "indexer/telemetry/log.h"
 #include "indexer/telemetry/process_memory.h"
@@ -56,11 +57,8 @@ constexpr char kReadiness[] = "readiness";
 // How long accepting pauses when the machine has no descriptor left.
 constexpr int kAcceptPauseMs = 50;
 
-// Both are switches of the whole process in gRPC, to be set before the first builder.
-void EnableHealthAndReflection() {
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-}
+// A switch of the whole process in gRPC, to be set before the first builder.
+void EnableHealth() { grpc::EnableDefaultHealthCheckService(true); }
 
 // Debian's Abseil looks for lock cycles at every lock that gRPC takes: a tenth of a service's
 // processor time.
@@ -206,12 +204,13 @@ class Door {
 }  // namespace
 
 struct GrpcServer::Impl {
-  std::vector<grpc::Service*> services;   // immutable after Start
-  std::vector<std::string> health_names;  // likewise
-  std::unique_ptr<grpc::Server> server;   // immutable after Start
-  std::unique_ptr<GrpcCallWatch> watch;   // likewise
-  std::unique_ptr<Door> door;             // likewise; gives to the server, and asks the watch
-  std::unique_ptr<GrpcAwake> awake;       // likewise
+  std::vector<grpc::Service*> services;        // immutable after Start
+  std::unique_ptr<GrpcReflection> reflection;  // likewise; outlives the server
+  std::vector<std::string> health_names;       // likewise
+  std::unique_ptr<grpc::Server> server;        // immutable after Start
+  std::unique_ptr<GrpcCallWatch> watch;        // likewise
+  std::unique_ptr<Door> door;                  // likewise; gives to the server, and asks the watch
+  std::unique_ptr<GrpcAwake> awake;            // likewise
   Mutex health_mutex;
   bool stopping ABSL_GUARDED_BY(health_mutex) = false;
   Mutex stop_mutex;  // before `health_mutex`
@@ -241,7 +240,7 @@ void GrpcServer::AddHealthName(std::string name) { impl_->health_names.push_back
 // 7. The door opens.
 absl::Status GrpcServer::Start() {
   RouteGrpcLog();
-  EnableHealthAndReflection();
+  EnableHealth();
   StopLookingForDeadlocks();
   grpc::ServerBuilder builder;
   SetLimits(options_, &builder);
@@ -270,7 +269,14 @@ absl::Status GrpcServer::Start() {
     return absl::UnavailableError(absl::StrCat("cannot listen for gRPC on ",
                                                options_.listen.ToString(), ": ", bad.message()));
   }
-  for (grpc::Service* const service : impl_->services) builder.RegisterService(service);
+  std::vector<std::string> names;
+  for (grpc::Service* const service : impl_->services) {
+    BoundMethods(service);
+    builder.RegisterService(service);
+    for (std::string& name : ServicesOf(service)) names.push_back(std::move(name));
+  }
+  impl_->reflection = std::make_unique<GrpcReflection>(std::move(names));
+  impl_->reflection->AddTo(&builder);
   const std::vector<int64_t> others = GrpcServerIds();
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) return absl::InternalError("gRPC does not start: see its log");

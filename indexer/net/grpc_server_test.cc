@@ -176,30 +176,89 @@ TEST(GrpcServerTest, AddressThatIsNotOursIsNamed) {
   EXPECT_THAT(std::string(server.Start().message()), HasSubstr("192.0.2.1:0"));
 }
 
-TEST(GrpcServerTest, ReflectionNamesItself) {
-  GrpcServer server({.listen = kAnyPort});
-  ASSERT_TRUE(server.Start().ok());
+// Questions to a server's reflection on one stream, and the end of that.
+struct Reflected {
+  std::vector<std::string> answers;
+  grpc::Status end;
+};
+Reflected Reflect(const GrpcServer& server, const std::vector<std::string>& questions,
+                  const std::string& version = "v1alpha") {
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
   grpc::CompletionQueue queue;
   grpc::GenericStub stub(ChannelTo(server));
   const auto call = stub.PrepareCall(
-      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+      &context, "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo", &queue);
   void* tag;
   bool ok = false;
   const auto next = [&] { return queue.Next(&tag, &ok) && ok; };
   call->StartCall(nullptr);
-  ASSERT_TRUE(next());
-  call->Write(ToBuffer(std::string("\x3a\x00", 2)), nullptr);  // {7: list_services ""}
-  ASSERT_TRUE(next());
-  grpc::ByteBuffer answer;
-  call->Read(&answer, nullptr);
-  ASSERT_TRUE(next());
-  EXPECT_THAT(ToBytes(answer), HasSubstr("grpc.reflection.v1alpha.ServerReflection"));
-  context.TryCancel();
-  grpc::Status status;
-  call->Finish(&status, nullptr);
+  EXPECT_TRUE(next());
+  Reflected reflected;
+  for (const std::string& question : questions) {
+    call->Write(ToBuffer(question), nullptr);
+    next();
+    grpc::ByteBuffer answer;
+    call->Read(&answer, nullptr);
+    if (next()) reflected.answers.push_back(ToBytes(answer));
+  }
+  call->WritesDone(nullptr);
   next();
+  call->Finish(&reflected.end, nullptr);
+  next();
+  return reflected;
+}
+// A field of a ServerReflectionRequest.
+std::string Question(int field, const std::string& text) {
+  return std::string{static_cast<char>(field << 3 | 2), static_cast<char>(text.size())} + text;
+}
+
+TEST(GrpcServerTest, ReflectionNamesAllServices) {
+  EchoService echo;
+  GrpcServer server({.listen = kAnyPort});
+  server.Register(&echo);
+  ASSERT_TRUE(server.Start().ok());
+  for (const char* version : {"v1", "v1alpha"}) {
+    const Reflected list = Reflect(server, {Question(7, "")}, version);
+    EXPECT_TRUE(list.end.ok()) << list.end.error_message();
+    ASSERT_EQ(list.answers.size(), 1u);
+    for (const char* name :
+         {"kvatlas.test.Echo", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"})
+      EXPECT_THAT(list.answers[0], HasSubstr(name));
+  }
+}
+
+TEST(GrpcServerTest, ReflectionHasFilesWithWhatTheyImportOnce) {
+  GrpcServer server({.listen = kAnyPort});
+  ASSERT_TRUE(server.Start().ok());
+  const std::string file = "google/protobuf/descriptor.proto";
+  const Reflected told =
+      Reflect(server, {Question(3, file), Question(4, "google.protobuf.FileDescriptorSet"),
+                       Question(4, "kvatlas.Nothing"), Question(6, "google.protobuf.FieldOptions"),
+                       Question(5, ""), "", "\x08\x01"});
+  EXPECT_TRUE(told.end.ok());
+  ASSERT_EQ(told.answers.size(), 7u);
+  EXPECT_THAT(told.answers[0], HasSubstr("FileDescriptorProto"));
+  EXPECT_THAT(told.answers[1], HasSubstr("FileDescriptorProto"));
+  EXPECT_THAT(told.answers[2], HasSubstr("not found: kvatlas.Nothing"));
+  EXPECT_THAT(told.answers[3], Not(HasSubstr("not found")));
+  EXPECT_THAT(told.answers[4], HasSubstr("not found"));
+  EXPECT_THAT(told.answers[5], HasSubstr("no question"));
+  EXPECT_THAT(told.answers[6], HasSubstr("no question"));
+}
+
+// gRPC's own would take thirty times these bytes.
+TEST(GrpcServerTest, ReflectionReadsNoLongQuestions) {
+  GrpcServer server({.listen = kAnyPort});
+  ASSERT_TRUE(server.Start().ok());
+  std::string unknown;
+  while (unknown.size() <= 4096) unknown += std::string("\x78\x00", 2);
+  const Reflected longer = Reflect(server, {unknown});
+  EXPECT_TRUE(longer.answers.empty());
+  EXPECT_EQ(longer.end.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const Reflected malformed = Reflect(server, {std::string("\x3a\x05", 2)});
+  EXPECT_EQ(malformed.end.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST(GrpcServerTest, MessageAboveTheBoundFailsItsCall) {

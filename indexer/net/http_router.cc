@@ -41,31 +41,20 @@ Verb HttpVerbOf(std::string_view path) {
   };
   // The first entry whose prefix is the path or a parent of it decides. Paths that are not in the
   // table are for operators: a new route is closed until it is put here.
-  constexpr PathVerb kVerbs[] = {{"/healthz", Verb::kHealth},
-                                 {"/livez", Verb::kHealth},
-                                 {"/ready", Verb::kHealth},
-                                 {"/health", Verb::kHealth},
-                                 {"/metrics", Verb::kMetrics},
-                                 {"/version", Verb::kStatus},
-                                 {"/status", Verb::kStatus},
-                                 {"/peers", Verb::kStatus},
-                                 {"/workers", Verb::kStatus},
-                                 {"/v1", Verb::kRoute},
-                                 {"/route", Verb::kRoute},
-                                 {"/report", Verb::kFeedback},
-                                 {"/decisions", Verb::kFeedback},
-                                 {"/diagnosis", Verb::kStatus},
-                                 {"/query", Verb::kQuery},
-                                 {"/query_by_hash", Verb::kQuery},
-                                 {"/explain", Verb::kDump},
-                                 {"/dump", Verb::kDump},
-                                 {"/global_view", Verb::kDump},
-                                 {"/snapshot", Verb::kSnapshot},
-                                 {"/register", Verb::kRegister},
-                                 {"/unregister", Verb::kRegister},
-                                 {"/register_peer", Verb::kOperate},
-                                 {"/ui/explain", Verb::kDump},
-                                 {"/ui", Verb::kStatus}};
+  constexpr PathVerb kVerbs[] = {
+      {"/healthz", Verb::kHealth},        {"/livez", Verb::kHealth},
+      {"/ready", Verb::kHealth},          {"/health", Verb::kHealth},
+      {"/metrics", Verb::kMetrics},       {"/version", Verb::kStatus},
+      {"/status", Verb::kStatus},         {"/peers", Verb::kStatus},
+      {"/workers", Verb::kStatus},        {"/v1", Verb::kRoute},
+      {"/route", Verb::kRoute},           {"/report", Verb::kFeedback},
+      {"/decisions", Verb::kFeedback},    {"/diagnosis", Verb::kStatus},
+      {"/query", Verb::kQuery},           {"/query_by_hash", Verb::kQuery},
+      {"/explain", Verb::kDump},          {"/dump", Verb::kDump},
+      {"/global_view", Verb::kDump},      {"/snapshot", Verb::kSnapshot},
+      {"/register", Verb::kRegister},     {"/unregister", Verb::kRegister},
+      {"/register_peer", Verb::kOperate}, {"/ui/explain", Verb::kDump},
+      {"/ui/sessions.json", Verb::kDump}, {"/ui", Verb::kStatus}};
   if (path == "/") return Verb::kStatus;  // sends on to the page
   for (const PathVerb& one : kVerbs) {
     if (path == one.prefix) return one.verb;

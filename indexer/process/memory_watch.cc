@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/net/message_account.h"
 #include "indexer/telemetry/log.h"
 #include "indexer/telemetry/process_memory.h"
 
@@ -28,7 +29,7 @@ uint64_t MemoryWatch::Kept() {
 // 2. Every `kLookEvery`: trim if the allocator keeps `kKeptMore` more than at the least since the
 //    last trim, or, at most every `kTrimEvery`, while memory is not ample.
 // 3. Measure again after a trim, and pass the level on to code without a budget
-//    (SetMemoryCritical).
+//    (SetMemoryCritical), and the budget to the account of gRPC's messages.
 void MemoryWatch::Tick() {
   auto [before, now] = memory_->Measure();
   const Time at = Clock::Real().Now();
@@ -45,6 +46,7 @@ void MemoryWatch::Tick() {
     }
   }
   SetMemoryCritical(now == MemoryLevel::kCritical);
+  MessageAccount::OfProcess().SetBudget(memory_->bytes_max());
   if (now == before) return;
   Log(now > before ? LogLevel::kWarning : LogLevel::kInfo, "memory",
       {{"level", MemoryLevelName(now)},

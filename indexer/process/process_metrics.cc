@@ -15,6 +15,7 @@
 
 #include "indexer/base/version.h"
 #include "indexer/net/connection_account.h"
+#include "indexer/net/message_account.h"
 #include "indexer/process/build_version.h"
 #include "indexer/telemetry/metric_families.h"
 
@@ -105,6 +106,20 @@ void AppendProcess(MetricFamilies* families) {
                     "Connections closed for what they had this process hold: gRPC calls, bytes of "
                     "which nothing came, messages of an engine that did not end.",
                     label, static_cast<double>(ConnectionsEnded(reason)));
+  }
+  const MessageAccount& messages = MessageAccount::OfProcess();
+  families->Gauge(
+      "kvatlas_grpc_messages_bytes",
+      "What gRPC messages of more than 64 KiB that are being read or answered take once "
+      "they are parsed, at most; an eighth of --memory_budget is their bound.",
+      "", static_cast<double>(messages.bytes()));
+  for (const auto& [reason, label] :
+       {std::pair(MessageAccount::Refused::kTooLarge, "reason=\"parts\""),
+        std::pair(MessageAccount::Refused::kTooMany, "reason=\"sum\"")}) {
+    families->Count("kvatlas_grpc_messages_refused_total",
+                    "gRPC messages that were not parsed: of too many parts, or with too many other "
+                    "large ones at once.",
+                    label, static_cast<double>(messages.refused(reason)));
   }
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0)

@@ -242,18 +242,21 @@ class GrpcAcceptor::Connection : public Reactor {
   void OnReadDone(bool ok) override {
     if (!ok) return outbox_->End(absl::OkStatus());
     if (outbox_->ending()) return;
-    if (absl::Status status = Handle(); !status.ok()) return outbox_->End(std::move(status));
+    absl::Status status = Handle();
+    bounded_.Free();
+    if (!status.ok()) return outbox_->End(std::move(status));
     if (!outbox_->ending()) StartRead(&bounded_);
   }
 
-  // 1. A message of too many parts was counted and not read (`BoundedMessage`): read, it would take
-  //    many times its bytes.
+  // 1. A message of too many parts was not read (`BoundedMessage`): read, it would take many times
+  //    its bytes.
   // 2. Bounds (`FromProto`), a hello's claims (`CheckHello`), the quota of blocks.
   // 3. The session.
   absl::Status Handle() {
-    if (bounded_.too_many) {
+    if (!bounded_.refused.ok()) {
       core_->messages_refused.fetch_add(1, std::memory_order_relaxed);
-      return absl::InvalidArgumentError("a message of too many parts");
+      LogRefusedMessage("/kvatlas.v1.Holdings/Stream", context_->peer(), bounded_.refused);
+      return bounded_.refused;
     }
     const size_t bytes = incoming_.ByteSizeLong();
     core_->messages_received.fetch_add(1, std::memory_order_relaxed);
@@ -336,7 +339,9 @@ class GrpcAcceptor::Connection : public Reactor {
   const std::shared_ptr<Outbox> outbox_;
   std::unique_ptr<ReceiverSession> session_;
   v1::SenderMessage incoming_;  // of the one read under way
-  Incoming bounded_{.into = &incoming_};
+  // Handled and freed at once, a batch counts by itself alone: what other clients send must not end
+  // the stream of a publisher.
+  Incoming bounded_{.into = &incoming_, .charged = false};
 };
 
 // The generated service with another request type, `Incoming`, by which messages of too many parts

@@ -94,7 +94,8 @@ UiPages HolderPages(HolderPageOptions options, const HolderRegistry* registry) {
                 const FleetPage fleet = PageOf(*shared, shared->stats());
                 return cell.empty() ? FleetJson(fleet) : CellJson(fleet, cell);
               },
-          .explain = shared->explain};
+          .explain = shared->explain,
+          .sessions = shared->sessions};
 }
 
 }  // namespace kvatlas

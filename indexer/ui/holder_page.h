@@ -25,6 +25,7 @@ struct HolderPageOptions {
   // Questions answered since the start.
   std::function<uint64_t()> queries;
   HttpHandler explain = nullptr;
+  HttpHandler sessions = nullptr;
 };
 
 // The state of a page about this process alone.

@@ -143,6 +143,13 @@ Ui::Ui(UiPages pages, AdminHttp* http) : parts_(std::make_shared<Parts>(std::mov
                [parts = parts_](const HttpRequest& request) { return parts->Fleet(request); });
   http->Handle("GET", "/ui/series.json",
                [parts = parts_](const HttpRequest& request) { return parts->Series(request); });
+  if (parts_->pages.sessions != nullptr) {
+    http->Handle("GET", "/ui/sessions.json", [parts = parts_](const HttpRequest& request) {
+      HttpResponse response = parts->pages.sessions(request);
+      for (auto& header : HeadersOfData()) response.headers.push_back(std::move(header));
+      return response;
+    });
+  }
   if (parts_->pages.explain != nullptr) {
     http->server()->Handle({.method = "POST",
                             .path = "/ui/explain",

@@ -4,12 +4,13 @@
 //   GET /ui/                   the page; its other files are below /ui/VERSION/, which may be kept for ever
 //   GET /ui/fleet.json         what is there, and how well (`fleet.h` has the schema); ?cell=NAME: that cell alone, with its workers
 //   GET /ui/series.json        figures of the last 900 seconds (`series.h`); ?since=UNIX_MS: later ones alone
+//   GET /ui/sessions.json      what of sessions is where (`sessions.h`); ?session=ID: of one
 //   POST /ui/explain           where a prompt is cached (`UiPages::explain`); 404 where it is off
 //
 // *Truth*: the page asks nothing of any other host, and its Content-Security-Policy forbids it to.
 // It has no hashes, tokens or prompts, but for answers of /ui/explain.
-// *Who may see it*: verb `status`; /ui/explain needs `dump`. Decisions come from /decisions, which
-// shows a tenant its own.
+// *Who may see it*: verb `status`; /ui/explain and /ui/sessions.json need `dump`. Decisions come
+// from /decisions, which shows a tenant its own.
 // *Threads*: a thread of its own samples once a second. `fleet` and `explain` are called on the
 // server's pool.
 // *Lifetime*: what the functions use outlives this object and the server.
@@ -44,6 +45,7 @@ struct UiPages {
   std::function<std::string(const std::string& cell)> fleet;
   // Null: off.
   HttpHandler explain = nullptr;
+  HttpHandler sessions = nullptr;
 };
 
 class Ui {

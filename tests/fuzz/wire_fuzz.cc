@@ -1,7 +1,12 @@
 // Messages of gRPC: what is taken is the same once it was sent on.
 
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <cstdint>
+
 #include "frontend/cluster_client/wire.h"
 #include "frontend/gateway/grpc/prompt_wire.h"
+#include "indexer/net/parsed_size.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
@@ -13,11 +18,22 @@
 namespace kvatlas {
 namespace {
 
+// What its bytes say of the memory that it takes is never too little, malformed or not.
+template <typename Wire>
+bool Parsed(const std::string& bytes, Wire* wire) {
+  static const MessageShape& shape = ShapeOf(*Wire::descriptor());
+  google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()));
+  const size_t size = ParsedSize(shape, &in, SIZE_MAX);
+  const bool parsed = wire->ParseFromString(bytes);
+  FuzzCheck(size >= wire->SpaceUsedLong(), "it takes more memory than was told");
+  return parsed;
+}
+
 template <typename Wire, typename Message>
 void Stream(const std::string& bytes) {
   Wire wire;
   Message message;
-  if (!wire.ParseFromString(bytes) || !FromProto(wire, &message).ok()) return;
+  if (!Parsed(bytes, &wire) || !FromProto(wire, &message).ok()) return;
   Wire again, third;
   ToProto(message, &again);
   Message back;
@@ -28,7 +44,7 @@ void Stream(const std::string& bytes) {
 
 template <typename Wire, typename Use>
 void Read(const std::string& bytes, const Use& use) {
-  if (Wire wire; wire.ParseFromString(bytes)) use(wire);
+  if (Wire wire; Parsed(bytes, &wire)) use(wire);
 }
 
 SenderMessage HelloOf() {

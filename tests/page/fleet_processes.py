@@ -148,9 +148,9 @@ class Fleet:
     def prompt(self, client):
         return "Client %d: " % client + "what is already in the cache need not be computed again. " * 12
 
-    def chat(self, client):
+    def chat(self, client, **fields):
         """One request of a client; 200, or what is wrong in words."""
-        return self._ask("chat/completions", {"messages": [{"role": "user", "content": self.prompt(client)}]})
+        return self._ask("chat/completions", {"messages": [{"role": "user", "content": self.prompt(client)}], **fields})
 
     def complete(self, client):
         return self._ask("completions", {"prompt": self.prompt(client)})

@@ -91,6 +91,24 @@ class PageDataTest(unittest.TestCase):
         self.assertEqual(answer["workers"][0]["overlap"], answer["blocks"])
         self.assertNotIn("hash", json.dumps(answer))
 
+    def test_5_sessions_are_shown_with_what_they_have_where(self):
+        self.assertEqual(self.fleet.chat(2, prompt_cache_key="s 7"), 200)
+
+        def computed():
+            found = self.fleet.json("frontend", "/ui/sessions.json?session=s%207")["sessions"]
+            return found if found and found[0]["at"] else None
+
+        found = await_until(computed, "the session's blocks are announced")
+        self.assertEqual((len(found), found[0]["model"], found[0]["prompts"]), (1, "mock", 1))
+        self.assertEqual(found[0]["at"][0]["worker"], found[0]["worker"])
+        self.assertEqual(found[0]["next_turn_computes"], 0)
+        everywhere = self.fleet.json("frontend", "/ui/sessions.json")
+        self.assertEqual((everywhere["cells_asked"], everywhere["failed"]), (2, []))
+        self.assertIn(found[0]["session"], [session["session"] for session in everywhere["sessions"]])
+        of_cells = [self.fleet.json("leaf-%d" % leaf, "/ui/sessions.json?session=s%207")["sessions"] for leaf in range(2)]
+        self.assertEqual(sorted(len(sessions) for sessions in of_cells), [0, 1])
+        self.assertEqual(self.fleet.json("frontend", "/ui/sessions.json?session=other")["sessions"], [])
+
     def post(self, process, question):
         request = urllib.request.Request(self.fleet.url(process, "/ui/explain"), data=json.dumps(question).encode(),
                                          headers={"content-type": "application/json"})

@@ -12,6 +12,7 @@
 #include "proto/kvatlas/v1/frontend.pb.h"
 #include "proto/kvatlas/v1/hierarchy.pb.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
+#include "proto/kvatlas/v1/sessions.pb.h"
 #include "proto/kvatlas/v1/stream.pb.h"
 #include "proto/kvatlas/v1/truth.pb.h"
 #include "proto/kvatlas/v1/types.pb.h"
@@ -174,7 +175,8 @@ std::vector<const Descriptor*> AllMessages() {
   for (const FileDescriptor* file :
        {v1::Domain::descriptor()->file(), v1::SenderMessage::descriptor()->file(),
         v1::StatsRequest::descriptor()->file(), v1::FindCellsRequest::descriptor()->file(),
-        v1::RouteRequest::descriptor()->file(), v1::DiagnoseRequest::descriptor()->file()})
+        v1::RouteRequest::descriptor()->file(), v1::DiagnoseRequest::descriptor()->file(),
+        v1::FindSessionsRequest::descriptor()->file()})
     for (int i = 0; i < file->message_type_count(); ++i) AddWithNested(file->message_type(i), &all);
   std::sort(all.begin(), all.end(),
             [](const auto* a, const auto* b) { return a->full_name() < b->full_name(); });

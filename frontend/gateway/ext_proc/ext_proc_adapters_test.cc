@@ -129,6 +129,22 @@ TEST_F(ExtProcAdaptersTest, ABodyThatComesBeforeTheEnginesAreMetIsPassedOn) {
   EXPECT_EQ(body, "--b--");
 }
 
+// However little is in each: the engines are never met.
+TEST_F(ExtProcAdaptersTest, MessagesThatComeBeforeTheEnginesAreMetCountAsMemory) {
+  std::function<void()> later;
+  picker_options_.meet_engines = [&later](std::function<void()> then) {
+    later = std::move(then);
+    return false;
+  };
+  options_.body_bytes_max = 50'000;
+  StartWithNames();
+  Stream form = Open();
+  form.Write(Request("PUT", "/v1/models"));
+  for (int i = 0; i < 1'000; ++i) form.Write(Body("", false));
+  EXPECT_EQ(RefusedBy(&form), 503);
+  EXPECT_EQ(service_->bodies_bytes(), 0u);
+}
+
 TEST_F(ExtProcAdaptersTest, ABodyWithoutAModelMeetsTheEnginesFirst) {
   MeetFirst();
   StartWithNames();

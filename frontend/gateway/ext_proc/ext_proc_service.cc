@@ -12,13 +12,15 @@
 #include "absl/status/status.h"
 #include "frontend/gateway/route_metrics.h"
 #include "frontend/prompt/request/prompt_request.h"
+#include "indexer/net/bounded_message.h"
 #include "indexer/net/grpc_guard.h"
 #include "indexer/net/grpc_status.h"
 
 namespace kvatlas {
 namespace {
 
-using Reactor = grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>;
+using Incoming = BoundedMessage<ext_proc::ProcessingRequest>;
+using Reactor = grpc::ServerBidiReactor<Incoming, ext_proc::ProcessingResponse>;
 
 // Reads, writes and the end of one gRPC stream, driven by the state machine of `PickerStream`. One
 // stream of gRPC and the state machine behind it. The call ends when an end is due, no write is
@@ -26,11 +28,13 @@ using Reactor = grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::P
 // of the stream, never round it.
 class Call : public Reactor, public PickerStream::Wire {
  public:
+  // `peer` is for the log.
   Call(const PickerStreamOptions& options, Picker* picker, PickerStreamStats* stats,
-       HeldBodies* bodies)
-      : stream_(std::make_shared<PickerStream>(options, picker, stats, bodies, this)) {
+       HeldBodies* bodies, std::string peer)
+      : peer_(std::move(peer)),
+        stream_(std::make_shared<PickerStream>(options, picker, stats, bodies, this)) {
     MutexLock lock(&mutex_);
-    StartRead(&incoming_);
+    StartRead(&bounded_);
   }
 
   // ---- What the stream wants ----
@@ -58,9 +62,15 @@ class Call : public Reactor, public PickerStream::Wire {
 
   void OnReadDone(bool ok) override {
     if (!ok) return Gone(absl::OkStatus());
+    if (!bounded_.refused.ok()) {
+      LogRefusedMessage("/envoy.service.ext_proc.v3.ExternalProcessor/Process", peer_,
+                        bounded_.refused);
+      return Gone(bounded_.refused);
+    }
     // Outside of `mutex_`: the stream calls `Send` and `End` of this from inside. The next read
     // starts only afterwards, so messages come one at a time.
     stream_->OnMessage(std::exchange(incoming_, {}));
+    bounded_.charge = {};  // bodies count with `HeldBodies` from here on
     MutexLock lock(&mutex_);
     read_due_ = true;
     Advance();
@@ -122,12 +132,14 @@ class Call : public Reactor, public PickerStream::Wire {
     }
     if (read_due_ && !end_.has_value() && waiting_.size() < kAnswersWaitingMax) {
       read_due_ = false;
-      StartRead(&incoming_);
+      StartRead(&bounded_);
     }
   }
 
+  const std::string peer_;
   const std::shared_ptr<PickerStream> stream_;
   ext_proc::ProcessingRequest incoming_;   // of the one read under way
+  Incoming bounded_{&incoming_};           // likewise
   ext_proc::ProcessingResponse outgoing_;  // of the one write under way
   Mutex mutex_;
   std::deque<ext_proc::ProcessingResponse> waiting_ ABSL_GUARDED_BY(mutex_);
@@ -163,6 +175,9 @@ ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metr
       not_reached_(
           metrics->AddCounter("kvatlas_ext_proc_not_reached_total",
                               "Requests whose proxy could not reach a worker's endpoint.")) {
+  MarkMethodCallback(
+      0, new grpc::internal::CallbackBidiHandler<Incoming, ext_proc::ProcessingResponse>(
+             [this](grpc::CallbackServerContext* context) { return OpenStream(context); }));
   picker_->ObserveRoutes([times = std::make_shared<RouteMetrics>(metrics)](
                              const RouteResult& route) { times->Observe(route); });
 }
@@ -172,9 +187,9 @@ ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
 
 // With a policy, the caller's identity is read once per stream and each request asks for its tenant
 // by it (`tenant_of`). A salt cannot be put into a body that Envoy passes on, hence `kNoSalt`.
-Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
+ExtProcService::Reactor* ExtProcService::OpenStream(grpc::CallbackServerContext* context) {
   streams_.Increment();
-  if (!tenancy_.enforces()) return new Call(options_, picker_, this, &bodies_);
+  if (!tenancy_.enforces()) return new Call(options_, picker_, this, &bodies_, context->peer());
   const std::shared_ptr<const Identity> asker = IdentityOf(&tenancy_.security(), *context);
   // A port in clear has no guard of gRPC's.
   const absl::Status may = tenancy_.security().CheckMethod(*asker, Verb::kPick, context->peer());
@@ -194,7 +209,7 @@ Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
     Tenancy::MayUse may_use = tenancy_.MayUseOf(asker, *tenant);
     return PickerStreamOptions::Tenants{*std::move(tenant), std::move(pool), std::move(may_use)};
   };
-  return new Call(options, picker_, this, &bodies_);
+  return new Call(options, picker_, this, &bodies_, context->peer());
 }
 
 void ExtProcService::Picked(bool by_prompt) { (by_prompt ? by_prompt_ : by_turns_).Increment(); }

@@ -3,6 +3,8 @@
 //
 // *Threads*: gRPC's; none waits.
 // *Bounds*: a stream that does not read its answers is not read from either (`kAnswersWaitingMax`).
+// A message that would take too much memory (`message_account.h`) ends its stream with
+// RESOURCE_EXHAUSTED.
 // *Lifetime*: picker and metrics outlive the service, which outlives its server.
 //
 // Example:
@@ -11,6 +13,8 @@
 
 #ifndef KVATLAS_FRONTEND_GATEWAY_EXT_PROC_EXT_PROC_SERVICE_H_
 #define KVATLAS_FRONTEND_GATEWAY_EXT_PROC_EXT_PROC_SERVICE_H_
+
+#include <grpcpp/support/server_callback.h>
 
 #include <cstddef>
 
@@ -21,6 +25,7 @@
 #include "frontend/gateway/ext_proc/picker_stream.h"
 #include "frontend/gateway/tenancy.h"
 #include "indexer/base/mutex.h"
+#include "indexer/net/bounded_message.h"
 #include "indexer/security/security.h"
 #include "indexer/telemetry/metrics.h"
 
@@ -29,21 +34,22 @@ namespace kvatlas {
 inline constexpr char kExtProcServiceName[] = "envoy.service.ext_proc.v3.ExternalProcessor";
 inline constexpr size_t kAnswersWaitingMax = 16;  // of one stream; those to one message may be more
 
-class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
-                       private PickerStreamStats {
+// `Process` is not of the generated interface: its requests are `BoundedMessage`s.
+class ExtProcService : public ext_proc::ExternalProcessor::Service, private PickerStreamStats {
  public:
   // `bodies_bytes_max`: of requests, of all streams together.
   ExtProcService(PickerStreamOptions options, Picker* picker, Metrics* metrics,
                  uint64_t bodies_bytes_max);
   ~ExtProcService() override;  // waits for picks of streams that are gone
 
-  grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>* Process(
-      grpc::CallbackServerContext* context) override;
-
   // The bytes of requests' bodies that are held.
   uint64_t bodies_bytes() const { return bodies_.bytes(); }
 
  private:
+  using Reactor = grpc::ServerBidiReactor<BoundedMessage<ext_proc::ProcessingRequest>,
+                                          ext_proc::ProcessingResponse>;
+
+  Reactor* OpenStream(grpc::CallbackServerContext* context);
   void Picked(bool by_prompt) override;
   void Refused(int http_status) override;
   void EndedEarly() override;

@@ -16,6 +16,7 @@
 #include "frontend/prompt/discover_engines.h"
 #include "frontend/prompt/no_tokens.h"
 #include "indexer/base/await.h"
+#include "indexer/net/message_account.h"
 
 namespace kvatlas {
 namespace {
@@ -55,6 +56,23 @@ TEST_F(ExtProcServiceTest, HeadersAreAnsweredAfterTheWholeBodyAndTheBodyComesBac
   EXPECT_FALSE(report.served_by.has_value());
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(reports_.count(), 2u);
+}
+
+TEST_F(ExtProcServiceTest, AMessageOfTooManyPartsEndsItsStreamAlone) {
+  Stream neighbour = Open();
+  neighbour.Write(Completion());
+  Stream stream = Open();
+  ext_proc::ProcessingRequest message = Completion();
+  // Each counts for more than a hundred bytes.
+  for (size_t i = 0; i < kParsedBytesMax / 100; ++i)
+    message.mutable_request_headers()->mutable_headers()->add_headers();
+  stream.Write(message);
+  const grpc::Status ended = stream.End();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(ended.error_message(), testing::HasSubstr("too many parts"));
+  neighbour.Write(Body(kIds, true));
+  EXPECT_EQ(HeadersEndpoint(neighbour.Read()), "10.0.0.1:8000");
+  EXPECT_EQ(MessageAccount::OfProcess().bytes(), 0u);
 }
 
 // ---- Prefill here, decode there ----
@@ -321,6 +339,13 @@ TEST_F(ExtProcServiceTest, AgentsSayTheirSessionByHeadersOfTheirOwn) {
               {{"session-id", "codex"}, {"x-session-id", "vllm"}}),
       kIds);
   EXPECT_THAT(reports_.sessions(), ElementsAre("claude", "vllm"));
+}
+
+TEST_F(ExtProcServiceTest, ABodyNamesItsSessionWhereNoHeaderDoes) {
+  const std::string body = std::string(kIds).insert(1, R"("metadata": {"session_id": "body"}, )");
+  Ask(Completion(), body);
+  Ask(Request("POST", "/v1/completions", false, {{"x-session-id", "header"}}), body);
+  EXPECT_THAT(reports_.sessions(), ElementsAre("body", "header"));
 }
 
 // Items that this worker's engine keeps are at no other one.

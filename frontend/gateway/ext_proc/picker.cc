@@ -141,6 +141,7 @@ void Picker::Pick(PickInput input, Callback callback) {
                      std::min<size_t>(request->output_tokens_max, UINT32_MAX)),
                  .end_follows = true,
                  .trace = input.trace};
+  if (task->input.session_id.empty()) task->input.session_id = std::move(request->session);
   // The header counts before the body, as in the proxy.
   task->input.rank = input.rank.has_value() ? input.rank : request->wishes.rank;
   task->names_rank = task->input.rank.has_value();

@@ -248,14 +248,24 @@ void PickerStream::PassWithoutPrompt() {
   wire_->Send(std::move(response));
 }
 
-// Messages of the proxy that arrive before an endpoint is known. They count against the bound of
-// one body and against `held_`, as a collected body does.
+// Messages of the proxy that arrive before an endpoint is known: bodies, and that there were
+// trailers, whose names and values are not read. What they take in memory counts against the bound
+// of one body and against `held_`, as a collected body does.
 void PickerStream::KeepEarly(ext_proc::ProcessingRequest message) {
-  const size_t bytes = message.request_body().body().size();
+  ext_proc::ProcessingRequest kept;
+  if (message.has_request_body()) {
+    kept.mutable_request_body()->Swap(message.mutable_request_body());
+    kept.mutable_request_body()->DiscardUnknownFields();
+  } else if (message.has_request_trailers()) {
+    kept.mutable_request_trailers();
+  } else {
+    return;
+  }
+  const size_t bytes = kept.SpaceUsedLong();
   early_bytes_ += bytes;
   if (early_bytes_ > options_.body_bytes_max || !held_.Add(bytes))
     return Refuse(RefusalOf(absl::UnavailableError("no engine is known yet: try again")));
-  early_.push_back(std::move(message));
+  early_.push_back(std::move(kept));
 }
 
 // Runs on the thread of `EngineNames`. The second `PassWithoutPrompt` cannot wait again (`met_`),
@@ -470,6 +480,7 @@ PickerStream::Wire* PickerStream::TakeWire() {
   state_ = Request::kEnded;
   body_ = {};
   whole_ = nullptr;
+  early_ = {};
   held_.Clear();
   return std::exchange(wire_, nullptr);
 }
@@ -642,6 +653,7 @@ void PickerStream::Closed() {
   state_ = Request::kEnded;
   body_ = {};
   whole_ = nullptr;
+  early_ = {};
   held_.Clear();
   if (picked_.decision_id == 0) return;
   stats_->EndedEarly();

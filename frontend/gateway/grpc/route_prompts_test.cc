@@ -129,6 +129,21 @@ TEST_F(RoutePromptsTest, LeavesAreGivenNoLongerThanTheCallerWaits) {
   EXPECT_GT(cell_.deadline(), Duration(0));
 }
 
+TEST_F(RoutePromptsTest, ABodyNamesItsSessionWhereNeitherAHeaderNorTheRequestDoes) {
+  Json chat = Chat("hello");
+  chat["prompt_cache_key"] = "of the body";
+  Post("/route/chat", chat.dump());
+  EXPECT_EQ(decisions_.last().session_id, "of the body");
+  Post("/route/chat", chat.dump(), "x-session-id: of the header\r\n");
+  EXPECT_EQ(decisions_.last().session_id, "of the header");
+  v1::RouteChatRequest request = Body(chat);
+  Route(request);
+  EXPECT_EQ(decisions_.last().session_id, "of the body");
+  request.set_session_id("of the request");
+  Route(request);
+  EXPECT_EQ(decisions_.last().session_id, "of the request");
+}
+
 TEST_F(RoutePromptsTest, AnHttpBodyBecomesAWorkerAndItsTokens) {
   const std::string more = "x-kvatlas-tenant: t\r\nX-Kvatlas-Session: s\r\n";
   std::string answer = Post("/route/chat?tokens=1", Chat("hello").dump(), more);

@@ -14,12 +14,14 @@
 
 namespace kvatlas {
 
-RouteStreamReactor::RouteStreamReactor(const RouteCalls* calls, RouteCalls::Asker asker)
-    : calls_(calls), asker_(std::move(asker)) {
-  StartRead(&request_);
+RouteStreamReactor::RouteStreamReactor(const RouteCalls* calls, RouteCalls::Asker asker,
+                                       std::string peer)
+    : calls_(calls), asker_(std::move(asker)), peer_(std::move(peer)) {
+  StartRead(&incoming_);
 }
 
 void RouteStreamReactor::OnReadDone(bool ok) {
+  if (ok && !incoming_.refused.ok()) return Refuse();
   if (ok) return Ask();
   Next next;
   {
@@ -31,10 +33,25 @@ void RouteStreamReactor::OnReadDone(bool ok) {
   Do(next);
 }
 
+// What was sent before is answered, then the stream ends.
+void RouteStreamReactor::Refuse() {
+  LogRefusedMessage("/kvatlas.v1.Frontend/RouteStream", peer_, incoming_.refused);
+  Next next;
+  {
+    MutexLock lock(&mutex_);
+    reading_ = false;
+    read_all_ = true;
+    refused_ = incoming_.refused;
+    next = Step();
+  }
+  Do(next);
+}
+
 // Asks the question in `request_`. The answer may come before `Ask` returns. `request_` is free for
-// the next read only at the end, when `Step` may start it.
+// the next read only at the end, when `Step` may start it; its charge goes with the answer.
 void RouteStreamReactor::Ask() {
   const uint64_t id = request_.id();
+  const bool large = incoming_.charge.bytes() > kSmallMessageBytes;
   const bool report = request_.question_case() == v1::RouteStreamRequest::kReport;
   {
     MutexLock lock(&mutex_);
@@ -45,7 +62,11 @@ void RouteStreamReactor::Ask() {
       ++asked_;
     }
   }
-  const auto answer = [this, id](absl::StatusOr<v1::RouteResponse> response) {
+  std::shared_ptr<MessageAccount::Charge> charge;
+  if (incoming_.charge.charged())
+    charge = std::make_shared<MessageAccount::Charge>(std::move(incoming_.charge));
+  const auto answer = [this, id, charge](absl::StatusOr<v1::RouteResponse> response) {
+    if (charge != nullptr) *charge = {};
     OnAnswer(id, std::move(response));
   };
   switch (request_.question_case()) {
@@ -61,6 +82,7 @@ void RouteStreamReactor::Ask() {
     default:
       answer(absl::InvalidArgumentError("no question: neither route nor chat nor report"));
   }
+  if (large) request_ = {};
   Next next;
   {
     MutexLock lock(&mutex_);
@@ -151,16 +173,16 @@ RouteStreamReactor::Next RouteStreamReactor::Step() {
   if (over && !reading_ && !writing_ && asked_ == 0) {
     finished_ = true;
     next.finish = true;
-    next.cancelled = cancelled_;
+    next.end = cancelled_ ? grpc::Status::CANCELLED : ToGrpcStatus(refused_);
   }
   return next;
 }
 
 // REQUIRES: no lock. After `Finish` this may be gone, so it comes last.
 void RouteStreamReactor::Do(const Next& next) {
-  if (next.read) StartRead(&request_);
+  if (next.read) StartRead(&incoming_);
   if (next.write != nullptr) StartWrite(next.write);
-  if (next.finish) Finish(next.cancelled ? grpc::Status::CANCELLED : grpc::Status::OK);
+  if (next.finish) Finish(next.end);
 }
 
 // A stream that was cancelled releases the choices that were not reported on; one that its caller

@@ -7,6 +7,7 @@
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "frontend/gateway/grpc/route_prompts_test_util.h"
+#include "indexer/base/await.h"
+#include "indexer/net/message_account.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 
 namespace kvatlas {
@@ -56,6 +59,10 @@ class RouteStreamTest : public RoutePromptsTest {
     return std::thread([this, from, to] {
       for (uint64_t id = from; id < to; ++id) stream_->Write(Tokens(id));
     });
+  }
+
+  static uint64_t RefusedForParts() {
+    return MessageAccount::OfProcess().refused(MessageAccount::Refused::kTooLarge);
   }
 
   grpc::ClientContext context_;
@@ -150,6 +157,42 @@ TEST_F(RouteStreamTest, ABrokenStreamLeavesOnlyWhatWasReportedOn) {
   cell_.GoOn();
   decisions_.WaitForAbandoned(60);
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(RouteStreamTest, AQuestionOfTooManyPartsIsNotReadAndEndsTheStreamBehindTheAnswers) {
+  cell_.Wait();
+  stream_->Write(Tokens(1));
+  cell_.WaitUntilAsked(1);
+  v1::RouteStreamRequest parts = Tokens(2);
+  // Each counts for sixteen bytes.
+  parts.mutable_route()->mutable_tokens()->mutable_ids()->Resize(kParsedBytesMax / 16, 1);
+  stream_->Write(parts);
+  ASSERT_TRUE(Await([] { return RefusedForParts() == 1; }, std::chrono::seconds(60)));
+  cell_.GoOn();
+  EXPECT_EQ(Read().id(), 1u);
+  v1::RouteStreamResponse none;
+  EXPECT_FALSE(stream_->Read(&none));
+  const grpc::Status ended = stream_->Finish();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(ended.error_message(), HasSubstr("too many parts"));
+  EXPECT_EQ(cell_.asked(), 1u);
+  EXPECT_EQ(frontend_->stats().in_flight, 1u) << "the answer was sent";
+}
+
+TEST_F(RouteStreamTest, ALongQuestionCountsAsMemoryUntilItIsAnswered) {
+  const MessageAccount& account = MessageAccount::OfProcess();
+  v1::RouteStreamRequest longer = Tokens(1);
+  longer.mutable_route()->mutable_tokens()->mutable_ids()->Resize(20'000, 1);
+  cell_.Wait();
+  for (uint64_t id = 1; id <= 3; ++id) {
+    longer.set_id(id);
+    stream_->Write(longer);
+  }
+  cell_.WaitUntilAsked(3);
+  EXPECT_GT(account.bytes(), 3 * longer.SpaceUsedLong());
+  cell_.GoOn();
+  for (int i = 0; i < 3; ++i) Read();
+  EXPECT_TRUE(Await([&] { return account.bytes() == 0; }, std::chrono::seconds(60)));
 }
 
 }  // namespace

@@ -253,6 +253,7 @@ class Reader {
     }
     NoteTrait(key);
     CacheField(key, value, type);
+    SessionField(key, value, type);
     WishField(key, value, type);
     return absl::OkStatus();
   }
@@ -284,6 +285,56 @@ class Reader {
     }
   }
 
+  // The fields that may name a session, in the order of `PromptRequest::session`.
+  void SessionField(std::string_view key, ondemand::value& value, json_type type) {
+    if (type == json_type::object) {
+      ondemand::object fields;
+      if (key == "session_params" && value.get_object().get(fields) == simdjson::SUCCESS)
+        sessions_[0] = SessionIn(fields.find_field_unordered("id"));
+      if (key == "nvext" && value.get_object().get(fields) == simdjson::SUCCESS)
+        sessions_[1] = SessionIn(
+            fields.find_field_unordered("session_control").find_field_unordered("session_id"));
+      if (key != "metadata" || value.get_object().get(fields) != simdjson::SUCCESS) return;
+      sessions_[3] = SessionIn(fields.find_field_unordered("session_id"));
+      sessions_[4] = SessionOfUser(TextIn(fields.find_field_unordered("user_id")));
+    }
+    if (key == "session_id") sessions_[2] = SessionIn(ondemand::value(value));
+    if (key == "prompt_cache_key") sessions_[5] = SessionIn(ondemand::value(value));
+  }
+
+  static std::string TextIn(simdjson::simdjson_result<ondemand::value> value) {
+    ondemand::value one;
+    json_type type;
+    std::string text;
+    if (std::move(value).get(one) != simdjson::SUCCESS ||
+        one.type().get(type) != simdjson::SUCCESS || !Text("id", one, type, &text).ok())
+      return "";
+    return text;
+  }
+  static std::string SessionIn(simdjson::simdjson_result<ondemand::value> value) {
+    std::string text = TextIn(std::move(value));
+    return text.size() <= kBodySessionBytesMax ? text : "";
+  }
+
+  // The session in Claude Code's `user_id`, whose two forms are told in the header.
+  static std::string SessionOfUser(std::string_view user) {
+    constexpr std::string_view kName = "\"session_id\"", kMark = "_session_";
+    std::string_view session;
+    if (user.starts_with('{')) {
+      size_t at = user.find(kName);
+      if (at == user.npos) return "";
+      at = user.find_first_not_of(kBlank, at + kName.size());
+      if (at == user.npos || user[at] != ':') return "";
+      at = user.find_first_not_of(kBlank, at + 1);
+      if (at == user.npos || user[at] != '"') return "";
+      session = user.substr(at + 1);
+      session = session.substr(0, session.find_first_of("\"\\"));
+    } else if (const size_t at = user.rfind(kMark); at != user.npos) {
+      session = user.substr(at + kMark.size());
+    }
+    return session.size() <= kBodySessionBytesMax ? std::string(session) : "";
+  }
+
   // Ids of input items that the engine has stored. The only nested list that is walked here.
   absl::Status References(ondemand::value& items) {
     for (auto each : items.get_array()) {
@@ -313,6 +364,9 @@ class Reader {
     wishes.rank = rank_.has_value() ? rank_ : older_rank_;
     const std::optional<uint32_t> choices = has_parameters_ ? choices_of_parameters_ : choices_;
     wishes.one_prompt = !several_ && choices.value_or(1) < 2;
+    const auto named = std::find_if(sessions_.begin(), sessions_.end(),
+                                    [](const std::string& id) { return !id.empty(); });
+    if (named != sessions_.end()) request_.session = std::move(*named);
   }
 
   // Nothing: it is no integer from 0 to 2^32 - 1.
@@ -506,6 +560,7 @@ class Reader {
   std::optional<std::string> previous_;
   std::vector<std::string> references_;
   std::optional<std::string> conversation_;
+  std::array<std::string, 6> sessions_;  // the first that is not empty counts
 };
 
 }  // namespace

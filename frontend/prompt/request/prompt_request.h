@@ -66,6 +66,9 @@ struct RequestWishes {
   bool has_engine_arguments = false;
 };
 
+// A longer id of a session in a body is none.
+inline constexpr size_t kBodySessionBytesMax = 256;
+
 struct PromptRequest {
   std::string model;  // empty: the body names none
   // Ids that the body has, or a body that a tokenizer turns into ids.
@@ -84,6 +87,19 @@ struct PromptRequest {
   // differently.
   std::vector<std::string> traits = {};
   RequestWishes wishes = {};
+  // The session that the body names, where no header does (`session_header.h`); empty: none. The
+  // first of these that is a text counts:
+  //   session_params.id                      SGLang's session, which one engine has (io_struct.py)
+  //   nvext.session_control.session_id       Dynamo's
+  //   session_id                             OpenRouter's, and gateways' that have its interface
+  //   metadata.session_id
+  //   metadata.user_id                       Claude Code, which sent no header before 2.1.86: what
+  //                                          follows "_session_", or "session_id" of an object that
+  //                                          is written as text (from 2.1.78 on)
+  //   prompt_cache_key                       OpenAI's, by which its servers route; Codex writes the
+  //                                          conversation's id there
+  // `user` and `safety_identifier` are people, who have many sessions at once.
+  std::string session = {};
 };
 
 // INVALID_ARGUMENT: no engine takes the body; the text names the field that is missing or wrong.

@@ -324,6 +324,60 @@ TEST(RequestWishesTest, SglangsRankHasTwoNames) {
   EXPECT_EQ(rank(R"("n":1)"), std::nullopt);
 }
 
+std::string SessionOf(const std::string& fields, RequestPath path = RequestPath::kChat) {
+  const absl::StatusOr<PromptRequest> request =
+      Read(path, R"({"messages":[{"role":"user","content":"x","session_id":"no"}],"input":"x",)" +
+                     fields + "}");
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.ok() ? request->session : "";
+}
+
+TEST(SessionOfBodyTest, FieldsOfEnginesAndAgentsNameIt) {
+  EXPECT_EQ(SessionOf(R"("session_params":{"rid":"r","id":"s"})"), "s");
+  EXPECT_EQ(SessionOf(R"("nvext":{"a":1,"session_control":{"action":"bind","session_id":"s"}})"),
+            "s");
+  EXPECT_EQ(SessionOf(R"("session_id":"s")"), "s");
+  EXPECT_EQ(SessionOf(R"("metadata":{"other":[1],"session_id":"s"})"), "s");
+  EXPECT_EQ(SessionOf(R"("prompt_cache_key":"019a9544-7ab1")", RequestPath::kResponses),
+            "019a9544-7ab1");
+  EXPECT_EQ(SessionOf(R"("user":"u","safety_identifier":"i")"), "") << "they are people";
+}
+
+TEST(SessionOfBodyTest, ClaudeCodeWritesItIntoTheUsersIdInTwoWays) {
+  const auto of = [](const std::string& user) {
+    return SessionOf(R"("metadata":{"user_id":")" + user + R"("})", RequestPath::kMessages);
+  };
+  EXPECT_EQ(of("user_0f3a_account__session_57a121ec-f78c"), "57a121ec-f78c");
+  EXPECT_EQ(of(R"({\"device_id\":\"d\",\"account_uuid\":\"\",\"session_id\":\"54c1eb09-bc4c\"})"),
+            "54c1eb09-bc4c");
+  EXPECT_EQ(of(R"({ \"session_id\" : \"54c1eb09\" })"), "54c1eb09");
+  for (const char* none :
+       {"a-user-of-another-kind", "user_0f3a_session_", R"({\"device_id\":\"d\"})",
+        R"({\"session_id\":7})", R"({\"session_id\")", R"({\"session_id\":\")"})
+    EXPECT_EQ(of(none), "") << none;
+}
+
+TEST(SessionOfBodyTest, TheMostCertainOneCountsWhereverItStands) {
+  const std::string key = R"("prompt_cache_key":"key")", user = R"("user_id":"x_session_user")";
+  EXPECT_EQ(SessionOf(key + R"(,"metadata":{)" + user + "}"), "user");
+  EXPECT_EQ(SessionOf(R"("metadata":{)" + user + R"(,"session_id":"meta"},)" + key), "meta");
+  EXPECT_EQ(SessionOf(R"("session_id":"plain","metadata":{"session_id":"meta"})"), "plain");
+  EXPECT_EQ(SessionOf(key + R"(,"session_id":"plain","session_params":{"id":"engine"})"), "engine");
+  EXPECT_EQ(SessionOf(R"("session_id":"a","session_id":"b")"), "b") << "as in Python";
+}
+
+TEST(SessionOfBodyTest, WhatIsNoTextOrTooLongIsNone) {
+  for (const char* fields :
+       {R"("session_id":7)", R"("session_id":null)", R"("session_id":"")", R"("metadata":"s")",
+        R"("metadata":[{"session_id":"s"}])", R"("metadata":{"session_id":{"id":"s"}})",
+        R"("session_params":[{"id":"s"}])", R"("nvext":{"session_control":"s"})",
+        R"("session_id":"\ud800")"})
+    EXPECT_EQ(SessionOf(fields), "") << fields;
+  const std::string longer(kBodySessionBytesMax + 1, 's');
+  EXPECT_EQ(SessionOf(R"("session_id":")" + longer + R"(","prompt_cache_key":"key")"), "key");
+  EXPECT_EQ(SessionOf(R"("session_id":")" + longer.substr(1) + R"(")"), longer.substr(1));
+}
+
 // vLLM announces blocks again that it holds already (vllm_xargs of chats and completions, extra
 // arguments of /inference/v1/generate).
 TEST(WithoutFullReportsTest, TheMemberBecomesWhiteSpaceAndNothingElseChanges) {

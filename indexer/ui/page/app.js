@@ -1,4 +1,4 @@
-// The page: a verdict, charts, a map, streams, decisions, and where a prompt is cached.
+// The page: a verdict, charts, a map, streams, decisions, where a prompt is cached, and sessions.
 
 import { html, render, useEffect, useState } from "./vendor/preact/preact.js";
 import { Charts } from "./charts.js";
@@ -7,6 +7,7 @@ import { Decisions } from "./decisions.js";
 import { Explain } from "./explain.js";
 import { ago } from "./format.js";
 import { FleetMap } from "./map.js";
+import { Sessions } from "./sessions.js";
 import { Peers, Streams } from "./streams.js";
 import { Verdict } from "./verdict.js";
 
@@ -15,6 +16,8 @@ const kKinds = {
   leaf: "Leaf",
   hierarchy: "Hierarchy node",
 };
+// Frontends tell leaves of sessions, and nodes of none.
+const kHasSessions = ["frontend", "leaf"];
 const kThemes = ["system", "light", "dark"];
 
 function useTheme() {
@@ -103,6 +106,7 @@ function Page() {
         ${fleet.peers_total > 0 && html`<${Peers} fleet=${fleet} />`}
         ${fleet.decisions && html`<${Decisions} list=${state.decisions} error=${state.decisionsError} />`}
         <${Explain} fleet=${fleet} />
+        ${kHasSessions.includes(fleet.kind) && html`<${Sessions} />`}
       `}
       ${!fleet && html`<p class="waiting">${state.error}</p>`}
     </main>`;

@@ -24,6 +24,8 @@ async function ask(path, options = {}) {
 }
 
 export const askCell = (name) => ask(`fleet.json?cell=${encodeURIComponent(name)}`);
+export const askSessions = (session) =>
+  ask(`sessions.json${session ? `?session=${encodeURIComponent(session)}` : ""}`);
 export const askExplain = (question) =>
   ask("explain", {
     method: "POST",
