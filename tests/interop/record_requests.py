@@ -91,6 +91,8 @@ class Reading:
             sources = [str(environment.fetch_engine(engine))]
             python = environment.prepare_python(f"requests-{engine}", PACKAGES[engine])
         env = dict(os.environ)
+        if sources:  # vLLM looks at a model's class in a process of its own
+            env["PYTHONPATH"] = os.pathsep.join([*sources, *filter(None, [env.get("PYTHONPATH")])])
         if harmony:  # as openai_harmony and as its successor name it
             env.update(TIKTOKEN_ENCODINGS_BASE=str(harmony), TIKTOKEN_RS_CACHE_DIR=str(harmony))
         self.log = tempfile.NamedTemporaryFile("w+", prefix=f"kvatlas-{engine}-", suffix=".log")

@@ -116,7 +116,10 @@ def with_model(text, model):
 
 def places_of_date(tokenizer, ids):
     """Where today's date is printed, as [first, last + 1] of the ids that make it."""
-    text = tokenizer.decode(ids)
+    try:
+        text = tokenizer.decode(ids)
+    except OverflowError:  # the client's own ids, beyond any vocabulary
+        return []
     today = datetime.date.today()
     places = []
     for form in DATE_FORMS:

@@ -5,6 +5,7 @@ kernels, which is imported and never used.
 """
 
 import sys
+from pathlib import Path
 
 import stubs
 from request_reader import Reader, Refused, post, reason_of
@@ -84,4 +85,7 @@ class SglangReader(Reader):
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         sys.path.insert(0, sys.argv[1])
+        # Sources of kernels, which are looked for and never compiled; unpacked are those of Python alone.
+        for name in ("include", "csrc"):
+            (Path(sys.argv[1]) / "sglang/kernels/jit" / name).mkdir(exist_ok=True)
     SglangReader().serve()

@@ -21,6 +21,20 @@ class VllmReader(Reader):
         from vllm.platforms.cpu import CpuPlatform
 
         vllm.platforms._current_platform = CpuPlatform()
+        import vllm.entrypoints.scale_out.render.api_router as api_router
+
+        # The answer of a render route also holds tools and variables of the client's, of which infinity or half a pair of surrogates cannot
+        # be written: the serving routes write none of them.
+        whole = api_router.create_json_response
+
+        def of_ids_alone(result, **more):
+            requests = result if isinstance(result, list) else [result]
+            if not all(isinstance(request, api_router.GenerateRequest) for request in requests):
+                return whole(result, **more)
+            return whole({"requests": [{"token_ids": request.token_ids, "reads_cache": not request.sampling_params.skip_reading_prefix_cache}
+                                       for request in requests]}, **more)
+
+        api_router.create_json_response = of_ids_alone
 
     async def open(self, model, folder, flags):
         from vllm import AsyncEngineArgs
@@ -50,9 +64,8 @@ class VllmReader(Reader):
         status, answer = await post(app, ROUTES[path], text)
         if status != 200:
             raise Refused(status, reason_of(answer))
-        requests = answer if isinstance(answer, list) else [answer]
-        skips = any(request["sampling_params"].get("skip_reading_prefix_cache") for request in requests)
-        return {"prompts": [request["token_ids"] for request in requests], "reads_cache": not skips}
+        requests = answer["requests"]
+        return {"prompts": [request["token_ids"] for request in requests], "reads_cache": all(request["reads_cache"] for request in requests)}
 
     def tokenizer(self, app):
         return app.state.online_renderer.renderer.get_tokenizer()

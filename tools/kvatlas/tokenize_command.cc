@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/prompt/remote_tokenizer.h"
 #include "frontend/prompt/request/prompt_request.h"
@@ -101,7 +102,8 @@ Json Answer(const Question& question, std::string line) {
               {"reused", tokens->reused},
               {"us", std::chrono::duration_cast<std::chrono::microseconds>(took).count()}};
   } else {
-    answer = {{"error", std::string(tokens.status().message())}};
+    answer = {{"error", std::string(tokens.status().message())},
+              {"code", absl::StatusCodeToString(tokens.status().code())}};
   }
   if (question.engine != nullptr)
     Compare(question, request->model, prompt, tokens.ok() ? &tokens->tokens : nullptr, &answer);
@@ -126,7 +128,8 @@ int RunTokenize(const std::vector<std::string>& arguments, const CommandIo& io) 
                   "The token ids that an engine makes of requests: a client's JSON body a line on "
                   "standard input, {\"ids\": [...], \"way\": \"local\"} or {\"error\": \"...\"} a "
                   "line on standard output. An error says why there are no ids: the engine refuses "
-                  "the request, or what it reads cannot be told from files.",
+                  "the request, or what it reads cannot be told from files (\"code\": "
+                  "\"UNIMPLEMENTED\").",
                   io);
   std::string models, as = "vllm", path, compare;
   bool describe = false;

@@ -197,7 +197,8 @@ class Reader {
   }
 
   // Decides what several fields say together: the path of `kChatOrCompletion`, required fields, the
-  // kind of the prompt. The body itself becomes the prompt for a tokenizer, unless it has ids.
+  // kind of the prompt. The body itself becomes the prompt for a tokenizer, unless it has ids that
+  // every engine keeps.
   absl::Status Finish(std::shared_ptr<const std::string> body) {
     if (echo_ && logprobs_) NotRead("echo with logprobs");
     if (path_ == RequestPath::kChatOrCompletion)
@@ -214,8 +215,7 @@ class Reader {
       else if (!prompt_)
         return Wrong(ids_alone ? "token_ids" : "prompt", "missing");
     }
-    if (!is_ids_) request_.prompt = BodyPrompt{.path = path_, .body = std::move(body)};
-    if (is_ids_) Truncate();
+    if (!is_ids_ || IsCut()) request_.prompt = BodyPrompt{.path = path_, .body = std::move(body)};
     FinishWishes();
     return absl::OkStatus();
   }
@@ -247,7 +247,8 @@ class Reader {
     if (key == "prompt_embeds") embeds_ = true;
     if (key == "input" && path_ == RequestPath::kResponses) {
       input_ = true;
-      if (type != json_type::string && type != json_type::array)
+      // vLLM takes an empty object for a list; the tokenizer looks into it.
+      if (type != json_type::string && type != json_type::array && type != json_type::object)
         return Wrong(key, "neither text nor an array of items");
       if (type == json_type::array) return References(value);
     }
@@ -424,10 +425,6 @@ class Reader {
       Count(value, type, &tokens);
       truncate_ = tokens;
     }
-    if (key == "truncation_side" && type == json_type::string) {
-      std::string side;
-      if (Text(key, value, type, &side).ok()) keep_first_ = side == "right";
-    }
     // SGLang keeps a cache tree for each `extra_key`, and its events do not name the key.
     if (key == "extra_key") request_.no_prompt = absl::UnimplementedError("extra_key is given");
     if (key == "return_logprob" && IsTrue(value, type)) NotRead("return_logprob");
@@ -463,12 +460,13 @@ class Reader {
   // prompts the first. Ids are read here. A text is not: the tokenizer reads it from the body.
   // `counts`: another path has the same name for something else.
   absl::Status PromptField(std::string_view key, ondemand::value& value, json_type type) {
-    const bool counts = key == "prompt" ? path_ == RequestPath::kCompletions ||
-                                              path_ == RequestPath::kChatOrCompletion
+    const bool counts = key == "prompt"      ? IsCompletion()
                         : key == "token_ids" ? path_ == RequestPath::kVllmGenerate
                                              : path_ == RequestPath::kSglangGenerate;
     if (!counts) return absl::OkStatus();
     prompt_ = true;
+    // The last of equal fields counts.
+    if (key == "prompt") is_ids_ = by_convention_ = false;
     if (type == json_type::string) return absl::OkStatus();
     if (type != json_type::array) return WrongPrompt(key);
     std::vector<TokenId> ids;
@@ -490,10 +488,16 @@ class Reader {
     }
     if (items == 0) return WrongPrompt(key);
     several_ = items > 1 && (of_first == json_type::string || of_first == json_type::array);
+    if (by_convention_) return absl::OkStatus();
     is_ids_ = !ids.empty();
     if (!is_ids_ && of_first != json_type::string) return WrongPrompt(key);
     if (is_ids_) request_.prompt = std::move(ids);
     return absl::OkStatus();
+  }
+
+  // Whether the body may be one of /v1/completions.
+  bool IsCompletion() const {
+    return path_ == RequestPath::kCompletions || path_ == RequestPath::kChatOrCompletion;
   }
 
   absl::Status WrongPrompt(std::string_view key) {
@@ -510,17 +514,23 @@ class Reader {
       absl::Status bad = Id(key, one, type, ids);
       if (!bad.ok()) return bad;
     }
-    return ids->empty() ? WrongPrompt(key) : absl::OkStatus();
+    // SGLang takes an empty list in front of others.
+    if (ids->empty() && IsCompletion()) by_convention_ = true;
+    return ids->empty() && !by_convention_ ? WrongPrompt(key) : absl::OkStatus();
   }
 
-  // Takes 5, 5.0 and true, which pydantic takes as integers.
-  static absl::Status Id(std::string_view key, ondemand::value& value, json_type type,
-                         std::vector<TokenId>* ids) {
+  // Takes 5, 5.0 and true, which pydantic takes as integers. It takes " 5" and "5.0", too: a list
+  // with a text is left to the engine's convention.
+  absl::Status Id(std::string_view key, ondemand::value& value, json_type type,
+                  std::vector<TokenId>* ids) {
     double id = -1;
     if (type == json_type::number) {
       if (value.get_double().get(id) != simdjson::SUCCESS) id = -1;
     } else if (type == json_type::boolean) {
       id = IsTrue(value, type) ? 1 : 0;
+    } else if (type == json_type::string && IsCompletion()) {
+      by_convention_ = true;
+      return absl::OkStatus();
     }
     if (id < 0 || id > std::numeric_limits<TokenId>::max() || id != std::floor(id))
       return Wrong(key, "not an array of token ids");
@@ -528,31 +538,27 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Cuts ids as vLLM does: keeps the last `truncate_`, or the first (renderers/params.py). Texts
-  // are cut by the tokenizer.
-  void Truncate() {
-    auto* const ids = std::get_if<std::vector<TokenId>>(&request_.prompt);
-    if (ids == nullptr || truncate_ == 0 || ids->size() <= truncate_) return;
-    if (keep_first_) {
-      ids->resize(truncate_);
-    } else {
-      ids->erase(ids->begin(), ids->end() - static_cast<ptrdiff_t>(truncate_));
-    }
+  // Whether vLLM takes a part of the ids alone (renderers/params.py), which SGLang does not: they
+  // are then read by the engine's convention. No other path has the field.
+  bool IsCut() const {
+    const auto* const ids = std::get_if<std::vector<TokenId>>(&request_.prompt);
+    return path_ == RequestPath::kCompletions && ids != nullptr && truncate_ > 0 &&
+           ids->size() > truncate_;
   }
 
   RequestPath path_;
   PromptRequest& request_;
-  bool messages_ = false;  // a list of messages was there
-  bool prompt_ = false;    // a prompt of this path was there
-  bool input_ = false;     // `input` of /v1/responses was there
-  bool embeds_ = false;    // `prompt_embeds` was there
-  bool is_ids_ = false;    // the prompt is ids, and read
-  bool echo_ = false;      // with `logprobs_`: the cache is not read
+  bool messages_ = false;       // a list of messages was there
+  bool prompt_ = false;         // a prompt of this path was there
+  bool input_ = false;          // `input` of /v1/responses was there
+  bool embeds_ = false;         // `prompt_embeds` was there
+  bool is_ids_ = false;         // the prompt is ids, and read
+  bool by_convention_ = false;  // it has ids that are read by the engine's convention
+  bool echo_ = false;           // with `logprobs_`: the cache is not read
   bool logprobs_ = false;
-  bool keep_first_ = false;      // `truncation_side` is right
   bool several_ = false;         // the body has several prompts
   bool has_parameters_ = false;  // `sampling_params` was there
-  size_t truncate_ = 0;          // 0: the prompt is not cut
+  size_t truncate_ = 0;          // `truncate_prompt_tokens`; 0: the prompt is not cut
   std::optional<uint32_t> rank_;
   std::optional<uint32_t> older_rank_;
   std::optional<uint32_t> choices_;

@@ -143,15 +143,43 @@ TEST(ReadPromptRequestTest, IdsAreTakenAsEnginesTakeThem) {
   EXPECT_THAT(ids(RequestPath::kSglangGenerate, R"({"input_ids": [[5], [6]]})"), ElementsAre(5));
 }
 
-TEST(ReadPromptRequestTest, IdsThatTheEngineCutsAreCut) {
-  const auto ids = [](const std::string& more) {
-    const auto request = Read(kText, R"({"prompt": [1, 2, 3, 4], )" + more + "}");
-    return std::get<std::vector<TokenId>>(request->prompt);
+// vLLM keeps a part of them, SGLang all.
+TEST(ReadPromptRequestTest, IdsThatAnEngineCutsAreReadByItsConvention) {
+  const auto prompt = [](RequestPath path, const std::string& ids, const std::string& more) {
+    const auto request = Read(path, "{" + ids + ": [1, 2, 3, 4], " + more + "}");
+    EXPECT_TRUE(request.ok()) << more << request.status();
+    return request->prompt;
   };
-  EXPECT_THAT(ids(R"("truncate_prompt_tokens": 3)"), ElementsAre(2, 3, 4));
-  EXPECT_THAT(ids(R"("truncate_prompt_tokens": 3, "truncation_side": "right")"),
-              ElementsAre(1, 2, 3));
-  EXPECT_THAT(ids(R"("truncate_prompt_tokens": -1)"), ElementsAre(1, 2, 3, 4));
+  const auto is_body = [](const auto& prompt) { return std::holds_alternative<BodyPrompt>(prompt); };
+  const std::string three = R"("truncate_prompt_tokens": 3)";
+  EXPECT_TRUE(is_body(prompt(kText, R"("prompt")", three)));
+  EXPECT_TRUE(is_body(prompt(kText, R"("prompt")", three + R"(, "truncation_side": "right")")));
+  EXPECT_FALSE(is_body(prompt(kText, R"("prompt")", R"("truncate_prompt_tokens": -1)")));
+  EXPECT_FALSE(is_body(prompt(kText, R"("prompt")", R"("truncate_prompt_tokens": 4)")));
+  EXPECT_FALSE(is_body(prompt(RequestPath::kVllmGenerate, R"("token_ids")", three)));
+  EXPECT_FALSE(is_body(prompt(RequestPath::kSglangGenerate, R"("input_ids")", three)));
+}
+
+TEST(ReadPromptRequestTest, WhatOneEngineTakesIsReadByItsConvention) {
+  for (const std::string body :
+       {R"({"prompt": [884, " 1"]})", R"({"prompt": [[884, "1.0"]]})", R"({"prompt": [["5"]]})",
+        R"({"prompt": [[], [75]]})"}) {
+    const auto request = Read(kText, body);
+    ASSERT_TRUE(request.ok()) << body << request.status();
+    EXPECT_TRUE(std::holds_alternative<BodyPrompt>(request->prompt)) << body;
+  }
+  const auto request = Read(RequestPath::kResponses, R"({"input": {}})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(std::holds_alternative<BodyPrompt>(request->prompt));
+}
+
+TEST(ReadPromptRequestTest, TheLastOfEqualPromptsCounts) {
+  const auto text = Read(kText, R"({"prompt": [1], "prompt": "x"})");
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_TRUE(std::holds_alternative<BodyPrompt>(text->prompt));
+  const auto ids = Read(kText, R"({"prompt": ["1", 2], "prompt": [3]})");
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_THAT(std::get<std::vector<TokenId>>(ids->prompt), ElementsAre(3));
 }
 
 TEST(ReadPromptRequestTest, TheFirstOfSeveralPromptsCounts) {

@@ -9,7 +9,7 @@ use crate::json::{BigInt, Json, Map};
 use crate::template_facts::{self, Facts};
 use crate::{python, template_facts_sglang, work, Failure};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{from_args, Kwargs, Rest, StringInput, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -99,6 +99,46 @@ pub struct Template {
     sglang: OnceLock<template_facts_sglang::Facts>,
 }
 
+/// Filters that make a text of their value first (Jinja2's soft_str, which is Python's str).
+fn filters_of_texts(environment: &mut Environment) {
+    /// The value that minijinja's own filter gets: itself, or the text of a value that minijinja
+    /// prints otherwise.
+    fn of(value: &Value) -> Value {
+        python::odd_text(value).map_or_else(|| value.clone(), Value::from)
+    }
+    environment.add_filter("upper", |state: &State, value: &Value| {
+        StringInput::new(state, &of(value)).map(minijinja::filters::upper)
+    });
+    environment.add_filter("lower", |state: &State, value: &Value| {
+        StringInput::new(state, &of(value)).map(minijinja::filters::lower)
+    });
+    environment.add_filter("capitalize", |state: &State, value: &Value| {
+        StringInput::new(state, &of(value)).map(minijinja::filters::capitalize)
+    });
+    environment.add_filter("title", |value: &Value| minijinja::filters::title(python::text(value)));
+    environment.add_filter("replace", |state: &mut State, value: &Value, from: StringInput, to: StringInput| {
+        let value = of(value);
+        let value = StringInput::new(state, &value)?;
+        minijinja::filters::replace(state, value, from, to)
+    });
+    environment.add_filter("indent", |state: &State, value: &Value, arguments: Rest<Value>| {
+        let (width, first, blank, options): (_, _, _, Kwargs) = from_args(&arguments)?;
+        let value = of(value);
+        minijinja::filters::indent(StringInput::new(state, &value)?, width, first, blank, options)
+    });
+    environment.add_filter(
+        "join",
+        |state: &mut State, value: &Value, joiner: Option<StringInput>, attribute: Option<&str>, options: Kwargs| {
+            let is_plain = attribute.is_none() && !options.has("attribute") && value.kind() == ValueKind::Seq;
+            let items = match is_plain {
+                true => Value::from(value.try_iter()?.map(|item| of(&item)).collect::<Vec<_>>()),
+                false => value.clone(),
+            };
+            minijinja::filters::join(state, &items, joiner, attribute, options)
+        },
+    );
+}
+
 const NAME: &str = "chat template";
 /// The steps of a template: far more than any conversation needs, and an end for a template that
 /// has none.
@@ -116,21 +156,20 @@ impl Template {
         environment.set_unknown_method_callback(python::method);
         environment.set_formatter(|out, state, value| {
             work::step();
-            match python::float_text(value).or_else(|| python::container_text(value)) {
+            match python::odd_text(value) {
                 Some(text) => out.write_str(&text).map_err(Error::from),
                 None => minijinja::escape_formatter(out, state, value),
             }
         });
         environment.add_filter("tojson", to_json);
-        environment.add_filter("trim", |value: &Value, chars: Option<&str>| match value.as_str() {
-            Some(text) => python::strip(text, chars, true, true).to_owned(),
-            None => python::strip(&value.to_string(), chars, true, true).to_owned(),
+        environment.add_filter("trim", |value: &Value, chars: Option<&str>| {
+            python::strip(&python::text(value), chars, true, true).to_owned()
         });
-        environment.add_filter("string", |value: &Value| match python::float_text(value).or_else(|| python::container_text(value)) {
-            Some(text) => Value::from(text),
-            None if value.kind() == ValueKind::String => value.clone(),
-            None => Value::from(value.to_string()),
+        environment.add_filter("string", |value: &Value| match value.kind() {
+            ValueKind::String => value.clone(),
+            _ => Value::from(python::text(value).into_owned()),
         });
+        filters_of_texts(&mut environment);
         // An undefined value has no items, and length 0.
         environment.add_filter("items", |value: &Value| match value.is_undefined() {
             true => Ok(Value::from(Vec::<Value>::new())),
@@ -364,6 +403,23 @@ mod tests {
         assert_eq!(printed("{{ x }}", given), text);
         assert_eq!(printed("{{ x | string }}", given), text);
         assert_eq!(printed("{{ x[0] }}", given), "a\u{2028}b");
+    }
+
+    #[test]
+    fn filters_of_texts_get_lists_as_repr_prints_them() {
+        let given = r#"["a\u2028b", {"k\u00a0": "\u200d"}]"#;
+        let text = "['a\\u2028b', {'k\\xa0': '\\u200d'}]";
+        for (source, expected) in [
+            ("{{ x | trim }}", text),
+            ("{{ x | lower }}", text),
+            ("{{ x | replace('q', '') }}", text),
+            ("{{ x | indent }}", text),
+            ("{{ '' ~ x[1] }}", "{'k\\xa0': '\\u200d'}"),
+            ("{{ x | upper }}", "['A\\U2028B', {'K\\XA0': '\\U200D'}]"),
+            ("{{ [x[1], 'b', none] | join(',') }}", "{'k\\xa0': '\\u200d'},b,None"),
+        ] {
+            assert_eq!(printed(source, given), expected, "{source}");
+        }
     }
 
     #[test]

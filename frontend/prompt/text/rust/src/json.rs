@@ -11,6 +11,7 @@ use crate::python::{self, float_repr};
 use crate::{work, Failure};
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, Value};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -338,6 +339,23 @@ impl Object for Dict {
     }
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
         Some(self.pairs.len())
+    }
+    /// Where no filter and no formatter of ours is asked: behind `~`.
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        struct Pairs<'a>(&'a Dict);
+        impl fmt::Debug for Pairs<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_map().entries(self.0.pairs.iter().map(|(key, value)| (Value::from(key.clone()), value))).finish()
+            }
+        }
+        // Of nested ones the outermost escapes, so that no text is copied for each level.
+        thread_local!(static IS_WITHIN: Cell<bool> = const { Cell::new(false) });
+        if IS_WITHIN.replace(true) {
+            return write!(f, "{:?}", Pairs(self));
+        }
+        let text = format!("{:?}", Pairs(self));
+        IS_WITHIN.set(false);
+        f.write_str(&python::as_repr(text))
     }
 }
 

@@ -7,6 +7,7 @@ use crate::work;
 use minijinja::value::{from_args, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use regex::Regex;
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::LazyLock;
 
@@ -210,17 +211,29 @@ pub fn float_repr(number: f64) -> String {
     format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits))
 }
 
-/// A list or a dict as Python prints it. minijinja prints the same but for texts within: repr()
-/// escapes every character that str.isprintable() does not count (Objects/unicodectype.c:
-/// categories "other" and "separator", without the blank). None: the value is neither.
-pub fn container_text(value: &Value) -> Option<String> {
-    static UNPRINTABLE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"[[\p{C}\p{Z}]--[ ]]").expect("a class of characters"));
-    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {
-        return None;
+/// Python's str(value).
+pub fn text(value: &Value) -> Cow<'_, str> {
+    match value.as_str() {
+        Some(text) => Cow::Borrowed(text),
+        None => Cow::Owned(odd_text(value).unwrap_or_else(|| value.to_string())),
     }
-    let text = value.to_string();
+}
+
+/// Python's str(value) where minijinja may print the value otherwise: a float, a list or a dict.
+pub fn odd_text(value: &Value) -> Option<String> {
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Map => Some(as_repr(value.to_string())),
+        _ => float_text(value),
+    }
+}
+
+/// What minijinja prints of a list or a dict, as Python prints it. The same but for texts within:
+/// repr() escapes every character that str.isprintable() does not count (Objects/unicodectype.c:
+/// categories "other" and "separator", without the blank).
+pub fn as_repr(text: String) -> String {
+    static UNPRINTABLE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"[[\p{C}\p{Z}]--[ ]]").expect("a class of characters"));
     if text.is_ascii() || !UNPRINTABLE.is_match(&text) {
-        return Some(text);
+        return text;
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
@@ -234,7 +247,7 @@ pub fn container_text(value: &Value) -> Option<String> {
             code => write!(out, "\\U{code:08x}"),
         };
     }
-    Some(out)
+    out
 }
 
 /// Characters that a text is padded to at most.

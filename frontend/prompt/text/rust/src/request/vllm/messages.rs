@@ -357,7 +357,7 @@ fn convert(templates: &Templates, role: &str, content: Content, out: &mut Vec<Ma
                 Some(Json::Str(text)) => texts.push(Json::from(format!("Tool result: {text}"))),
                 Some(Json::List(items)) if items.is_empty() => texts.push(Json::from("Tool result: ")),
                 // Python's str() of the blocks.
-                Some(blocks) => texts.push(Json::from(format!("Tool result: {}", blocks.clone().into_value()))),
+                Some(blocks) => texts.push(Json::from(format!("Tool result: {}", crate::python::text(&blocks.clone().into_value())))),
             },
             _ => {}
         }

@@ -214,6 +214,8 @@ fn parse(mut body: Map) -> Result<Responses, Failure> {
         input: match body.remove("input") {
             Some(Json::Str(text)) => Input::Text(text.to_string()),
             Some(Json::List(items)) => Input::Items(items.into_iter().map(items::validate).collect::<Result<_, _>>()?),
+            // pydantic takes an empty object for a list.
+            Some(Json::Map(items)) if items.is_empty() => Input::Items(vec![]),
             _ => return Err(wrong("input", "neither a text nor a list of items")),
         },
         instructions: body.text("instructions").map(str::to_owned),

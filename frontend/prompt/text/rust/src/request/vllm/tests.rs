@@ -515,3 +515,19 @@ fn models_of_another_encoding_are_not_read() {
     assert_eq!(code(&convention, Path::Completions, r#"{"prompt": "x"}"#), Some(12));
     assert_eq!(code(&convention, Path::Completions, r#"{"prompt": [1]}"#), None);
 }
+
+#[test]
+fn gpt_oss_refuses_null_for_calls_of_others_than_the_assistant_and_takes_an_empty_object_for_a_list() {
+    let empty = Map::new();
+    let convention = Convention::of_test(Engine::Vllm, "gpt_oss", &empty);
+    let is_read = |path, body: &str| {
+        let Json::Map(body) = Json::parse(body).unwrap() else { panic!() };
+        read(&templates(""), &convention, path, body).is_ok()
+    };
+    let chat = |message: &str| is_read(Path::Chat, &format!(r#"{{"messages": [{{"role": "user", "content": "a"}}, {message}]}}"#));
+    assert!(chat(r#"{"role": "assistant", "content": "b", "tool_calls": null}"#));
+    assert!(!chat(r#"{"role": "tool", "tool_call_id": "x", "content": "b", "tool_calls": null}"#));
+    assert!(!chat(r#"{"role": "user", "content": "b", "tool_calls": null}"#));
+    assert!(is_read(Path::Responses, r#"{"input": {}}"#));
+    assert!(!is_read(Path::Responses, r#"{"input": {"a": 1}}"#));
+}
