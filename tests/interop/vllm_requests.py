@@ -65,6 +65,14 @@ class VllmReader(Reader):
         if status != 200:
             raise Refused(status, reason_of(answer))
         requests = answer["requests"]
+        from vllm.exceptions import VLLMValidationError
+
+        # As the engine does with what it is given, v1/engine/input_processor.py.
+        for request in requests:
+            try:
+                app.state.online_renderer.renderer.validate_token_ids(request["token_ids"])
+            except VLLMValidationError as error:
+                raise Refused(400, str(error)) from error
         return {"prompts": [request["token_ids"] for request in requests], "reads_cache": all(request["reads_cache"] for request in requests)}
 
     def tokenizer(self, app):

@@ -18,8 +18,8 @@ pub fn read_chat(convention: &Convention, messages: Vec<Map>, tools: Option<Vec<
     let functions = tools.unwrap_or_default().into_iter().map(function).collect::<Result<Vec<_>, _>>()?;
     let mut names: HashMap<String, Option<String>> = HashMap::new();
     let (instructions, rest) = peel(&messages);
-    // parse_chat_inputs_to_harmony_messages walks the calls of every message, and null is no list; an
-    // assistant's null does not get there.
+    // parse_chat_inputs_to_harmony_messages walks the calls of every message, and null is no list;
+    // an assistant's null does not get there.
     let is_null = |message: &Map| message.get("tool_calls").is_some_and(Json::is_null);
     if rest.iter().any(|message| message.text("role") != Some("assistant") && is_null(message)) {
         return Err(wrong("tool_calls", "null in a message that is not the assistant's"));

@@ -43,6 +43,9 @@ impl Item {
 /// item refers to something that the engine stores.
 pub fn validate(item: Json) -> Result<Item, Failure> {
     let Json::Map(item) = item else { return Err(wrong("input", "a list of something else than objects")) };
+    if item.some("type").is_some_and(|kind| kind.as_str().is_none()) {
+        return Err(wrong("type", "no text in an item"));
+    }
     match item.get("type").map(Json::as_str) {
         // ItemReference takes anything that has an id.
         None | Some(None | Some("item_reference")) if item.text("id").is_some() => match item.contains("role") {

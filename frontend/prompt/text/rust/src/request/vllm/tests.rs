@@ -531,3 +531,13 @@ fn gpt_oss_refuses_null_for_calls_of_others_than_the_assistant_and_takes_an_empt
     assert!(is_read(Path::Responses, r#"{"input": {}}"#));
     assert!(!is_read(Path::Responses, r#"{"input": {"a": 1}}"#));
 }
+
+#[test]
+fn an_item_of_responses_has_a_text_for_its_type_or_null_beside_an_id() {
+    let is_read = |kind: &str| {
+        let item = format!(r#"{{"type": {kind}, "role": "user", "content": "a", "id": "m"}}"#);
+        of(SHOWS, Path::Responses, &format!(r#"{{"input": [{item}]}}"#)).is_ok()
+    };
+    assert!(is_read("null") && is_read(r#""message""#));
+    assert!(!is_read("[]") && !is_read("1") && !is_read(r#""bogus""#));
+}
