@@ -111,7 +111,7 @@ struct Picked {
   // To go on in the place of the request's, and of its length (`WithoutFullReports`); nothing: the
   // request's goes on.
   std::optional<std::string> body = {};
-  bool by_turns = false;       // any endpoint: the request names no model
+  bool by_turns = false;  // any endpoint: the request names no model
 };
 
 // An answer instead of the engine's. A server error is always 503: gateways know no other kind of

@@ -150,7 +150,9 @@ TEST(ReadPromptRequestTest, IdsThatAnEngineCutsAreReadByItsConvention) {
     EXPECT_TRUE(request.ok()) << more << request.status();
     return request->prompt;
   };
-  const auto is_body = [](const auto& prompt) { return std::holds_alternative<BodyPrompt>(prompt); };
+  const auto is_body = [](const auto& prompt) {
+    return std::holds_alternative<BodyPrompt>(prompt);
+  };
   const std::string three = R"("truncate_prompt_tokens": 3)";
   EXPECT_TRUE(is_body(prompt(kText, R"("prompt")", three)));
   EXPECT_TRUE(is_body(prompt(kText, R"("prompt")", three + R"(, "truncation_side": "right")")));
@@ -161,9 +163,8 @@ TEST(ReadPromptRequestTest, IdsThatAnEngineCutsAreReadByItsConvention) {
 }
 
 TEST(ReadPromptRequestTest, WhatOneEngineTakesIsReadByItsConvention) {
-  for (const std::string body :
-       {R"({"prompt": [884, " 1"]})", R"({"prompt": [[884, "1.0"]]})", R"({"prompt": [["5"]]})",
-        R"({"prompt": [[], [75]]})"}) {
+  for (const std::string body : {R"({"prompt": [884, " 1"]})", R"({"prompt": [[884, "1.0"]]})",
+                                 R"({"prompt": [["5"]]})", R"({"prompt": [[], [75]]})"}) {
     const auto request = Read(kText, body);
     ASSERT_TRUE(request.ok()) << body << request.status();
     EXPECT_TRUE(std::holds_alternative<BodyPrompt>(request->prompt)) << body;

@@ -109,8 +109,8 @@ void RedisReader::Impl::Read(uint32_t index) {
   if (!sent.ok()) Post([this, index, round, sent] { OnRead(index, round, sent); });
 }
 
-// A round may have more entries again once `kRoundsUntilMore` were read: each reply that is too large
-// costs a connection.
+// A round may have more entries again once `kRoundsUntilMore` were read: each reply that is too
+// large costs a connection.
 void RedisReader::Impl::GrowRound(Shard* shard) {
   if (shard->entries_max == kRedisRoundEntries || --shard->rounds_until_more > 0) return;
   shard->entries_max = std::min(kRedisRoundEntries, 2 * shard->entries_max);

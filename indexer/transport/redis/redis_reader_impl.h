@@ -113,9 +113,9 @@ class RedisReader::Impl {
     bool woken = false;
     uint64_t round = 0;
     size_t count = kRedisEntriesPerStreamMax;  // of this round, per stream
-    size_t entries_max = kRedisRoundEntries;  // of a round: halved when its reply was too large
-    size_t rounds_until_more = 0;             // then `entries_max` is doubled
-    size_t entries_asked = 0;                 // of this round
+    size_t entries_max = kRedisRoundEntries;   // of a round: halved when its reply was too large
+    size_t rounds_until_more = 0;              // then `entries_max` is doubled
+    size_t entries_asked = 0;                  // of this round
     std::unordered_set<std::string> left_out;  // streams that this round does not read
     Time read_at{0};                           // not before
     std::unordered_set<std::string> heartbeats;
