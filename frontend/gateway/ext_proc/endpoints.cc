@@ -288,10 +288,8 @@ void Endpoints::ForgetLearnt() {
 std::optional<std::string> Endpoints::Of(const HolderId& worker) const {
   MutexLock lock(&mutex_);
   auto known = by_worker_.find(worker);
-  const auto whole = by_worker_.find(Whole(worker));
-  // An endpoint configured for the whole worker wins over what its rank says.
-  if (known == by_worker_.end() || (!known->second.configured && whole != by_worker_.end()))
-    known = whole;
+  if (known == by_worker_.end() || !Counts(known->second, worker))
+    known = by_worker_.find(Whole(worker));
   if (known == by_worker_.end() || !Counts(known->second, worker)) return std::nullopt;
   return known->second.endpoint;
 }
