@@ -6,6 +6,7 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/impl/codegen/server_callback_handlers.h>
 #include <grpcpp/impl/rpc_service_method.h>
@@ -26,6 +27,8 @@ using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::StringOutputStream;
 
 constexpr const char* kMethods[] = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
@@ -47,13 +50,11 @@ enum Question : int {
 constexpr int kOriginalRequest = 2, kFiles = 4, kExtensions = 5, kServices = 6, kError = 7;
 
 void Append(int field, std::string_view bytes, std::string* to) {
-  for (uint64_t number :
-       {static_cast<uint64_t>(field) << 3 | WireFormatLite::WIRETYPE_LENGTH_DELIMITED,
-        static_cast<uint64_t>(bytes.size())}) {
-    for (; number >= 0x80; number >>= 7) *to += static_cast<char>(number | 0x80);
-    *to += static_cast<char>(number);
-  }
-  to->append(bytes);
+  StringOutputStream appended(to);
+  CodedOutputStream out(&appended);
+  out.WriteTag(WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+  out.WriteVarint64(bytes.size());
+  out.WriteRaw(bytes.data(), static_cast<int>(bytes.size()));
 }
 
 std::string ErrorOf(grpc::StatusCode code, std::string_view why) {
