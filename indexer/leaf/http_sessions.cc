@@ -11,13 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "indexer/base/routed.h"
+#include "indexer/leaf/session_answers.h"
 #include "indexer/registry/explain_json.h"
 
 namespace kvatlas {
 namespace {
-
-constexpr uint32_t kSessionsByDefault = 64;
-constexpr uint32_t kSessionsMax = 1024;
 
 void AppendWorker(const HolderId& worker, std::string* out) {
   *out += "\"worker\":";
@@ -25,9 +23,6 @@ void AppendWorker(const HolderId& worker, std::string* out) {
   absl::StrAppend(out, ",\"rank\":", worker.rank);
 }
 
-// `next_turn_computes`: what the last prompt has beyond the deepest worker. Clamped, since a worker
-// may have been found with more blocks than the last prompt has: earlier prompts of the session
-// count in `at` too.
 void AppendSession(const SessionAnswer& session, std::string* out) {
   absl::StrAppend(out, "{\"session\":\"", absl::Hex(session.session, absl::kZeroPad16),
                   "\",\"model\":");
@@ -41,15 +36,12 @@ void AppendSession(const SessionAnswer& session, std::string* out) {
       out,
       ",\"age_ms\":", std::chrono::duration_cast<std::chrono::milliseconds>(session.age).count(),
       ",\"prompts\":", session.prompts, ",\"tokens\":", session.blocks * block_size, ",\"at\":[");
-  uint32_t deepest = 0;
   for (const SessionAnswer::At& at : session.at) {
-    deepest = std::max(deepest, at.blocks);
     *out += &at == &session.at.front() ? "{" : ",{";
     AppendWorker(at.worker, out);
     absl::StrAppend(out, ",\"tokens\":", at.blocks * block_size, "}");
   }
-  absl::StrAppend(out, "],\"next_turn_computes\":",
-                  (session.blocks - std::min(deepest, session.blocks)) * block_size, "}");
+  absl::StrAppend(out, "],\"next_turn_computes\":", NextTurnComputes(session), "}");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/routed.h"
+#include "indexer/leaf/session_answers.h"
 #include "indexer/net/grpc_guard.h"
 #include "indexer/net/grpc_status.h"
 #include "indexer/transport/wire.h"
@@ -13,10 +14,6 @@
 namespace kvatlas {
 namespace {
 
-constexpr uint32_t kSessionsByDefault = 64;
-constexpr uint32_t kSessionsMax = 1024;
-
-// As `AppendSession` of http_sessions.cc.
 void Fill(const SessionAnswer& session, v1::SessionSeen* seen) {
   const uint64_t block_size = session.block_size;
   seen->set_session(session.session);
@@ -25,14 +22,12 @@ void Fill(const SessionAnswer& session, v1::SessionSeen* seen) {
   seen->set_age_ms(Milliseconds(session.age));
   seen->set_prompts(session.prompts);
   seen->set_tokens(session.blocks * block_size);
-  uint32_t deepest = 0;
   for (const SessionAnswer::At& at : session.at) {
-    deepest = std::max(deepest, at.blocks);
     v1::SessionSeen::At* const added = seen->add_at();
     ToProto(at.worker, added->mutable_worker());
     added->set_tokens(at.blocks * block_size);
   }
-  seen->set_next_turn_computes((session.blocks - std::min(deepest, session.blocks)) * block_size);
+  seen->set_next_turn_computes(NextTurnComputes(session));
 }
 
 }  // namespace
